@@ -1,0 +1,64 @@
+# Every target sets itself up: the first one makes .venv (scripts/install), later ones only when what it is made of changes.
+# `make` lists the targets. PYTHON below is always the checkout's own; an active virtual environment is left alone.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+PYTHON := .venv/bin/python
+READY  := .venv/.installed
+LINKS  := $(addprefix src/callgate/,runtime hooks providers tools)
+# pytest options, such as: make test ARGS="tests/test_errors.py -x"
+ARGS   ?=
+# processes for the tests; make test JOBS=0 runs them in one
+JOBS   ?= 2
+
+unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+# A link that is missing, or an environment made in another folder, asks for a new installation.
+MISSING := $(filter-out $(wildcard $(LINKS)),$(LINKS))
+MOVED   := $(shell [ "$$(cat .venv/.made-in 2>/dev/null)" = "$$(pwd -P)" ] || echo moved)
+
+.PHONY: help install run test soak check format wheel-check bench clean moved $(MISSING)
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(READY) ## make .venv with Callgate (editable) and its development tools
+
+$(READY): pyproject.toml constraints.txt hatch_build.py scripts/install $(MISSING) $(MOVED)
+	@scripts/install
+
+run: $(READY) ## run the worked example; INPUT=FILE feeds it a file
+	@$(PYTHON) -m examples.order_desk $(if $(INPUT),--input '$(INPUT)')
+
+test: $(READY) ## run the tests; ARGS="..." goes to pytest
+	@$(PYTHON) -m pytest -n $(JOBS) $(ARGS)
+
+soak: $(READY) ## run the long proofs
+	@$(PYTHON) -m pytest -m soak --timeout 3600 $(ARGS)
+
+check: $(READY) ## format, lint, types, layers, wheel content; changes nothing
+	$(PYTHON) -m ruff format --check
+	$(PYTHON) -m ruff check
+	$(PYTHON) -m mypy
+	$(PYTHON) -m pyright
+	.venv/bin/lint-imports --no-logo
+	@$(MAKE) wheel-check
+
+wheel-check: $(READY) ## compare the wheel and the source archive with the tree
+	$(PYTHON) -m pytest -q tests/test_packaging.py
+
+format: $(READY) ## format and fix what can be fixed by itself
+	@$(PYTHON) -m ruff format
+	@$(PYTHON) -m ruff check --fix
+
+bench: $(READY) ## run the benchmarks; ARGS="..." goes to them
+	@$(PYTHON) -m benchmarks $(ARGS)
+
+clean: ## remove .venv, the links, build output and caches
+	@rm -rf .venv dist build site htmlcov .coverage .coverage.* benchmarks/out
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -f $(LINKS)
+	@find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

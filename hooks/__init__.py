@@ -1,0 +1,1 @@
+"""What happens around a tool: stages, hooks, context, plan."""

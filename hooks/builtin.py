@@ -1,0 +1,222 @@
+"""The runtime's own steps: parse, validate, freeze, check the output. They run after every hook of their stage (C34)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from callgate.errors import Denied, Invalid
+from callgate.tools.calls import Issue
+from callgate.tools.definition import NoSchemaMode
+from callgate.tools.parsing import DEFAULT_LIMITS, Limits, ParseError, parse_arguments
+from callgate.tools.reader import strict_reader
+from callgate.tools.record import ToolRecord
+from callgate.tools.validation import Validator, explain
+from callgate.tools.values import dump, thaw
+
+RAW, FROZEN, LIVE = 1, 2, 0
+
+
+def _admits(schema: Any, kinds: set[str]) -> bool:
+    """Whether a flat schema has a property that admits one of the JSON types, or does not say."""
+    return any(not _kinds(part) or _kinds(part) & kinds for part in (schema.get("properties") or {}).values())
+
+
+def _kinds(schema: Any) -> set[str]:
+    kinds = schema.get("type")
+    if kinds is not None:
+        return {kinds} if isinstance(kinds, str) else set(kinds)
+    return {kind for branch in schema.get("anyOf") or () for kind in _kinds(branch)}
+
+
+def is_flat(schema: Any) -> bool:
+    """Whether every admitted argument is a scalar: then a call's own keyword dict is copy enough."""
+    if not isinstance(schema, dict) or schema.get("additionalProperties") is not False:
+        return False
+    return all(_scalar(part) for part in (schema.get("properties") or {}).values())
+
+
+def _scalar(schema: Any) -> bool:
+    if not isinstance(schema, dict) or "$ref" in schema:
+        return False
+    kinds = schema.get("type")
+    if kinds is not None:
+        return {"object", "array"}.isdisjoint([kinds] if isinstance(kinds, str) else kinds)
+    branches = schema.get("anyOf") or schema.get("oneOf")
+    return bool(branches) and all(_scalar(branch) for branch in branches)
+
+
+class BuiltIns:
+    """The built-in steps of one tool; everything that depends on the tool alone is worked out here, once.
+
+    ``check`` callables raise anything when the value is not valid; ``validator.issues`` says why.
+    """
+
+    def __init__(
+        self, record: ToolRecord, arguments: Validator | None, output: Validator | None, limits: Limits = DEFAULT_LIMITS
+    ) -> None:
+        definition = record.definition
+        self.arguments = arguments
+        self.output = output
+        self.limits = record.limits or limits
+        self.tolerates = definition.tolerates
+        self.flat = is_flat(definition.parameters)
+        self.floats = not self.flat or _admits(definition.parameters, {"number"})
+        self.bounded = is_flat(definition.output_schema) and not _admits(definition.output_schema, {"number", "string"})
+        self.mode = None if arguments is not None else definition.no_schema_mode
+        self.admit = self._make_admit()
+        self.check_output = self._make_check_output()
+
+    # ------------------------------------------------------------------ input
+
+    def parse(self, ctx: Any) -> None:
+        """Raw text or object to a plain dict; what tolerance did is kept in ``ctx.parse_rules`` (contract 45-47)."""
+        hydrated = ctx.hydration
+        ctx._input = thaw(hydrated.arguments) if ctx._input is hydrated is not None else self._read(ctx)
+        ctx._input_state = LIVE
+
+    def validate(self, ctx: Any) -> None:
+        """Against the canonical schema, always in full (contract 44, 48)."""
+        if self.arguments is None:
+            self._without_schema()
+            return
+        try:
+            self.arguments.check(ctx._input)
+        except Exception as error:  # noqa: BLE001  (a validator that fails in any way has not said yes)
+            raise refusal(self.arguments, ctx._input) from error
+
+    def revalidate(self, ctx: Any) -> None:
+        """Normalising hooks ran: what they made is checked again before it is frozen (contract C16)."""
+        if not isinstance(ctx._input, dict):
+            raise Invalid("a normalising hook left no object", issues=[Issue("", "type", "expected object")])
+        ctx._input = thaw(ctx._input)
+        self.validate(ctx)
+        ctx._input_state = FROZEN
+
+    def freeze(self, ctx: Any) -> None:
+        """From here on nobody else holds these arguments: hooks get copies."""
+        ctx._input = ctx._input.copy() if self.flat else thaw(ctx._input)
+        ctx._input_state = FROZEN
+
+    def _make_admit(self) -> Callable[[Any], None]:
+        """Parse, validate and freeze in one call, for plans in which no hook looks in between."""
+        slowly = self._admit_slowly
+        if self.arguments is None:
+            return slowly
+        read = strict_reader(self.arguments.check, self.limits, floats=self.floats)
+
+        def admit(ctx: Any) -> None:
+            raw = ctx._input
+            if raw.__class__ is str:
+                try:
+                    ctx._input = read(raw)
+                except Exception:  # noqa: BLE001  (not plainly right: the long way finds out what it is, and says it)
+                    slowly(ctx)
+                else:
+                    ctx._input_state = FROZEN
+                return
+            slowly(ctx)
+
+        return admit
+
+    def _admit_slowly(self, ctx: Any) -> None:
+        vouched = ctx.hydration is not None and ctx._input is ctx.hydration
+        self.parse(ctx)
+        if not vouched:
+            self.validate(ctx)
+        ctx._input_state = FROZEN
+
+    def _read(self, ctx: Any) -> dict[str, Any]:
+        try:
+            parsed = parse_arguments(
+                ctx._input,
+                limits=self.limits,
+                tolerant=self.tolerates,
+                truncated=ctx._call is not None and ctx._call.truncated,
+            )
+        except ParseError as error:
+            raise unparsable(error) from error
+        ctx.parse_rules = parsed.rules
+        return parsed.value
+
+    def parse_again(self, ctx: Any) -> Any:
+        """The arguments as they were parsed, for the history."""
+        try:
+            return parse_arguments(ctx.raw_input, limits=self.limits, tolerant=self.tolerates).value
+        except ParseError:
+            return ctx._input
+
+    def _without_schema(self) -> None:
+        """A tool without a schema is refused unless its mode allows it (contract 15, 17, C9)."""
+        if self.mode is NoSchemaMode.HUMAN_APPROVAL:
+            raise Denied("a tool without a schema in mode human-approval needs an approver", code="approval_required")
+        if self.mode is None:
+            raise Denied("a tool without a schema is not callable", code="no_schema")
+
+    # ------------------------------------------------------------------ output
+
+    def _make_check_output(self) -> Callable[[Any], None]:
+        validator, limit, bounded = self.output, self.limit_output, self.bounded
+        if validator is None:
+            return limit
+        check = validator.check
+
+        def check_output(ctx: Any) -> None:
+            try:
+                check(ctx._output)
+            except Exception as error:  # noqa: BLE001  (a validator that fails in any way has not said yes)
+                raise output_refusal(validator, ctx._output) from error
+            if not bounded:  # else the schema itself keeps it small and finite
+                limit(ctx)
+
+        return check_output
+
+    def limit_output(self, ctx: Any) -> None:
+        """JSON only, finite, within ``limits.max_output_bytes`` (part C of the contract, 4)."""
+        try:
+            data = dump(ctx._output)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Invalid(
+                f"the output is not JSON: {type(ctx._output).__name__}", stage="output", code="invalid_output",
+                public="The tool's output is not valid.",
+            ) from error
+        if len(data) > self.limits.max_output_bytes:
+            raise Invalid(
+                f"the output has {len(data)} bytes; {self.limits.max_output_bytes} is the most", stage="output",
+                code="output_too_large", public="The tool's output is too large.",
+            )
+        if b"null" in data and not _finite(ctx._output):
+            raise Invalid("the output holds a number that is not finite", stage="output", code="invalid_output",
+                          public="The tool's output is not valid.")
+
+
+def _finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return value - value == 0.0
+    if isinstance(value, dict):
+        return all(map(_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_finite, value))
+    return True
+
+
+def unparsable(error: ParseError) -> Invalid:
+    """The refusal of arguments that cannot be read; carries no value."""
+    issue = Issue("", error.code, error.public)
+    return Invalid(str(error), stage="parse", code="invalid_json", public=error.public, issues=[issue])
+
+
+def refusal(validator: Validator, value: Any) -> Invalid:
+    """The refusal of arguments that break the schema, with every issue the validator names."""
+    issues = explain(validator, value)
+    text = "; ".join(map(str, issues))[:2000]
+    return Invalid(text, stage="validate", issues=issues, public=f"The arguments are not valid: {text}")
+
+
+def output_refusal(validator: Validator, value: Any) -> Invalid:
+    """The refusal of an output that breaks the output schema; the issues are for developers, not for the model."""
+    issues = explain(validator, value)
+    return Invalid(
+        "the output breaks the output schema: " + "; ".join(map(str, issues))[:2000],
+        stage="output", code="invalid_output", public="The tool's output is not valid.", issues=issues,
+    )

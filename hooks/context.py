@@ -1,0 +1,386 @@
+"""``InvokeContext``: the state of one invocation, as hooks and tools see it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, MutableMapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from callgate.errors import ControlRespond, ControlSuspend, Denied, ProviderError, RetryLater, StageError
+from callgate.hooks.history import Entry, input_entries, output_entries
+from callgate.hooks.stages import STAGES, May, Stage
+from callgate.providers.registry import MISSING, ProviderRegistry, Scope, look_up, missing
+from callgate.tools.calls import Outcome, ToolCall, User
+from callgate.tools.values import digest, snapshot, thaw
+
+if TYPE_CHECKING:  # the plan holds hooks, hooks take a context: only the annotation closes the circle
+    from callgate.hooks.plan import Plan, Step
+
+
+class Host(Protocol):
+    """What the runtime lends a context: time, providers, and the verbs that need an engine."""
+
+    registry: ProviderRegistry
+    monotonic: Any
+    wall_offset: float
+
+    async def nested(self, ctx: InvokeContext, tool: Any, arguments: Any) -> Any: ...
+
+    async def lease(self, ctx: InvokeContext, manager: AbstractAsyncContextManager[Any]) -> Any: ...
+
+    async def send(self, ctx: InvokeContext, partial: Any) -> None: ...
+
+    def abandon(self, ctx: InvokeContext, body: Any) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Suspension:
+    """Why and for what an invocation waits; ``handle`` is unguessable."""
+
+    kind: str
+    prompt: str
+    schema: Mapping[str, Any] | None = None
+    expires: float | None = None
+    handle: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+
+
+@dataclass(frozen=True, slots=True)
+class Suppressed:
+    """A failure that was recorded and changed nothing (contract C1c)."""
+
+    stage: Stage
+    hook: str
+    error: BaseException
+
+
+class InvokeContext:
+    """One invocation (contract 87). Attributes that are not set yet have their defaults on the class: making one is cheap.
+
+    ``data`` is scratch space shared by all hooks of the invocation. ``error`` is what ended it, ``outcome`` how.
+    Times are ``started_at``/``finished_at`` (aware datetimes) and ``duration`` in seconds.
+    """
+
+    step: Step
+    session_id: str | None = None
+    special: bool  # a deadline, an error or a held-back cancellation: something the happy path has not
+    error: BaseException | None = None
+    deferred: BaseException | None = None
+    alarm: Any = None
+    hydration: Any = None
+    validate_response: bool = True
+    outcome: Outcome | None = None
+    attempt: int = 0
+    depth: int = 0
+    executed: bool = False
+    cache_hit: bool | None = None
+    idempotency_key: str | None = None
+    pending: Suspension | None = None
+    pending_release: bool = False
+    abandoned: bool = False
+    finished: float | None = None
+    deadline_at: float | None = None
+    parse_rules: tuple[str, ...] = ()
+    events: Any = None
+    trace: list[Any] | None = None
+
+    _input_state: int = 1  # 0 parsed and live, 1 raw, 2 frozen
+    _input_view: Any = MISSING
+    _masked: Any = MISSING
+    _output: Any = None
+    _output_json: Any = MISSING
+    _input_log: list[Entry] | None = None
+    _output_log: list[Entry] | None = None
+    _call: ToolCall | None = None
+    _request_id: str | None = None
+    _data: dict[Any, Any] | None = None
+    _request: dict[Any, Any] | None = None
+    _session: MutableMapping[Any, Any] | None = None
+    _suppressed: list[Suppressed] | None = None
+    _hooks: dict[Any, Any] | None = None
+    _cancelling: bool = False
+
+    def __init__(self, plan: Plan, arguments: Any, user: User, started: float) -> None:
+        # Few stores: this runs at every call. What is rarely set lives on the class until it is.
+        self.plan = plan
+        self.raw_input = self._input = arguments
+        self.user = user
+        self.started = started
+        self.special = False
+        self.leases: list[Any] | None = None
+
+    # ------------------------------------------------------------------ identity
+
+    @property
+    def host(self) -> Host:
+        """The engine that runs this invocation."""
+        return self.plan.host
+
+    @property
+    def tool(self) -> Any:
+        """The ``ToolDefinition``."""
+        return self.plan.definition
+
+    @property
+    def tool_id(self) -> str:
+        """The wire name of the tool."""
+        return self.plan.definition.name
+
+    @property
+    def tool_name(self) -> str:
+        """The tool's name for people."""
+        return self.plan.record.name
+
+    @property
+    def tenant(self) -> str | None:
+        """The user's tenant."""
+        return self.user.tenant
+
+    @property
+    def request_id(self) -> str:
+        """The caller's request id, or one made for this invocation; also its correlation id."""
+        if self._request_id is None:
+            self._request_id = secrets.token_hex(16)
+        return self._request_id
+
+    @property
+    def tool_call(self) -> ToolCall:
+        """What was asked for; made on demand when the caller gave bare arguments."""
+        if self._call is None:
+            self._call = ToolCall(f"call_{self.request_id}", self.tool_id, self.raw_input, synthetic_id=True)
+        return self._call
+
+    # ------------------------------------------------------------------ input and output
+
+    @property
+    def input(self) -> Any:
+        """Raw before ``will_parse_input`` ends, then the parsed object, then a copy of the frozen one.
+
+        Raises:
+            StageError: set where the stage may not, or once frozen (from ``will_authorize_input`` on).
+        """
+        if self._input_state:
+            if self._input_state == 1:
+                if self._input is self.hydration:
+                    return self.raw_input
+                if self._input is self.raw_input and isinstance(self._input, Mapping):
+                    self._input = thaw(dict(self._input))  # the caller's object is not ours to change
+                return self._input
+            if self._input_view is MISSING:
+                self._input_view = thaw(self._input)
+            return self._input_view
+        return self._input
+
+    @input.setter
+    def input(self, value: Any) -> None:
+        if self._input_state == 2:
+            raise StageError(
+                "ctx.input is frozen from will_authorize_input on: what was authorised is what runs. "
+                "Change it in will_normalize_input, or write ctx.masked_input for what logs may see"
+            )
+        self._need(May.INPUT, "set ctx.input")
+        self._input = value
+        self._input_log = [*(self._input_log or ()), Entry.now(self, value)]
+
+    @property
+    def masked_input(self) -> Any:
+        """What logs, audit, spans and histories may show of the arguments; a copy of ``input`` until a hook sets it."""
+        return self.input if self._masked is MISSING else self._masked
+
+    @masked_input.setter
+    def masked_input(self, value: Any) -> None:
+        self._need(May.MASK, "set ctx.masked_input")
+        self._masked = value
+
+    @property
+    def input_hash(self) -> str:
+        """SHA-256 of the canonical JSON of the arguments; worked out when asked for."""
+        return digest(self._input)
+
+    @property
+    def output(self) -> Any:
+        """What the tool returned or a hook responded, as JSON; hooks of the output stages may set it."""
+        if self._output_json is MISSING:  # the first look: what it was, before anybody changes it in place
+            self._output_json = snapshot(self._output)
+        return self._output
+
+    @output.setter
+    def output(self, value: Any) -> None:
+        self._need(May.OUTPUT, "set ctx.output")
+        self._output = value
+        self._output_log = [*(self._output_log or ()), Entry.now(self, value)]
+
+    @property
+    def input_history(self) -> tuple[Entry, ...]:
+        """Every value ``input`` had, the raw one first; snapshots, so changes made in place show (contract C27)."""
+        return input_entries(self)
+
+    @property
+    def output_history(self) -> tuple[Entry, ...]:
+        """Every value ``output`` had; snapshots."""
+        return output_entries(self)
+
+    @property
+    def data(self) -> dict[Any, Any]:
+        """Scratch space of the invocation."""
+        if self._data is None:
+            self._data = {}
+        return self._data
+
+    # ------------------------------------------------------------------ time
+
+    @property
+    def started_at(self) -> datetime:
+        """When the invocation began."""
+        return datetime.fromtimestamp(self.started + self.host.wall_offset, UTC)
+
+    @property
+    def finished_at(self) -> datetime | None:
+        """When it ended; set before ``on_metrics`` (contract C35)."""
+        return None if self.finished is None else datetime.fromtimestamp(self.finished + self.host.wall_offset, UTC)
+
+    @property
+    def duration(self) -> float | None:
+        """Seconds from start to end; None while it runs."""
+        return None if self.finished is None else self.finished - self.started
+
+    def remaining(self) -> float | None:
+        """Seconds until the deadline, at least 0; None without one."""
+        return None if self.deadline_at is None else max(0.0, self.deadline_at - self.host.monotonic())
+
+    # ------------------------------------------------------------------ providers
+
+    @property
+    def session(self) -> MutableMapping[Any, Any]:
+        """The session's provider map; without a session id, one of this invocation alone."""
+        if self._session is None:
+            self._session = self.host.registry.session_map(self.session_id)
+        return self._session
+
+    def get(self, token: Any) -> Any:
+        """The provider for a token: request, then session, then global (contract 85).
+
+        Raises:
+            ProviderMissing: none of the three has it.
+        """
+        found = look_up(token, self._request, self.session, self.host.registry)
+        if found is MISSING:
+            raise missing(token)
+        return found
+
+    def try_get(self, token: Any, default: Any = None) -> Any:
+        """Like ``get``, but *default* when missing; errors of a factory are not hidden (contract C25)."""
+        found = look_up(token, self._request, self.session, self.host.registry)
+        return default if found is MISSING else found
+
+    def bind_provider(self, token: Any, instance: Any, scope: Scope = "request") -> None:
+        """Provide an instance to the rest of this invocation, or of the session (contract 86).
+
+        Raises:
+            ProviderError: the global scope cannot be changed while invoking.
+            StageError: this stage may not bind.
+        """
+        self.bind_providers([(token, instance)], scope)
+
+    def bind_providers(self, bindings: Iterable[tuple[Any, Any]], scope: Scope = "request") -> None:
+        """``bind_provider`` for several pairs."""
+        if scope == "global":
+            raise ProviderError("the global scope cannot be changed while invoking; give it to the gate: Gate(provide={...})")
+        if scope not in ("request", "session"):
+            raise ProviderError(f"no scope {scope!r}; scopes: request, session")
+        self._need(May.BIND, "bind providers")
+        if scope == "session":
+            self.session.update(bindings)
+            return
+        if self._request is None:
+            self._request = {}
+        self._request.update(bindings)
+
+    # ------------------------------------------------------------------ control
+
+    def respond(self, value: Any, *, validate: bool = True) -> NoReturn:
+        """End here with this output: go to the post stages (contract 88, 99).
+
+        ``validate=False`` skips the output schema, for a challenge that is no result; it is recorded (C17).
+        """
+        raise ControlRespond(value, validate=validate)
+
+    def abort(
+        self, reason: str = "", code: str | None = None, http_status: int | None = None, *, public: str | None = None
+    ) -> NoReturn:
+        """Deny the call (contract 88). *reason* is for logs and audit; *public*, if any, is what a model may read."""
+        raise Denied(reason, public=public, code=code, http_status=http_status)
+
+    def retry_after(self, ms: int, reason: str = "", *, public: str | None = None) -> NoReturn:
+        """Not now; try again in *ms* milliseconds (contract 88)."""
+        raise RetryLater(ms, reason, public=public)
+
+    def suspend(
+        self, kind: str, prompt: str, *, schema: Mapping[str, Any] | None = None, expires: float | None = None
+    ) -> NoReturn:
+        """Give capacity back and wait for a person or a client. *expires* is in seconds.
+
+        Raises:
+            StageError: later than ``will_authorize_input``, where an effect may have begun.
+        """
+        self._need(May.SUSPEND, "suspend")
+        raise ControlSuspend(Suspension(kind, prompt, schema, expires))
+
+    async def lease(self, manager: AbstractAsyncContextManager[Any]) -> Any:
+        """Enter *manager* now; the runtime exits it exactly once, after the records, on every path.
+
+        Raises:
+            StageError: in a closing or error stage, where nothing would give it back.
+        """
+        self._need(May.LEASE, "take a lease")
+        return await self.host.lease(self, manager)
+
+    def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        """Tell whoever streams this call how far it is; free when nobody does."""
+        if self.events is not None:
+            self.events.progress(self, progress, total, message)
+
+    async def send(self, partial: Any) -> None:
+        """Send part of the output to whoever streams this call, redacted and checked like the whole."""
+        if self.events is not None:
+            await self.host.send(self, partial)
+
+    async def call(self, tool: Any, arguments: Any = None) -> Any:
+        """Call another tool through the same gate: same user, deadline and request providers (design 4)."""
+        return await self.host.nested(self, tool, arguments)
+
+    # ------------------------------------------------------------------ records
+
+    @property
+    def suppressed(self) -> tuple[Suppressed, ...]:
+        """Failures that were recorded and changed nothing (contract C1c)."""
+        return tuple(self._suppressed or ())
+
+    cleanup_errors = suppressed
+
+    def hold_back(self, cancelled: BaseException) -> None:
+        """Keep a cancellation that arrived while a step had to be finished; it is raised when that is done."""
+        self.deferred = cancelled
+        self.special = True
+
+    def suppress(self, error: BaseException) -> None:
+        """Record a failure of the current step without changing the outcome."""
+        self._suppressed = [*(self._suppressed or ()), Suppressed(self.step.stage, self.step.name, error)]
+
+    def hook(self, cls: Any) -> Any:
+        """The one instance of a hook class in this invocation (contract C1f)."""
+        if self._hooks is None:
+            self._hooks = {}
+        found = self._hooks.get(cls)
+        if found is None:
+            found = self._hooks[cls] = self.plan.resolve(cls)
+        return found
+
+    def _need(self, power: May, deed: str) -> None:
+        if self.step.shadow:
+            raise StageError(f"{self.step.name} runs in shadow mode and may not {deed}")
+        if power not in self.step.row.may:
+            allowed = ", ".join(row.stage for row in STAGES.values() if power in row.may)
+            raise StageError(f"{self.step.stage} may not {deed}; stages that may: {allowed}")

@@ -1,0 +1,131 @@
+"""What surrounds one hook method when its hook asks for it: filter, tenants, time limit, ignore, shadow, trace.
+
+A hook that asks for none of these is called bare: a guard costs only those who use it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from callgate.errors import Control, DeadlineExceeded, InvocationError
+from callgate.hooks.selection import Registration, is_async
+from callgate.hooks.stages import Section, Stage
+
+if TYPE_CHECKING:
+    from callgate.hooks.plan import Step
+
+SKIPPED: Any = object()
+"""What a guarded hook answers when its filter said no: nothing ran, so nothing is held."""
+Call: TypeAlias = Callable[..., Any]
+
+
+def bind(registration: Registration, stage: Stage) -> tuple[bool, Call]:
+    """The stage method as ``(is_async, call)``; a hook class becomes its instance of the invocation (contract C1f)."""
+    method = getattr(registration.hook, stage.value)
+    if not registration.is_class:
+        return is_async(getattr(method, "__func__", method)), method
+    cls, name = registration.hook, stage.value
+
+    def late(ctx: Any, *rest: Any) -> Any:
+        return getattr(ctx.hook(cls), name)(ctx, *rest)
+
+    return is_async(method), late
+
+
+def needs_guard(registration: Registration, step: Step) -> bool:
+    """Whether the hook asks for anything around its methods."""
+    return bool(
+        registration.filter is not None
+        or registration.tenants is not None
+        or registration.option("timeout")
+        or step.shadow
+        or registration.option("on_failure", "deny") == "ignore"
+    )
+
+
+def guard(registration: Registration, step: Step, is_coroutine: bool, call: Call) -> Call:
+    """*call* with what its hook asks for around it; always a coroutine function."""
+    if registration.option("timeout") and is_coroutine:
+        call = _limited(call, float(registration.option("timeout")), step)
+    applies = applies_to(registration)
+    tolerant = step.shadow or registration.option("on_failure", "deny") == "ignore"
+    reads_cache = step.stage is Stage.WILL_READ_CACHE
+
+    async def guarded(ctx: Any) -> Any:
+        try:
+            if applies is not None and not await applies(ctx):
+                return SKIPPED
+            if reads_cache and ctx.cache_hit is None:
+                ctx.cache_hit = False
+            answer = call(ctx)
+            return await answer if inspect.isawaitable(answer) else answer
+        except (Exception, Control) as error:
+            if not tolerant or (not step.shadow and isinstance(error, Control | InvocationError)):
+                raise
+            ctx.suppress(error)
+            return SKIPPED
+
+    return guarded
+
+
+def applies_to(registration: Registration) -> Callable[[Any], Awaitable[bool]] | None:
+    """The question whether the hook takes part in an invocation, or None when it always does (contract 92)."""
+    wanted, tenants = registration.filter, registration.tenants
+    if wanted is None and tenants is None:
+        return None
+    cls = registration.hook if registration.is_class else None
+
+    async def applies(ctx: Any) -> bool:
+        if tenants is not None and ctx.user.tenant not in tenants:
+            return False
+        if wanted is None:
+            return True
+        answer = (wanted if cls is None else ctx.hook(cls).filter)(ctx)
+        return bool(await answer if inspect.isawaitable(answer) else answer)
+
+    return applies
+
+
+def _limited(call: Call, seconds: float, step: Step) -> Call:
+    async def limited(ctx: Any) -> Any:
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                return await call(ctx)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise DeadlineExceeded(f"{step.name}.{step.stage} took longer than {seconds} s") from error
+
+    return limited
+
+
+def traced(step: Step, call: Call) -> Call:
+    """*call*, leaving a row in ``ctx.trace``."""
+
+    async def recorded(ctx: Any, *rest: Any) -> Any:
+        began = time.perf_counter()
+        verdict = "ok"
+        row = [step.stage, step.name, verdict, 0.0]
+        ctx.trace.append(row)
+        try:
+            answer = call(ctx, *rest)
+            answer = await answer if inspect.isawaitable(answer) else answer
+            if answer is SKIPPED:
+                row[2] = "skipped"
+            return answer
+        except BaseException as error:
+            row[2] = type(error).__name__
+            raise
+        finally:
+            row[3] = time.perf_counter() - began
+
+    return recorded
+
+
+def never_returns_a_value(step: Step) -> bool:
+    """Stages where a returned value is an error: a hook that answers False meant to deny, and must not be obeyed as yes."""
+    return step.row.section is Section.BEFORE and step.stage not in (Stage.WILL_BIND_PROVIDERS, Stage.WILL_READ_CACHE)

@@ -1,0 +1,226 @@
+"""The plan: what really runs for one tool. Compiled once, walked at every call, printable.
+
+A plan is flat tuples of ``(kind, call, step)``. A stage that no hook implements is not in it, so it costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+from callgate.errors import HookError
+from callgate.hooks.builtin import BuiltIns
+from callgate.hooks.context import Host
+from callgate.hooks.guards import bind, guard, needs_guard, traced
+from callgate.hooks.selection import Registration, collect_hooks_for_stage, register, register_by_stage
+from callgate.hooks.stages import RELEASE_OF, STAGES, Row, Section, Stage, stages_in
+from callgate.tools.definition import ToolDefinition
+from callgate.tools.record import ToolRecord
+
+SYNC, ASYNC, SYNC_LEASE, ASYNC_LEASE = range(4)
+"""Kinds of step: how the lifecycle calls it. Lease kinds put ``step.release`` on the ledger when they return."""
+
+Compiled: TypeAlias = tuple[int, Callable[..., Any], "Step"]
+Body: TypeAlias = Callable[[Any], Awaitable[Any]]
+
+
+class Step:
+    """Where the lifecycle is: one hook in one stage, or the runtime itself (``hook`` is None)."""
+
+    __slots__ = ("hook", "name", "release", "row", "shadow", "stage")
+
+    def __init__(self, stage: Stage, name: str, hook: Any = None, *, shadow: bool = False) -> None:
+        self.stage = stage
+        self.row: Row = STAGES[stage]
+        self.name = name
+        self.hook = hook
+        self.shadow = shadow
+        self.release: Compiled | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.stage} {self.name}>"
+
+
+class Plan:
+    """One tool's compiled lifecycle; not changed once the engine has made it.
+
+    Sections are named as in ``runtime/invoke.py``. ``straight`` is the tool's own coroutine function when nothing
+    stands about it, ``prepare`` turns frozen arguments into what it takes, ``surface`` a failed context into what is
+    raised. ``limit`` is the deadline in seconds.
+    """
+
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "always_looks",
+        "before",
+        "closes",
+        "finals",
+        "host",
+        "limit",
+        "prepare",
+        "reads_cache",
+        "records",
+        "running",
+        "shaping",
+        "straight",
+        "surface",
+        "typed",
+    )
+    execute: Body
+    body: Body
+    before: tuple[Compiled, ...]
+    host: Host
+    limit: float | None
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] | None
+    straight: Callable[..., Awaitable[Any]] | None
+    surface: Callable[[Any], BaseException]
+    typed: bool
+
+    def __init__(
+        self,
+        record: ToolRecord,
+        registrations: Sequence[Registration],
+        builtins: BuiltIns,
+        resolve: Callable[[Any], Any],
+        *,
+        trace: bool = False,
+    ) -> None:
+        self.record = record
+        self.definition = record.definition
+        self.registrations = tuple(registrations)
+        self.resolve = resolve
+        self.trace = trace
+        self.builtins = builtins
+        self.parse_again = builtins.parse_again
+        self.start = Step(Stage.WILL_CREATE_INVOKE_CONTEXT, "callgate")
+        self.running = Step(Stage.WILL_EXECUTE, "tool")
+        self.repeats = any(one.option("repeats", False) for one in registrations)
+        stages = {stage: self._stage(stage) for stage in Stage}
+        self.before = self._before(stages)
+        self.cache_hit, self.cache_miss = stages[Stage.DID_CACHE_HIT], stages[Stage.DID_CACHE_MISS]
+        self.around = stages[Stage.AROUND_EXECUTE]
+        self.on_retry, self.on_give_up = stages[Stage.ON_RETRY], stages[Stage.ON_GIVE_UP]
+        self.will_execute, self.did_execute = stages[Stage.WILL_EXECUTE], stages[Stage.DID_EXECUTE]
+        self.shaping = self._shaping(stages, builtins.check_output)
+        self.unchecked_shaping = self._shaping(stages, builtins.limit_output)
+        self.partial_shaping = _join(stages, Stage.WILL_REDACT_OUTPUT, Stage.WILL_TRANSFORM_OUTPUT)
+        self.on_error = stages[Stage.ON_ERROR]
+        self.records = _join(stages, Stage.WILL_AUDIT, Stage.DID_AUDIT, Stage.ON_METRICS)
+        self.finals = stages[Stage.WILL_FINALIZE_INVOKE]
+        self.closes = bool(self.records or self.finals)
+        self.limit = record.deadline
+        self.reads_cache = bool(stages[Stage.WILL_READ_CACHE] or self.cache_hit or self.cache_miss)
+        self.always_looks = any(
+            one.filter is None and one.tenants is None
+            for one in collect_hooks_for_stage(Stage.WILL_READ_CACHE, self.definition, registrations)
+        )
+
+    # ------------------------------------------------------------------ compiling
+
+    def _stage(self, stage: Stage) -> tuple[Compiled, ...]:
+        chosen = collect_hooks_for_stage(stage, self.definition, self.registrations)
+        if stage in RELEASE_OF.values():
+            chosen = [one for one in chosen if STAGES[stage].gives_back not in one.all_stages()]
+        steps = [self._compile(one, stage) for one in chosen]
+        return tuple(steps)
+
+    def _compile(self, one: Registration, stage: Stage, *, bare: bool = False) -> Compiled:
+        step = Step(stage, one.name, one.hook, shadow=one.option("mode", "enforce") == "shadow")
+        coroutine, call = bind(one, stage)
+        if not bare and stage is not Stage.AROUND_EXECUTE and needs_guard(one, step):
+            coroutine, call = True, guard(one, step, coroutine, call)
+        if self.trace:
+            coroutine, call = True, traced(step, call)
+        kind = ASYNC if coroutine else SYNC
+        if stage in RELEASE_OF:
+            paired = RELEASE_OF[stage]
+            if paired in one.all_stages():
+                step.release = self._compile(one, paired, bare=True)
+                kind += SYNC_LEASE
+        return kind, call, step
+
+    def _before(self, stages: dict[Stage, tuple[Compiled, ...]]) -> tuple[Compiled, ...]:
+        steps: list[Compiled] = []
+        for stage in stages_in(Section.BEFORE):
+            steps += stages[stage]
+            steps += self._built_in(stage, stages)
+        return tuple(steps)
+
+    def _built_in(self, stage: Stage, stages: dict[Stage, tuple[Compiled, ...]]) -> list[Compiled]:
+        """The runtime's own step at the end of a stage (contract C34)."""
+        if stage in RELEASE_OF and stages[RELEASE_OF[stage]]:
+            return [self._own(stage, "hold", _holding(stages[RELEASE_OF[stage]]))]
+        seen = {
+            s: bool(stages[s])
+            for s in (Stage.WILL_PARSE_INPUT, Stage.WILL_VALIDATE_INPUT, Stage.WILL_NORMALIZE_INPUT)
+        }
+        shaped = seen[Stage.WILL_VALIDATE_INPUT] or seen[Stage.WILL_NORMALIZE_INPUT]
+        own = self.builtins
+        if not shaped and not self.trace:  # nobody looks in between: parse, validate and freeze are one call
+            return [self._own(stage, "admit", own.admit)] if stage is Stage.WILL_VALIDATE_INPUT else []
+        if stage is Stage.WILL_PARSE_INPUT:
+            return [self._own(stage, "parse", own.parse)]
+        if stage is Stage.WILL_VALIDATE_INPUT:
+            return [self._own(stage, "validate", own.validate)]
+        if stage is Stage.WILL_NORMALIZE_INPUT:
+            return [self._own(stage, "freeze", own.revalidate if seen[stage] else own.freeze)]
+        return []
+
+    def _shaping(self, stages: dict[Stage, tuple[Compiled, ...]], check: Callable[..., Any]) -> tuple[Compiled, ...]:
+        steps: list[Compiled] = []
+        for stage in stages_in(Section.SHAPING):
+            steps += stages[stage]
+            if stage is Stage.WILL_VALIDATE_OUTPUT:
+                steps.append(self._own(stage, "validate", check))
+            if stage is Stage.WILL_TRANSFORM_OUTPUT and stages[stage]:
+                steps.append(self._own(stage, "limit", self.builtins.limit_output))
+        return tuple(steps)
+
+    def _own(self, stage: Stage, name: str, call: Callable[..., Any]) -> Compiled:
+        step = Step(stage, name)
+        return (ASYNC, traced(step, call), step) if self.trace else (SYNC, call, step)
+
+    # ------------------------------------------------------------------ reading
+
+    def steps(self) -> Iterable[Compiled]:
+        """Every step in lifecycle order, releases after what they give back."""
+        road = (self.before, self.cache_hit, self.cache_miss, self.around, self.on_retry, self.will_execute)
+        for section in (*road, self.did_execute, self.on_give_up, self.shaping, self.on_error, self.records):
+            yield from section
+        yield from (step.release for _, _, step in reversed(self.before) if step.release is not None)
+        yield from self.finals
+
+    def __str__(self) -> str:
+        """The plan as text: a line a step, built-in steps in brackets."""
+        lines = [f"plan of {self.definition.name} {self.definition.version}"]
+        for _, _, step in self.steps():
+            lines.append(f"  {step.stage:<28} {step.name if step.hook is not None else f'[{step.name}]'}")
+        return "\n".join(lines)
+
+
+def _holding(releases: tuple[Compiled, ...]) -> Callable[[Any], None]:
+    """Hooks with a release and no acquire of their own give back once the acquire stage is over (contract C1a)."""
+
+    def hold(ctx: Any) -> None:
+        ctx.leases = [*(ctx.leases or ()), *releases[::-1]]
+
+    return hold
+
+
+def _join(stages: dict[Stage, tuple[Compiled, ...]], *names: Stage) -> tuple[Compiled, ...]:
+    return tuple(compiled for name in names for compiled in stages[name])
+
+
+def gather_registrations(
+    definition: ToolDefinition, record: ToolRecord, shared: Sequence[Registration], by_stage: Any = None
+) -> list[Registration]:
+    """Global hooks first, then those of tags, then the tool's own: ties run in this order (contract C23)."""
+    found = list(shared)
+    if by_stage:
+        found += register_by_stage(by_stage, "global")
+    found += [register(hook, f"tool {definition.name}") for hook in record.hooks]
+    found += register_by_stage(record.hooks_by_stage, f"tool {definition.name}")
+    if sum(1 for _ in found) > 512:
+        raise HookError(f"{definition.name} has {len(found)} hooks; 512 is the most")
+    return found

@@ -1,0 +1,174 @@
+"""Which hooks take part in a tool's plan, in which order, and why the others do not."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from callgate.errors import HookError
+from callgate.hooks.base import FunctionHook, Hook, as_stage, name_of, stages_of
+from callgate.hooks.stages import RELEASE_OF, STAGES, Stage
+from callgate.tools.definition import ToolDefinition
+
+_PASS_ALL = Hook.filter
+
+
+@dataclass(frozen=True, eq=False)
+class Registration:
+    """A hook as it was registered: object or class, where, and what it is limited to.
+
+    ``stages`` are the stages it was listed under, or None for all that it implements.
+    """
+
+    hook: Any
+    origin: str
+    tools: frozenset[str] | None = None
+    tags: frozenset[str] | None = None
+    tenants: frozenset[str] | None = None
+    stages: tuple[Stage, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        """The hook's name in plans and errors."""
+        return name_of(self.hook)
+
+    @property
+    def is_class(self) -> bool:
+        """Whether the hook is a class, made once an invocation (contract C1f)."""
+        return inspect.isclass(self.hook)
+
+    @property
+    def priority(self) -> float:
+        """Higher runs earlier, later in ``did_*`` stages (contract 91)."""
+        value = getattr(self.hook, "priority", 0)
+        if callable(value):
+            value = value(self.hook) if self.is_class else value()  # type: ignore[operator]
+        return float(value)
+
+    @property
+    def filter(self) -> Callable[..., Any] | None:
+        """The hook's filter, or None when it has none of its own."""
+        found = getattr(self.hook, "filter", None)
+        return None if found is None or getattr(found, "__func__", found) is _PASS_ALL else found
+
+    def option(self, name: str, default: Any = None) -> Any:
+        """An option of the hook, such as ``timeout``; ``on_error="ignore"`` is read as ``on_failure``."""
+        if name == "on_failure" and isinstance(getattr(self.hook, "on_error", None), str):
+            return self.hook.on_error
+        return getattr(self.hook, name, default)
+
+    def all_stages(self) -> tuple[Stage, ...]:
+        """Where it runs, paired release stages included (contract C1e)."""
+        implemented = stages_of(self.hook)
+        if self.stages is None:
+            return implemented
+        paired = {RELEASE_OF[stage] for stage in self.stages if stage in RELEASE_OF}
+        return tuple(stage for stage in Stage if stage in self.stages or (stage in paired and stage in implemented))
+
+
+def register(hook: Any, origin: str, *, tools: Any = None, tags: Any = None, tenants: Any = None) -> Registration:
+    """A registration of one hook; refuses what would be a silent hole.
+
+    Raises:
+        HookError: it implements no stage, misspells one, or has an option with a value that means nothing.
+    """
+    stages_of(hook)
+    made = Registration(
+        hook,
+        origin,
+        _names(hook, "tools", tools),
+        _names(hook, "tags", tags),
+        _names(hook, "tenants", tenants),
+    )
+    _check_options(made)
+    if not made.all_stages():
+        raise HookError(f"{made.name} implements no stage; name its methods after stages such as will_authorize")
+    return made
+
+
+def register_by_stage(hooks_by_stage: Mapping[str, Iterable[Any]], origin: str) -> list[Registration]:
+    """Registrations from the explicit form ``{stage: [hook, ...]}`` (contract 94).
+
+    Raises:
+        HookError: unknown stage, or a hook listed under a stage that it does not implement (C33).
+    """
+    listed: dict[int, tuple[Any, list[Stage]]] = {}
+    for key, hooks in hooks_by_stage.items():
+        stage = as_stage(key)
+        for hook in hooks:
+            if stage not in stages_of(hook):
+                raise HookError(f"{name_of(hook)} is listed under {stage} but has no such method; it would never run")
+            listed.setdefault(id(hook), (hook, []))[1].append(stage)
+    made = []
+    for hook, stages in listed.values():
+        plain = register(hook, origin)
+        made.append(Registration(hook, origin, plain.tools, plain.tags, plain.tenants, tuple(stages)))
+    return made
+
+
+def why_not(registration: Registration, definition: ToolDefinition) -> str | None:
+    """Why a hook is out of a tool's plan; None when it is in. Tenants are checked at each call."""
+    if registration.tools is not None and definition.name not in registration.tools:
+        return f"limited to tools {sorted(registration.tools)}"
+    if registration.tags is not None and not registration.tags & frozenset(definition.tags):
+        return f"limited to tags {sorted(registration.tags)}"
+    return None
+
+
+def sort_for_stage(stage: Stage | str, hooks: Sequence[Registration]) -> list[Registration]:
+    """Higher priority first, ties by registration; the exact mirror for ``did_*`` (contract 91, C23)."""
+    forward = sorted(hooks, key=lambda hook: -hook.priority)
+    return forward[::-1] if STAGES[as_stage(stage)].mirrored else forward
+
+
+def collect_hooks_for_stage(
+    stage: Stage | str, definition: ToolDefinition, registrations: Iterable[Registration]
+) -> list[Registration]:
+    """The hooks of one stage of a tool's plan, in running order (contract 95)."""
+    stage = as_stage(stage)
+    chosen = [one for one in registrations if stage in one.all_stages() and why_not(one, definition) is None]
+    return sort_for_stage(stage, chosen)
+
+
+def _names(hook: Any, what: str, given: Any) -> frozenset[str] | None:
+    own = getattr(hook, what, None)
+    chosen: Collection[str] | None = given if given is not None else own
+    if chosen is None or callable(chosen):
+        return None
+    if isinstance(chosen, str):
+        raise HookError(f"{name_of(hook)}: {what} takes a collection of names; write {what}={{{chosen!r}}}")
+    return frozenset(chosen)
+
+
+_CHOICES = {"on_failure": ("deny", "ignore"), "mode": ("enforce", "shadow")}
+
+
+def _check_options(made: Registration) -> None:
+    for option, allowed in _CHOICES.items():
+        value = made.option(option, allowed[0])
+        if value not in allowed:
+            raise HookError(f"{made.name}.{option} is {value!r}; choose one of {', '.join(map(repr, allowed))}")
+    if made.option("mode", "enforce") == "shadow" and Stage.AROUND_EXECUTE in stages_of(made.hook):
+        raise HookError(f"{made.name} wraps the tool (around_execute) and cannot run in shadow mode")
+
+
+@lru_cache(maxsize=8192)
+def is_async(function: Any) -> bool:
+    """Whether a stage method is ``async def``; decided once, at registration."""
+    target = inspect.unwrap(function)
+    return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(getattr(target, "__call__", None))  # noqa: B004
+
+
+__all__ = [
+    "FunctionHook",
+    "Registration",
+    "collect_hooks_for_stage",
+    "is_async",
+    "register",
+    "register_by_stage",
+    "sort_for_stage",
+    "why_not",
+]

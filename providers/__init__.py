@@ -1,0 +1,1 @@
+"""What tools and hooks need: injection markers, provider maps, time, principals."""

@@ -1,0 +1,1 @@
+"""The verb: what runs a tool call through its lifecycle."""

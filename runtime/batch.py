@@ -1,0 +1,43 @@
+"""Several calls at once: in order, in parallel where the tools allow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from callgate.tools.calls import ToolResult, User
+
+
+async def call_many(
+    gate: Any, calls: Sequence[Any], user: User, at_once: int, options: Mapping[str, Any]
+) -> list[ToolResult]:
+    """See ``Gate.call_many``. A call of a tool with ``parallel=False`` waits for all before it and holds up all after.
+
+    Raises:
+        ValueError: *at_once* is not positive.
+        CancelledError: every call under way is cancelled and waited for first.
+    """
+    if at_once < 1:
+        raise ValueError("at_once must be at least 1")
+    results: list[ToolResult | None] = [None] * len(calls)
+    places = asyncio.Semaphore(at_once)
+
+    async def one(index: int) -> None:
+        async with places:
+            results[index] = await gate.call(calls[index], user=user, **options)
+
+    start = 0
+    while start < len(calls):
+        end = start
+        while end < len(calls) and gate.runs_in_parallel(calls[end]):
+            end += 1
+        if end - start <= 1:  # a single call, parallel or not, runs in the caller's task
+            await one(start)
+            start += 1
+            continue
+        async with asyncio.TaskGroup() as group:
+            for index in range(start, end):
+                group.create_task(one(index))
+        start = end
+    return [result for result in results if result is not None]

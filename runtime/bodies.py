@@ -1,0 +1,223 @@
+"""How a tool's body is run: arguments to annotated types, dependencies, threads, hard deadlines. One closure a tool."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias
+
+from callgate.errors import Invalid, ProviderError, RetryLater
+from callgate.hooks.plan import Plan
+from callgate.providers.registry import MISSING, describe, look_up, missing
+from callgate.tools.calls import Issue
+from callgate.tools.record import Style, ToolRecord
+from callgate.tools.values import thaw
+
+Body: TypeAlias = Callable[[Any], Awaitable[Any]]
+ABANDON_GRACE = 0.25
+"""Seconds that a cancelled body may take to end before it is abandoned with outcome ``unknown``."""
+
+
+def direct_call(plan: Plan) -> Callable[..., Awaitable[Any]] | None:
+    """The tool's own coroutine function, when nothing has to happen between the frozen arguments and it."""
+    record = plan.record
+    plain = (
+        record.style is Style.KEYWORDS
+        and record.is_async
+        and not record.streams
+        and not record.injected
+        and record.context_parameter is None
+        and record.to_json is None
+        and not record.hard_deadline
+    )
+    return record.execute if plain else None
+
+
+def arguments_of(plan: Plan) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
+    """Frozen arguments to what the body receives; None when they can be unpacked as they are.
+
+    Nested values are copied for each attempt, so that a tool that changes its arguments changes nobody else's.
+    """
+    convert, flat = plan.record.convert, plan.builtins.flat
+    if flat:
+        return convert
+    if convert is None:
+        return thaw
+    return lambda arguments: convert(thaw(arguments))
+
+
+def make_body(plan: Plan) -> Body:
+    """The general body: everything that ``direct_call`` rules out."""
+    record = plan.record
+    prepare = arguments_of(plan) or thaw
+    supply = _supplier(plan)
+    start = _STARTERS[record.style](record)
+    to_json = record.to_json
+
+    async def body(ctx: Any) -> Any:
+        extra = await supply(ctx)
+        output = await start(ctx, prepare(ctx._input), extra)
+        return output if to_json is None else to_json(output)
+
+    return body
+
+
+# ---------------------------------------------------------------------- dependencies
+
+
+def _supplier(plan: Plan) -> Callable[[Any], Awaitable[dict[str, Any]]]:
+    """Injected parameters of the tool: request, then session, then global."""
+    injected, wants = tuple(plan.record.injected), plan.record.context_parameter
+
+    async def supply(ctx: Any) -> dict[str, Any]:
+        supplied: dict[str, Any] = {} if wants is None else {wants: ctx}
+        for one in injected:
+            found = look_up(one.token, ctx._request, ctx.session, ctx.host.registry)
+            if found is MISSING:
+                raise missing(one.token)
+            supplied[one.name] = await found if inspect.isawaitable(found) else found
+        return supplied
+
+    return supply
+
+
+def check_providers(record: ToolRecord, registry: Any, bound: Any) -> None:
+    """Refuse a tool whose dependencies nobody provides. *bound* are tokens that hooks bind.
+
+    Raises:
+        ProviderError: names the tool, the parameter and the token.
+    """
+    for one in record.injected:
+        if one.token not in registry and one.token not in bound:
+            raise ProviderError(
+                f"tool {record.id!r}: parameter {one.name!r} needs {describe(one.token)}, which nobody provides; "
+                "give it to the gate (provide={...} or container=...), or declare it in `binds` of the hook that binds it"
+            )
+
+
+# ---------------------------------------------------------------------- styles
+
+
+def _keywords(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
+    if record.streams:
+        return functools.partial(_drain, record.execute)
+    run = _runner(record, record.execute)
+
+    async def start(ctx: Any, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
+        return await run(ctx, functools.partial(record.execute, **arguments, **extra))
+
+    return start
+
+
+async def _drain(execute: Any, ctx: Any, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
+    """An async-generator tool: each part goes to whoever streams the call; the list of parts is the output."""
+    parts = []
+    async for part in execute(**arguments, **extra):
+        parts.append(part)
+        await ctx.send(part)
+    return parts
+
+
+def _component(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
+    run = _runner(record, record.execute)
+
+    async def start(ctx: Any, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
+        try:
+            instance = record.execute(arguments, **extra)
+        except Exception as error:
+            raise Invalid(
+                "the constructor refused the arguments",
+                stage="instantiate",
+                code="instantiate",
+                public="The tool refused the arguments.",
+                issues=[Issue("", "instantiate", "arguments the tool accepts")],
+            ) from error
+        return await run(ctx, instance.run)
+
+    return start
+
+
+def _record(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
+    run = _runner(record, record.execute)
+
+    async def start(ctx: Any, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
+        return await run(ctx, functools.partial(record.execute, arguments, ctx, **extra))
+
+    return start
+
+
+_STARTERS = {Style.KEYWORDS: _keywords, Style.COMPONENT: _component, Style.RECORD: _record}
+
+
+# ---------------------------------------------------------------------- where it runs
+
+
+def _runner(record: ToolRecord, execute: Any) -> Callable[[Any, Callable[[], Any]], Awaitable[Any]]:
+    if not record.is_async and record.inline:
+        return _inline
+    if not record.is_async:
+        return _in_thread(record)
+    if record.hard_deadline:
+        return _abandonable
+    return _awaited
+
+
+async def _awaited(_ctx: Any, call: Callable[[], Any]) -> Any:
+    return await call()
+
+
+async def _inline(_ctx: Any, call: Callable[[], Any]) -> Any:
+    answer = call()
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+def _in_thread(record: ToolRecord) -> Callable[[Any, Callable[[], Any]], Awaitable[Any]]:
+    """A plain function: in a worker thread, at most ``max_threads`` at a time, refused when all are busy (design 10.4).
+
+    A thread cannot be cancelled: its place stays taken until the function really returns.
+    """
+    pool = ThreadPoolExecutor(record.max_threads, thread_name_prefix=f"callgate-{record.id}")
+    busy: set[Any] = set()
+
+    async def run(ctx: Any, call: Callable[[], Any]) -> Any:
+        if len(busy) >= record.max_threads:
+            raise RetryLater(1000, f"all {record.max_threads} threads of {record.id} are busy", code="threads_busy")
+        working = pool.submit(contextvars.copy_context().run, call)
+        busy.add(working)
+        working.add_done_callback(busy.discard)
+        return await _outlive(ctx, asyncio.wrap_future(working), cancels=False)
+
+    return run
+
+
+async def _abandonable(ctx: Any, call: Callable[[], Any]) -> Any:
+    """A coroutine in a task of its own, which can be left behind."""
+    return await _outlive(ctx, asyncio.ensure_future(call()), cancels=True)
+
+
+async def _outlive(ctx: Any, body: asyncio.Future[Any], *, cancels: bool) -> Any:
+    """Wait for the body; when it outlives a cancellation by the grace, leave it behind with its leases.
+
+    What it holds is given back when it really ends; until then ``ctx.pending_release`` says so (invariant I12).
+    """
+    try:
+        await asyncio.wait([body])
+    except asyncio.CancelledError:
+        if cancels:
+            body.cancel()
+        until = asyncio.get_running_loop().time() + ABANDON_GRACE
+        while not body.done() and (left := until - asyncio.get_running_loop().time()) > 0:
+            try:
+                await asyncio.wait([body], timeout=left)
+            except asyncio.CancelledError as again:
+                ctx.hold_back(again)
+        if not body.done():
+            ctx.host.abandon(ctx, body)
+        elif not body.cancelled():
+            body.exception()  # seen: a failure after the cancellation is not the news here
+        raise
+    return body.result()

@@ -1,0 +1,166 @@
+"""The engine: what one gate, or one bare ``invoke_tool``, shares among its invocations."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from callgate.errors import Denied
+from callgate.hooks.builtin import BuiltIns
+from callgate.hooks.context import InvokeContext
+from callgate.hooks.plan import Plan, gather_registrations
+from callgate.hooks.selection import Registration
+from callgate.providers.clock import Clock, SystemClock
+from callgate.providers.registry import ProviderRegistry
+from callgate.runtime.around import wrap_with_around
+from callgate.runtime.bodies import arguments_of, check_providers, direct_call, make_body
+from callgate.runtime.invoke import attempt, close, run, walk
+from callgate.runtime.leases import enter_lease
+from callgate.tools.calls import User
+from callgate.tools.parsing import DEFAULT_LIMITS, Limits
+from callgate.tools.record import ToolRecord
+from callgate.tools.validation import Engine as ValidatorEngine
+from callgate.tools.validation import compile_schema
+
+MAX_DEPTH = 8
+"""How deep nested calls may go (``ctx.call`` inside ``ctx.call``)."""
+
+
+def new_instance(cls: type) -> Any:
+    """The default ``resolve``: a hook class is made without arguments."""
+    return cls()
+
+
+class Engine:
+    """Compiles plans and lends contexts what needs a running gate (the ``Host`` of ``hooks/context.py``)."""
+
+    def __init__(
+        self,
+        registry: ProviderRegistry,
+        surface: Callable[[Any], BaseException],
+        *,
+        resolve: Callable[[Any], Any] = new_instance,
+        clock: Clock | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        validator: ValidatorEngine | None = None,
+        plan_for: Callable[[Any], Plan] | None = None,
+    ) -> None:
+        clock = clock or SystemClock()
+        self.registry = registry
+        self.surface = surface
+        self.resolve = resolve
+        self.limits = limits
+        self.validator = validator
+        self.plan_for = plan_for
+        self.monotonic = clock.monotonic
+        self.wall_offset = clock.time() - clock.monotonic()
+        self.left_behind: set[asyncio.Task[Any]] = set()
+
+    # ------------------------------------------------------------------ compiling
+
+    def compile(
+        self,
+        record: ToolRecord,
+        shared: Sequence[Registration] = (),
+        by_stage: Mapping[str, Sequence[Any]] | None = None,
+        *,
+        trace: bool = False,
+    ) -> Plan:
+        """The plan of one tool.
+
+        Raises:
+            RegistrationError: a schema no engine enforces, a hook at a stage it lacks, a missing provider.
+        """
+        definition = record.definition
+        registrations = gather_registrations(definition, record, shared, by_stage)
+        bound = {token for one in registrations for token in one.option("binds", ())}
+        check_providers(record, self.registry, bound)
+        arguments = output = None
+        if definition.parameters is not None:
+            arguments = compile_schema(definition.parameters, trusted=record.trusted, engine=self.validator)
+        if definition.output_schema is not None:
+            output = compile_schema(definition.output_schema, trusted=record.trusted, engine=self.validator)
+        builtins = BuiltIns(record, arguments, output, self.limits)
+        plan = Plan(record, registrations, builtins, self.resolve, trace=trace)
+        plan.host, plan.surface = self, self.surface
+        plan.body, plan.prepare, plan.typed = make_body(plan), arguments_of(plan), record.from_json is not None
+        bare = not (plan.around or plan.will_execute or plan.did_execute)
+        plan.straight = direct_call(plan) if bare and not trace else None
+        plan.execute = functools.partial(attempt, plan)
+        if plan.around:
+            plan.execute = wrap_with_around(plan, plan.around, plan.execute)
+        return plan
+
+    # ------------------------------------------------------------------ what contexts ask for
+
+    async def nested(self, ctx: InvokeContext, tool: Any, arguments: Any) -> Any:
+        """A call made by a tool: same user, session, request providers and deadline."""
+        if ctx.depth >= MAX_DEPTH:
+            raise Denied(f"calls nest deeper than {MAX_DEPTH}", code="too_deep")
+        if self.plan_for is None:
+            raise Denied("nested calls need a gate", code="no_gate")
+        plan = self.plan_for(tool)
+        inner = InvokeContext(plan, arguments, ctx.user, self.monotonic())
+        inner.session_id = ctx.session_id
+        inner.depth = ctx.depth + 1
+        if ctx._request is None:
+            ctx._request = {}
+        inner._request, inner._session, inner._request_id = ctx._request, ctx._session, ctx._request_id
+        inner.events, inner.deadline_at = ctx.events, ctx.deadline_at
+        if plan.record.deadline is not None:
+            own = inner.started + plan.record.deadline
+            inner.deadline_at = own if inner.deadline_at is None else min(own, inner.deadline_at)
+            inner.special = True
+        return await run(plan, inner)
+
+    async def lease(self, ctx: InvokeContext, manager: AbstractAsyncContextManager[Any]) -> Any:
+        """See ``InvokeContext.lease``."""
+        return await enter_lease(ctx, manager)
+
+    async def send(self, ctx: InvokeContext, partial: Any) -> None:
+        """Shape part of an output as the whole would be, and hand it to the stream."""
+        plan, kept = ctx.plan, (ctx._output, ctx.step)
+        ctx._output = partial
+        try:
+            await walk(ctx, plan.partial_shaping)
+            await ctx.events.partial(ctx, ctx._output)
+        finally:
+            ctx._output, ctx.step = kept
+
+    def abandon(self, ctx: InvokeContext, body: asyncio.Future[Any]) -> None:
+        """Keep the leases of a body that was left behind until it really ends."""
+        held, ctx.leases = ctx.leases, None
+        ctx.abandoned = True
+        ctx.pending_release = bool(held)
+
+        async def see_off() -> None:
+            await asyncio.wait([body])
+            if not body.cancelled():
+                body.exception()
+            await close(ctx, (held or [])[::-1])
+            ctx.pending_release = False
+
+        task = asyncio.ensure_future(see_off())
+        self.left_behind.add(task)
+        task.add_done_callback(self.left_behind.discard)
+
+
+def context_for(
+    engine: Engine,
+    plan: Plan,
+    arguments: Any,
+    user: User,
+    session_id: str | None = None,
+    request_id: str | None = None,
+    deadline: float | None = None,
+) -> InvokeContext:
+    """A context for a call from outside; *deadline* in seconds wins over the tool's."""
+    ctx = InvokeContext(plan, arguments, user, engine.monotonic())
+    ctx.session_id, ctx._request_id = session_id, request_id
+    limit = deadline if deadline is not None else plan.limit
+    if limit is not None:
+        ctx.deadline_at, ctx.special = ctx.started + limit, True
+    return ctx

@@ -1,0 +1,183 @@
+"""The lifecycle of one invocation, top to bottom. Everything that runs a tool goes through ``run``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from callgate.errors import ControlRespond
+from callgate.hooks.context import InvokeContext
+from callgate.hooks.guards import SKIPPED, never_returns_a_value
+from callgate.hooks.plan import ASYNC, SYNC, SYNC_LEASE, Compiled, Plan, Step
+from callgate.hooks.stages import Stage
+from callgate.providers.registry import as_pairs
+from callgate.runtime.deadlines import arm, stand_down
+from callgate.runtime.failure import fail
+from callgate.runtime.leases import RELEASE_LIMIT, carry_on, finish_acquire, push
+
+
+async def run(plan: Plan, ctx: InvokeContext) -> Any:
+    """One call through the gate: its output, or the error that ended it.
+
+    before:  context, providers, policy, capacity, input (parse, validate, freeze), cache
+    execute: around_execute { will_execute, tool, did_execute }
+    shaping: cache write, redact, validate, transform
+    closing: audit, metrics, releases in reverse, finalise; on every path, each once, whatever fails or is cancelled
+    """
+    if ctx.special:
+        ctx.alarm = arm(ctx.remaining() or 0.0)
+    shaping = plan.shaping
+    try:
+        try:
+            for kind, call, step in plan.before:
+                ctx.step = step
+                if kind == SYNC:
+                    answer = call(ctx)
+                elif kind == ASYNC:
+                    answer = await call(ctx)
+                elif kind == SYNC_LEASE:
+                    if (answer := call(ctx)) is None:
+                        push(ctx, step.release)
+                else:
+                    answer = None
+                    acquiring = call(ctx)
+                    try:
+                        pending = acquiring.send(None)
+                    except StopIteration as stop:
+                        if (answer := stop.value) is None:
+                            push(ctx, step.release)
+                    else:
+                        answer = await finish_acquire(ctx, acquiring, pending, step)
+                if answer is not None:
+                    await answered(ctx, step, answer)
+            if plan.reads_cache:
+                await answer_cache(plan, ctx)
+            if plan.straight is None:
+                await plan.execute(ctx)
+            else:  # nobody stands about the tool, and its own coroutine takes the arguments as they are
+                ctx.attempt, ctx.step = 1, plan.running
+                prepare = plan.prepare
+                ctx._output = await plan.straight(**(ctx._input if prepare is None else prepare(ctx._input)))
+                ctx.executed = True
+        except ControlRespond as response:
+            shaping = await responded(plan, ctx, response)
+        try:
+            for kind, call, step in shaping:
+                ctx.step = step
+                if kind == SYNC:
+                    call(ctx)
+                else:
+                    await call(ctx)
+        except ControlRespond as response:
+            await reshape(plan, ctx, response)
+    except BaseException as error:
+        await fail(plan, ctx, error)
+    if ctx.special and ctx.alarm is not None:
+        await stand_down(ctx)
+    if plan.closes or ctx.leases is not None:
+        ctx.finished = ctx.host.monotonic()
+        held, ctx.leases = ctx.leases, None
+        await close(ctx, (*plan.records, *(held or ())[::-1], *plan.finals))
+        ctx.finished = ctx.host.monotonic()
+    if ctx.special and (ctx.error is not None or ctx.deferred is not None):
+        raise plan.surface(ctx)
+    return ctx._output
+
+
+async def close(ctx: InvokeContext, steps: Sequence[Compiled]) -> None:
+    """Closing steps, each carried through to its end; what fails here is kept and changes nothing."""
+    for kind, call, step in steps:
+        ctx.step = step
+        try:
+            closing = call(ctx)
+            if kind != SYNC:
+                try:
+                    pending = closing.send(None)
+                except StopIteration:
+                    continue
+                await carry_on(ctx, closing, pending, RELEASE_LIMIT)
+        except BaseException as error:
+            ctx.suppress(error)
+
+
+async def attempt(plan: Plan, ctx: InvokeContext) -> Any:
+    """One attempt: ``will_execute``, the tool, ``did_execute``; preceded by ``on_retry`` from the second on."""
+    ctx.attempt += 1
+    if ctx.attempt > 1:
+        await walk(ctx, plan.on_retry)
+    await walk(ctx, plan.will_execute)
+    ctx.step = plan.running
+    ctx._output = await plan.body(ctx)
+    ctx.executed = True
+    await walk(ctx, plan.did_execute)
+    return ctx._output
+
+
+async def walk(ctx: InvokeContext, steps: tuple[Compiled, ...]) -> None:
+    """Run the steps of a stage in order."""
+    for kind, call, step in steps:
+        ctx.step = step
+        answer = call(ctx) if kind == SYNC else await call(ctx)
+        if answer is not None:
+            await answered(ctx, step, answer)
+
+
+async def answered(ctx: InvokeContext, step: Step, answer: Any) -> None:
+    """A hook returned something: bindings, an awaitable to await, or a mistake that must not pass for a yes."""
+    if answer is SKIPPED:
+        return
+    if asyncio.iscoroutine(answer) or asyncio.isfuture(answer):
+        answer = await answer
+        if answer is None:
+            if step.release is not None:
+                push(ctx, step.release)
+            return
+    if step.stage is Stage.WILL_BIND_PROVIDERS:
+        ctx.bind_providers(as_pairs(answer))
+    elif never_returns_a_value(step):
+        raise TypeError(
+            f"{step.name}.{step.stage} returned {type(answer).__name__}, which decides nothing; "
+            "call ctx.abort(), ctx.respond() or ctx.retry_after(), or return None to go on"
+        )
+
+
+async def answer_cache(plan: Plan, ctx: InvokeContext) -> None:
+    """``did_cache_hit`` or ``did_cache_miss``, or neither when no cache hook looked (contract C15a, 98)."""
+    if ctx.cache_hit:
+        await walk(ctx, plan.cache_hit)
+    elif plan.always_looks or ctx.cache_hit is not None:
+        ctx.cache_hit = False
+        await walk(ctx, plan.cache_miss)
+
+
+async def responded(plan: Plan, ctx: InvokeContext, response: ControlRespond) -> tuple[Compiled, ...]:
+    """Take a response as the output; the shaping that it gets. One from ``will_read_cache`` is a hit (contract 99, C15a)."""
+    while True:
+        ctx._output, ctx.validate_response = response.value, response.validate
+        if ctx.step.stage is Stage.WILL_READ_CACHE:
+            ctx.cache_hit = True
+            try:
+                await walk(ctx, plan.cache_hit)
+            except ControlRespond as again:
+                response = again
+                continue
+        return plan.shaping if response.validate else plan.unchecked_shaping
+
+
+async def reshape(plan: Plan, ctx: InvokeContext, response: ControlRespond) -> None:
+    """A response from an output stage: set the output, skip the rest of that stage, go on with the next (C18)."""
+    while True:
+        stopped = ctx.step
+        shaping = await responded(plan, ctx, response)
+        try:
+            for kind, call, step in shaping:
+                if step.row.position > stopped.row.position or (step.hook is None and step.stage is stopped.stage):
+                    ctx.step = step
+                    if kind == SYNC:
+                        call(ctx)
+                    else:
+                        await call(ctx)
+            return
+        except ControlRespond as again:
+            response = again

@@ -1,0 +1,55 @@
+"""From a finished context to what callers get: a ``ToolResult`` or an exception."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from callgate.hooks.context import InvokeContext
+from callgate.runtime.failure import as_invocation_error, error_info
+from callgate.tools.calls import ErrorInfo, Outcome, ToolCall, ToolResult
+
+
+def raise_or_keep(ctx: Any) -> BaseException:
+    """What a gate raises: a cancellation as it came, anything else as an ``InvocationError`` (design 4)."""
+    error = None if ctx.error is None else as_invocation_error(ctx)
+    if ctx.deferred is not None and ctx.deferred is not error:
+        if error is not None:
+            ctx.deferred.__context__ = error
+        return ctx.deferred  # type: ignore[no-any-return]
+    assert error is not None
+    ctx.error = error
+    return error
+
+
+def result_of(ctx: InvokeContext) -> ToolResult:
+    """The result of a finished invocation."""
+    call = ctx.tool_call
+    error = ctx.error
+    if ctx.finished is None:  # no closing step asked for the time
+        ctx.finished = ctx.host.monotonic()
+    provenance = {
+        "validated": ctx.plan.builtins.arguments is not None,
+        "no_schema_mode": ctx.plan.builtins.mode,
+        "validator": getattr(ctx.plan.builtins.arguments, "id", None),
+        "parse_rules": ctx.parse_rules,
+        "output_validated": ctx.validate_response and ctx.plan.builtins.output is not None,
+        "hydration": None if ctx.hydration is None else ctx.hydration.provenance,
+    }
+    return ToolResult(
+        call_id=call.id,
+        tool=call.tool,
+        outcome=Outcome.SUCCESS if error is None else ctx.outcome or Outcome.ERROR,
+        output=ctx.output if error is None else None,
+        error=None if error is None else error_info(error),
+        retry_after=getattr(error, "retry_after", None),
+        pending=ctx.pending,
+        pending_release=ctx.pending_release,
+        duration=ctx.duration,
+        provenance=provenance,
+        trace=None if ctx.trace is None else tuple(ctx.trace),
+    )
+
+
+def unknown_tool(call: ToolCall, error: ErrorInfo) -> ToolResult:
+    """The result for a tool that does not exist (contract C10a): never dropped."""
+    return ToolResult(call.id, call.tool, Outcome.INVALID, error=error)

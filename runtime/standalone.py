@@ -1,0 +1,66 @@
+"""``invoke_tool``: the orchestrator by itself, as the documents describe it (contract 83). A gate calls the same ``run``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from callgate.providers.registry import ProviderRegistry
+from callgate.runtime.engine import Engine, context_for, new_instance
+from callgate.runtime.invoke import run
+from callgate.tools.calls import ANONYMOUS, User
+from callgate.tools.declare import as_tool
+from callgate.tools.record import ToolRecord
+
+_PLANS: WeakKeyDictionary[ToolRecord, dict[Any, Any]] = WeakKeyDictionary()
+
+
+def surface_original(ctx: Any) -> BaseException:
+    """The error itself, never wrapped (contract C20); a cancellation that arrived meanwhile is not lost."""
+    error: BaseException | None = ctx.error
+    if ctx.deferred is not None:
+        if error is not None and ctx.deferred is not error:
+            ctx.deferred.__context__ = error
+        return ctx.deferred  # type: ignore[no-any-return]
+    assert error is not None
+    return error
+
+
+async def invoke_tool(
+    tool: Any,
+    raw_input: Any = None,
+    *,
+    user: User = ANONYMOUS,
+    session_id: str | None = None,
+    request_id: str | None = None,
+    registry: ProviderRegistry | None = None,
+    resolve: Callable[[Any], Any] = new_instance,
+    global_hooks_by_stage: Mapping[str, Sequence[Any]] | None = None,
+    deadline: float | None = None,
+) -> Any:
+    """One call through the whole lifecycle, without a gate (contract 83): the output, or the original error raised.
+
+    Bare ``invoke_tool`` is open: what is not authorised by a hook is allowed. ``registry`` holds providers,
+    ``resolve`` makes an instance of a hook class, ``deadline`` is in seconds. The plan is kept and used again for the
+    same tool and hooks.
+
+    Raises:
+        RegistrationError: the tool or a hook is refused.
+        Denied, RetryLater, Suspended, Invalid: as hooks and validation decide.
+        Exception: whatever the tool raised.
+    """
+    record = as_tool(tool)
+    registry = registry if registry is not None else ProviderRegistry()
+    hooks = {str(stage): tuple(hooks) for stage, hooks in (global_hooks_by_stage or {}).items()}
+    key = (id(registry), resolve, tuple((stage, tuple(map(id, listed))) for stage, listed in hooks.items()))
+    plans = _PLANS.setdefault(record, {})
+    known = plans.get(key)
+    if known is None:
+        engine = Engine(registry, surface_original, resolve=resolve)
+        engine.plan_for = lambda other: engine.compile(as_tool(other), (), hooks)
+        if len(plans) >= 64:
+            plans.clear()
+        known = plans[key] = (engine, engine.compile(record, (), hooks))
+    engine, plan = known
+    return await run(plan, context_for(engine, plan, raw_input, user, session_id, request_id, deadline))

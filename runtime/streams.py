@@ -1,0 +1,81 @@
+"""``gate.stream``: one call as a series of events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from callgate.tools.calls import ToolResult, User
+
+QUEUE = 256
+"""Events that may wait for a slow reader; past that, progress is dropped and partial outputs make the tool wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a call is; ``total`` and ``message`` are optional."""
+
+    tool: str
+    progress: float
+    total: float | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """Part of the output, shaped like the whole."""
+
+    tool: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The last event."""
+
+    result: ToolResult
+
+
+Event: TypeAlias = Progress | Partial | Result
+
+
+class Events:
+    """Where a streamed call's context sends its events."""
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[Event] = asyncio.Queue(QUEUE)
+
+    def progress(self, ctx: Any, progress: float, total: float | None, message: str | None) -> None:
+        """Never waits: progress that nobody reads in time is dropped."""
+        if not self.queue.full():
+            self.queue.put_nowait(Progress(ctx.tool_id, progress, total, message))
+
+    async def partial(self, ctx: Any, value: Any) -> None:
+        """Waits while the reader is slow: output is never dropped."""
+        await self.queue.put(Partial(ctx.tool_id, value))
+
+
+async def stream(gate: Any, call: Any, user: User, options: Mapping[str, Any]) -> AsyncIterator[Event]:
+    """See ``Gate.stream``. A reader that stops early cancels the call and waits for its end."""
+    events = Events()
+    running = asyncio.ensure_future(gate.call(call, user=user, events=events, **options))
+    try:
+        while not running.done() or not events.queue.empty():
+            if not events.queue.empty():
+                yield events.queue.get_nowait()
+                continue
+            reading = asyncio.ensure_future(events.queue.get())
+            try:
+                await asyncio.wait([running, reading], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                if not reading.done():
+                    reading.cancel()
+            if reading.done() and not reading.cancelled():
+                yield reading.result()
+        yield Result(await running)
+    finally:
+        if not running.done():
+            running.cancel()
+            await asyncio.wait([running])

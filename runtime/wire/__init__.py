@@ -1,0 +1,1 @@
+"""What several wires share: the codec protocol, schema views, names, the neutral format (design 10.11)."""

@@ -1,0 +1,26 @@
+"""Asking a JSON value for its shape, without trusting that it has one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
+
+
+def is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:
+    """Whether the value is a JSON object."""
+    return isinstance(value, Mapping)
+
+
+def is_list(value: Any) -> TypeGuard[Sequence[Any]]:
+    """Whether the value is a JSON array."""
+    return isinstance(value, list | tuple)
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """The value if it is a JSON object, else an empty one."""
+    return value if is_mapping(value) else {}
+
+
+def items(value: Any) -> Sequence[Any]:
+    """The value if it is a JSON array, else an empty one."""
+    return value if is_list(value) else ()

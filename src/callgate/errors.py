@@ -1,0 +1,270 @@
+"""Every error Callgate raises, in one tree.
+
+::
+
+    CallgateError                    base; has .code, .public and .correlation_id
+    ├── RegistrationError            a tool, hook or provider is refused when it is registered
+    │   ├── DefinitionError          the tool's definition is wrong (name, schema, flags)
+    │   │   └── SchemaRefused        no engine would enforce this schema in full
+    │   ├── HookError                unknown stage, missing method, refused by the linter
+    │   └── ProviderError            an injected provider is missing, cyclic or of the wrong scope
+    ├── GateClosed                   used before start or after stop
+    ├── StageError                   a context member was used in a stage that may not use it
+    ├── ProviderMissing              ctx.get(token) found nothing (also a LookupError)
+    └── InvocationError              how one invocation ended without a result
+        ├── Denied                   a policy said no, or ctx.abort()
+        ├── RetryLater               over quota or busy; .retry_after in milliseconds
+        ├── Invalid                  arguments or output break the contract; .issues
+        │   └── UnknownTool          no tool of that name
+        ├── Suspended                waits for a person or a client; .handle
+        ├── ToolFailed               the tool raised
+        │   └── ToolError            raised by a tool's author, with text the model may read
+        ├── DeadlineExceeded         time ran out (also a TimeoutError)
+        ├── Conflict                 same idempotency key, other arguments
+        ├── InFlight                 the same effect is running now
+        └── OutcomeUnknown           the effect may or may not have happened
+
+    Control (BaseException)          control flow, not an error: ``except Exception`` in a tool cannot swallow it
+    ├── ControlRespond               ctx.respond(value)
+    └── ControlSuspend               ctx.suspend(...)
+
+``public`` is the only text that may reach a model: it carries no argument value and no exception text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class CallgateError(Exception):
+    """Base of every Callgate error.
+
+    ``code`` is stable and machine-readable; ``public`` is safe to show to a model; ``str(error)`` may say
+    more and is for developers and logs.
+    """
+
+    code: str = "error"
+    default_public: str = "The call failed."
+
+    def __init__(self, message: str = "", *, public: str | None = None, code: str | None = None) -> None:
+        super().__init__(message or public or self.default_public)
+        self.public = public if public is not None else self.default_public
+        if code is not None:
+            self.code = code
+        self.correlation_id: str | None = None
+
+
+class RegistrationError(CallgateError):
+    """A tool, hook or provider is refused when it is registered; nothing runs half-configured."""
+
+    code = "registration"
+
+
+class DefinitionError(RegistrationError):
+    """A tool's definition breaks a rule; the message says which and how to mend it (contract 9-14, 24-30)."""
+
+    code = "definition"
+
+
+class SchemaRefused(DefinitionError):
+    """A schema that is invalid, unsafe, or that no engine would enforce in full (contract 13, 19, C31).
+
+    ``reason`` is a stable code such as ``external_ref``; ``pointer`` is the JSON Pointer into the schema.
+    """
+
+    code = "schema_refused"
+
+    def __init__(self, reason: str, message: str, pointer: str = "") -> None:
+        super().__init__(f"schema refused ({reason}) at {pointer or '/'}: {message}")
+        self.reason = reason
+        self.pointer = pointer
+
+
+class HookError(RegistrationError):
+    """A hook names an unknown stage, lacks a listed method, or is refused by the linter (contract C33)."""
+
+    code = "hook"
+
+
+class ProviderError(RegistrationError):
+    """An injected dependency cannot be provided; the message names it and its path (contract 84-86)."""
+
+    code = "provider"
+
+
+class GateClosed(CallgateError):
+    """The gate was used before ``async with gate`` or after it ended."""
+
+    code = "gate_closed"
+    default_public = "The service is not available."
+
+
+class StageError(CallgateError):
+    """A context member was used in a stage that may not use it, such as setting ``ctx.input`` once frozen."""
+
+    code = "stage"
+
+
+class ProviderMissing(CallgateError, LookupError):
+    """``ctx.get(token)`` found no provider in request, session or global scope (contract 85)."""
+
+    code = "provider_missing"
+
+
+class InvocationError(CallgateError):
+    """How one invocation ended without a result; ``invoke`` raises one of its subclasses."""
+
+    http_status: int = 500
+
+
+class Denied(InvocationError):
+    """A policy said no, or a hook called ``ctx.abort`` (contract 88). Also known as ``ControlAbort``."""
+
+    code = "denied"
+    http_status = 403
+    default_public = "The call was denied."
+
+    def __init__(
+        self, reason: str = "", *, public: str | None = None, code: str | None = None, http_status: int | None = None
+    ) -> None:
+        super().__init__(reason, public=public, code=code)
+        if http_status is not None:
+            self.http_status = http_status
+
+
+class RetryLater(InvocationError):
+    """Not now: over quota or busy (contract 88). ``retry_after`` is in milliseconds. Also ``ControlRetryAfter``."""
+
+    code = "retry_later"
+    http_status = 429
+    default_public = "Busy or over quota; try again later."
+
+    def __init__(self, retry_after: int, reason: str = "", *, public: str | None = None, code: str | None = None) -> None:
+        super().__init__(reason, public=public, code=code)
+        self.retry_after = retry_after
+
+
+class Invalid(InvocationError):
+    """The arguments (or the output) break the contract. ``issues`` are value-free (contract 44-51)."""
+
+    code = "invalid_arguments"
+    http_status = 422
+    default_public = "The arguments are not valid."
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        stage: str = "validate",
+        issues: Sequence[Any] = (),
+        public: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message, public=public, code=code)
+        self.stage = stage
+        self.issues = tuple(issues)
+
+    @property
+    def pointer(self) -> str | None:
+        """JSON Pointer of the first issue, when there is one."""
+        return self.issues[0].pointer if self.issues else None
+
+
+class UnknownTool(Invalid):
+    """No tool of that name is registered, or the caller may not see it (contract C10a, C29)."""
+
+    code = "unknown_tool"
+    http_status = 404
+    default_public = "There is no such tool."
+
+
+class Suspended(InvocationError):
+    """The invocation waits for a person or a client; resume it with ``handle``."""
+
+    code = "suspended"
+    http_status = 202
+    default_public = "The call waits for approval or input."
+
+    def __init__(self, pending: Any = None) -> None:
+        super().__init__()
+        self.pending = pending
+
+    @property
+    def handle(self) -> str | None:
+        """What ``gate.resume`` takes."""
+        return getattr(self.pending, "handle", None)
+
+
+class ToolFailed(InvocationError):
+    """The tool raised; the original is ``__cause__`` and never reaches a model."""
+
+    code = "tool_failed"
+    http_status = 500
+    default_public = "The tool failed."
+
+
+class ToolError(ToolFailed):
+    """Raise this in a tool: ``public`` is text that the model may read."""
+
+    code = "tool_error"
+
+    def __init__(self, public: str, *, code: str | None = None) -> None:
+        super().__init__(public, public=public, code=code)
+
+
+class DeadlineExceeded(InvocationError, TimeoutError):
+    """The invocation's or a hook's time ran out."""
+
+    code = "deadline_exceeded"
+    http_status = 504
+    default_public = "The call took too long."
+
+
+class Conflict(InvocationError):
+    """The same idempotency key was used with other arguments."""
+
+    code = "conflict"
+    http_status = 409
+    default_public = "This key was used for another call."
+
+
+class InFlight(InvocationError):
+    """The same effect is running now."""
+
+    code = "in_flight"
+    http_status = 409
+    default_public = "The same call is running now."
+
+
+class OutcomeUnknown(InvocationError):
+    """The effect may or may not have happened: the tool was abandoned after its deadline."""
+
+    code = "outcome_unknown"
+    http_status = 504
+    default_public = "It is not known whether the call took effect. Do not repeat it."
+
+
+class Control(BaseException):
+    """Control flow of an invocation; not an ``Exception``, so a tool's ``except Exception`` cannot swallow it (C20)."""
+
+
+class ControlRespond(Control):
+    """Raised by ``ctx.respond(value)``: skip to the post stages with this output (contract 99)."""
+
+    def __init__(self, value: Any, *, validate: bool = True) -> None:
+        super().__init__()
+        self.value = value
+        self.validate = validate
+
+
+class ControlSuspend(Control):
+    """Raised by ``ctx.suspend(...)``: release capacity and wait for a person or a client."""
+
+    def __init__(self, pending: Any) -> None:
+        super().__init__()
+        self.pending = pending
+
+
+ControlAbort = Denied
+ControlRetryAfter = RetryLater

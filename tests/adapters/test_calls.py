@@ -1,0 +1,255 @@
+"""What an answer may look like, and the tool calls it holds (contract 46, 50, 55, 61, C10a, C10b)."""
+
+from __future__ import annotations
+
+import json
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from callgate.errors import CallgateError
+from callgate.runtime.adapters import codec
+from callgate.runtime.wire.codec import Translation, WireError
+from callgate.runtime.wire.names import NameMap
+from tests.adapters.wires import chat, function, message, tool, tool_use
+
+OPENAI, ANTHROPIC, OLLAMA = codec("openai_chat"), codec("anthropic"), codec("ollama")
+WIRES = ("openai_chat", "anthropic", "ollama")
+
+
+def ollama(*calls: Any, reason: Any = "stop") -> dict[str, Any]:
+    return {"message": {"role": "assistant", "content": "", "tool_calls": list(calls)}, "done_reason": reason}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("wrong", [None, "text", b"{}", 5, [], [{}], object()])
+def test_a_response_that_is_no_mapping_is_a_wire_error(wire: str, wrong: Any) -> None:
+    with pytest.raises(WireError, match="a provider's answer is a JSON object") as caught:
+        codec(wire).calls(wrong)
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value, CallgateError)
+
+
+def test_the_object_of_an_sdk_is_refused_with_the_way_to_give_it() -> None:
+    class Completion:
+        def model_dump(self) -> dict[str, Any]:
+            return {}
+
+    with pytest.raises(WireError, match="model_dump"):
+        OPENAI.calls(Completion())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"error": {"message": "no"}},
+        {"error": "model not found"},
+        {"type": "error", "error": {"type": "overloaded_error"}},
+        {"choices": None},
+        {"choices": []},
+        {"choices": [None]},
+        {"choices": {"0": {}}},
+        {"choices": [{"message": None}]},
+        {"choices": [{"message": {"tool_calls": None, "function_call": None}}]},
+        {"choices": [{"message": {"tool_calls": "x", "function_call": "x"}}]},
+        {"choices": [{"message": {"tool_calls": [None, 5, "x", [], {}], "function_call": {}}}]},
+        {"message": None},
+        {"message": {"tool_calls": None}},
+        {"message": {"tool_calls": [None, 5, "x", [], {}]}},
+        {"content": None},
+        {"content": "text"},
+        {"content": [None, 5, "x", [], {}, {"type": ["tool_use"]}]},
+    ],
+)
+def test_contract_61_an_answer_without_calls_gives_none_and_does_not_raise(wire: str, body: dict[str, Any]) -> None:
+    assert codec(wire).calls(body) == []
+    assert codec(wire).calls(MappingProxyType(body), codec(wire).translate([tool(strict=True)])) == []
+
+
+@pytest.mark.parametrize("error", [{"message": "cut"}, "cut"])
+@pytest.mark.parametrize("wire", WIRES)
+def test_calls_beside_an_error_are_not_read(wire: str, error: Any) -> None:
+    answers = {
+        "openai_chat": chat(function("f", "{}")),
+        "anthropic": message(tool_use("f", {})),
+        "ollama": ollama(function("f", {})),
+    }
+    assert len(codec(wire).calls({**answers[wire], "error": None})) == 1
+    assert codec(wire).calls({**answers[wire], "error": error}) == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [None, "", "{}", {}, '{"city": "Paris"}', {"city": "Paris"}, "{bad", [1], 5, True]
+)
+@pytest.mark.parametrize("wire", WIRES)
+def test_contract_46_arguments_are_handed_on_as_they_were_sent(wire: str, arguments: Any) -> None:
+    answers = {
+        "openai_chat": chat(function("f", arguments)),
+        "anthropic": message(tool_use("f", arguments)),
+        "ollama": ollama(function("f", arguments)),
+    }
+    (call,) = codec(wire).calls(answers[wire], codec(wire).translate([tool(name="f")]))
+    assert call.arguments is arguments
+    assert not call.synthetic_id
+
+
+def test_contract_46_the_chunk_is_the_fragment_itself() -> None:
+    fragment = function("f", "{}")
+    assert OPENAI.calls(chat(fragment))[0].chunk is fragment
+    block = tool_use("f", {})
+    assert ANTHROPIC.calls(message({"type": "text", "text": "x"}, block))[0].chunk is block
+
+
+# --------------------------------------------------------------------------------------------------------------- ids
+
+
+def test_contract_c10b_missing_ids_are_made_by_position_and_flagged() -> None:
+    calls = OLLAMA.calls(ollama(*({"function": {"name": name, "arguments": {}}} for name in "abc")))
+    assert [(call.id, call.synthetic_id) for call in calls] == [(f"call_{n}", True) for n in (1, 2, 3)]
+
+
+def test_contract_c10b_a_repeated_id_is_kept_once_and_then_made_anew() -> None:
+    calls = OPENAI.calls(chat(function("a", "{}", "x"), function("b", "{}", "x"), function("c", "{}", "y")))
+    assert [(call.id, call.synthetic_id) for call in calls] == [("x", False), ("call_2", True), ("y", False)]
+
+
+def test_contract_c10b_a_made_id_never_equals_one_that_the_provider_sent() -> None:
+    sent = [None, "call_1", "call_3", 7, "", "call_1_"]
+    calls = OPENAI.calls(chat(*(function("f", "{}", call_id) for call_id in sent)))
+    assert len({call.id for call in calls}) == len(sent)
+    assert [call.id for call in calls if not call.synthetic_id] == ["call_1", "call_3", "call_1_"]
+    assert [call.id for call in calls] == [call.id for call in OPENAI.calls(chat(*(c.chunk for c in calls)))]
+
+
+# ------------------------------------------------------------------------------------------------------------- names
+
+
+def test_contract_50_wire_names_are_mapped_back_to_tool_ids() -> None:
+    names = NameMap.of(["fs.read"])
+    translation = Translation({"tools": []}, {}, names)
+    for wire, answer in (
+        (OPENAI, chat(function(names.wire("fs.read"), "{}"))),
+        (ANTHROPIC, message(tool_use(names.wire("fs.read"), {}))),
+        (OLLAMA, ollama(function(names.wire("fs.read"), {}))),
+    ):
+        assert [call.tool for call in wire.calls(answer, translation)] == ["fs.read"]
+
+
+def test_contract_c10a_a_call_of_an_unknown_tool_is_not_dropped() -> None:
+    translation = OPENAI.translate([tool()])
+    assert [call.tool for call in OPENAI.calls(chat(function("nope", "{}")), translation)] == ["nope"]
+
+
+@pytest.mark.parametrize("name", [None, "", 5, ["f"]])
+def test_contract_c10a_a_call_without_a_usable_name_is_kept_for_hydration_to_refuse(name: Any) -> None:
+    for wire, answer in (
+        (OPENAI, chat(function(name, '{"a": 1}'))),
+        (ANTHROPIC, message(tool_use(name, {"a": 1}))),
+        (OLLAMA, ollama(function(name, {"a": 1}, None))),
+    ):
+        (call,) = wire.calls(answer)
+        assert call.tool == ""
+
+
+# --------------------------------------------------------------------------------------------------------- truncation
+
+
+@pytest.mark.parametrize("reason", ["length", "LENGTH", "content_filter", "max_tokens", "error"])
+def test_a_chat_answer_cut_short_marks_its_calls(reason: str) -> None:
+    calls = OPENAI.calls(chat(function("a", "{}", "1"), function("b", '{"x', "2"), finish=reason))
+    assert [call.truncated for call in calls] == [True, True]
+    assert OPENAI.calls(chat(function_call={"name": "f", "arguments": "{"}, finish=reason))[0].truncated
+    assert OLLAMA.calls(ollama(function("f", {}), reason=reason))[0].truncated
+
+
+@pytest.mark.parametrize("reason", ["tool_calls", "stop", "function_call", "", None, 5, ["length"], {"length": 1}])
+def test_any_other_finish_reason_marks_none(reason: Any) -> None:
+    assert not OPENAI.calls(chat(function("f", "{}"), finish=reason))[0].truncated
+    assert not OLLAMA.calls(ollama(function("f", {}), reason=reason))[0].truncated
+    assert not ANTHROPIC.calls(message(tool_use("f", {}), stop=reason if reason != ["length"] else None))[0].truncated
+
+
+@pytest.mark.parametrize("stop", ["max_tokens", "model_context_window_exceeded", "refusal"])
+def test_of_an_anthropic_answer_cut_short_the_last_block_is_marked(stop: str) -> None:
+    calls = ANTHROPIC.calls(message(tool_use("a", {}, "1"), tool_use("b", {}, "2"), stop=stop))
+    assert [call.truncated for call in calls] == [False, True]
+
+
+def test_an_anthropic_call_that_was_complete_before_the_cut_is_not_marked() -> None:
+    cut_in_text = message(tool_use("a", {}), {"type": "text", "text": "I wi"}, stop="max_tokens")
+    assert [call.truncated for call in ANTHROPIC.calls(cut_in_text)] == [False]
+
+
+# ------------------------------------------------------------------------------------------------- one wire's oddities
+
+
+def test_anthropics_server_tools_are_not_ours() -> None:
+    answer = message(
+        {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"q": 1}},
+        {"type": "mcp_tool_use", "id": "m", "name": "f", "input": {}},
+        tool_use("f", {}),
+    )
+    assert [call.id for call in ANTHROPIC.calls(answer)] == ["t1"]
+
+
+def test_a_legacy_function_call_is_read_where_there_are_no_tool_calls() -> None:
+    (call,) = OPENAI.calls(chat(function_call={"name": "f", "arguments": "{}"}))
+    assert (call.tool, call.arguments, call.id, call.synthetic_id) == ("f", "{}", "call_1", True)
+    both = chat(function("g", "{}"), function_call={"name": "f", "arguments": "{}"})
+    assert [call.tool for call in OPENAI.calls(both)] == ["g"]
+
+
+@pytest.mark.parametrize("phantom", [{}, None, {"name": "", "arguments": ""}, {"name": None, "arguments": None}])
+def test_a_phantom_function_call_is_no_call(phantom: Any) -> None:
+    assert OPENAI.calls(chat(function_call=phantom)) == []
+    assert OPENAI.calls(chat({"function": phantom}, {"custom": {"name": "", "input": ""}})) == []
+
+
+def test_a_phantom_custom_part_does_not_hide_the_function() -> None:
+    (call,) = OPENAI.calls(chat(function("f", "{}", custom={"name": "", "input": ""})))
+    assert (call.tool, call.arguments) == ("f", "{}")
+
+
+def test_a_custom_tool_call_is_kept_with_its_text_for_hydration_to_judge() -> None:
+    answer = chat({"id": "c", "type": "custom", "custom": {"name": "shell", "input": "rm -rf /"}})
+    (call,) = OPENAI.calls(answer)
+    assert (call.tool, call.arguments, call.id) == ("shell", "rm -rf /", "c")
+
+
+def test_only_the_first_choice_is_read() -> None:
+    answer = chat(function("a", "{}"))
+    answer["choices"] += chat(function("b", "{}"))["choices"]
+    assert [call.tool for call in OPENAI.calls(answer)] == ["a"]
+
+
+def test_a_strict_answer_comes_back_as_the_canonical_arguments_and_the_chunk_as_it_was() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a"]}
+    translation = OPENAI.translate([tool(schema, name="f", strict=True)])
+    text = '{"a": "x", "b": null}'
+    (call,) = OPENAI.calls(chat(function("f", text)), translation)
+    assert json.loads(call.arguments) == {"a": "x"}
+    assert call.chunk["function"]["arguments"] == text
+    (call,) = OPENAI.calls(chat(function("f", {"a": "x", "b": None})), translation)
+    assert call.arguments == {"a": "x"}
+    assert call.chunk["function"]["arguments"] == {"a": "x", "b": None}
+
+
+@pytest.mark.parametrize(
+    "text", ['{"b": null, "b": null}', '{"b": NaN}', '{"b": null', "", "null", '{"b": 1e999}', "'"]
+)
+def test_text_that_is_not_strict_json_is_left_for_hydration(text: str) -> None:
+    schema = {"type": "object", "properties": {"b": {"type": "number"}}}
+    translation = OPENAI.translate([tool(schema, name="f", strict=True)])
+    assert OPENAI.calls(chat(function("f", text)), translation)[0].arguments is text
+
+
+def test_nulls_are_kept_where_no_strict_view_was_sent() -> None:
+    schema = {"type": "object", "properties": {"b": {"type": "number"}}}
+    for wire, strict in ((OPENAI, None), (OPENAI, False)):
+        translation = wire.translate([tool(schema, name="f", strict=strict)])
+        assert wire.calls(chat(function("f", {"b": None})), translation)[0].arguments == {"b": None}
+    translation = ANTHROPIC.translate([tool(schema, name="f", strict=True)])
+    assert ANTHROPIC.calls(message(tool_use("f", {"b": None})), translation)[0].arguments == {"b": None}

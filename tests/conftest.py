@@ -1,0 +1,39 @@
+"""Where tests find the sample data: recorded exchanges, tool catalogues, schemas, malformed arguments."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+DATA = Path(os.environ.get("CALLGATE_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+MISSING = f"NO SAMPLE DATA at {DATA}: tests that need it are skipped; set CALLGATE_DATA to the folder"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of sample data; a test that asks for it is skipped where there is none."""
+    if not DATA.is_dir():
+        pytest.skip(MISSING)
+    return DATA
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what is marked ``needs_data`` where there is none."""
+    if not DATA.is_dir():
+        for item in items:
+            if item.get_closest_marker("needs_data"):
+                item.add_marker(pytest.mark.skip(reason=MISSING))
+
+
+def pytest_report_header() -> str:
+    """Say at the top which data is read."""
+    return f"sample data: {DATA}" if DATA.is_dir() else MISSING
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say at the end, where it is seen, that data was missing."""
+    if not DATA.is_dir():
+        terminalreporter.section("sample data")
+        terminalreporter.line(MISSING, yellow=True, bold=True)

@@ -1,0 +1,242 @@
+"""The house: what the wheel holds, what the files may import, how long they may be."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+
+import callgate
+
+ROOT = Path(__file__).resolve().parents[1]
+FACE = ROOT / "src" / "callgate"
+FOLDERS = ("runtime", "hooks", "providers", "tools")
+IGNORED = re.compile(r"(^|/)(\.|__pycache__/)|\.py[co]$")  # what a tool left behind
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+
+
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+
+
+def sources() -> list[Path]:
+    """Every Python file of the package, by its real path."""
+    found = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    return sorted([*found, *FACE.glob("*.py")])
+
+
+def package_files() -> set[str]:
+    """What a user must get, as paths in the wheel."""
+    files = {f"callgate/{path.name}" for path in FACE.iterdir() if path.is_file()}
+    for folder in FOLDERS:
+        found = (path.relative_to(ROOT) for path in (ROOT / folder).rglob("*") if path.is_file())
+        files |= {f"callgate/{path.as_posix()}" for path in found if not IGNORED.search(path.as_posix())}
+    return files
+
+
+def build(target: str, source: Path, into: Path) -> Path:
+    """Build with the hatchling of this environment: no isolation, so no network."""
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(into)],
+        cwd=source,
+        check=True,
+        capture_output=True,
+    )
+    (made,) = into.iterdir()
+    return made
+
+
+def content(wheel: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    return content(build("wheel", ROOT, tmp_path_factory.mktemp("wheel")))
+
+
+def test_the_wheel_holds_the_tree_and_nothing_else(wheel: dict[str, bytes]) -> None:
+    packaged = {name for name in wheel if name.startswith("callgate/")}
+    expected = package_files()
+    assert expected - packaged == set(), "in the tree, not in the wheel: list it in pyproject.toml"
+    assert packaged - expected == set(), "in the wheel, not in the tree"
+    assert {"callgate/__init__.py", "callgate/__main__.py", "callgate/errors.py", "callgate/py.typed"} <= packaged
+
+
+def test_the_wheel_installs_only_callgate(wheel: dict[str, bytes]) -> None:
+    version = project()["project"]["version"]
+    assert {PurePosixPath(name).parts[0] for name in wheel} == {"callgate", f"callgate-{version}.dist-info"}
+
+
+def test_the_sdist_builds_the_same_wheel(wheel: dict[str, bytes], tmp_path: Path) -> None:
+    archive = build("sdist", ROOT, tmp_path / "sdist")
+    with tarfile.open(archive) as tar:
+        tar.extractall(tmp_path / "source", filter="data")
+    (source,) = (tmp_path / "source").iterdir()
+    again = content(build("wheel", source, tmp_path / "wheel"))
+    assert again.keys() == wheel.keys()
+    assert [name for name in wheel if wheel[name] != again[name]] == []
+
+
+def test_the_editable_links_show_the_folders() -> None:
+    if Path(callgate.__file__).resolve().parent != FACE:
+        pytest.skip("callgate is not installed from this checkout in editable mode")
+    for folder in FOLDERS:
+        assert (FACE / folder).resolve() == ROOT / folder, "run: make install"
+
+
+def test_all_is_sorted_and_every_name_is_there() -> None:
+    def order(name: str) -> tuple[int, str]:  # the linter's order: CONSTANTS, Classes, functions
+        return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+
+    assert list(callgate.__all__) == sorted(set(callgate.__all__), key=order)
+    assert [name for name in callgate.__all__ if not hasattr(callgate, name)] == []
+
+
+def test_the_command_line_says_the_version() -> None:
+    said = subprocess.run([sys.executable, "-m", "callgate"], check=True, capture_output=True, text=True).stdout
+    assert project()["project"]["version"] in said
+
+
+# What is pinned, and what is not said
+
+
+def normal(requirement: str) -> str:
+    name = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert name, requirement
+    return re.sub(r"[-_.]+", "-", name[0]).lower()
+
+
+def constraints() -> list[str]:
+    return (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+
+
+def test_constraints_are_names_and_versions_only() -> None:
+    assert [line for line in constraints() if not re.fullmatch(r"[A-Za-z0-9_.-]+==[^ ]+", line)] == []
+    names = [normal(line) for line in constraints()]
+    assert names == sorted(set(names))
+
+
+def test_every_requirement_is_pinned() -> None:
+    table = project()
+    extras = table["project"]["optional-dependencies"].values()
+    wanted = [*table["build-system"]["requires"], *table["project"]["dependencies"], "uv"]
+    wanted += [requirement for extra in extras for requirement in extra]
+    assert {normal(line) for line in wanted} - {normal(line) for line in constraints()} == set()
+
+
+def repository_files() -> list[Path]:
+    """Tracked files, and new ones that are not ignored."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    paths = [ROOT / name for name in listed.split("\0") if name]
+    return [path for path in paths if path.is_file()]
+
+
+def test_no_file_names_a_package_registry() -> None:
+    registry = re.compile(
+        rb"https?://\S*(?:pypi|pythonhosted|npmjs)|(?:pypi|pythonhosted|registry\.npmjs)\.org", re.IGNORECASE
+    )
+    options = re.compile(rb"(?:extra-)?index-url|^\s*(?:--find-links|-f )", re.MULTILINE)
+    files = repository_files()
+    assert [str(path.relative_to(ROOT)) for path in files if registry.search(path.read_bytes())] == []
+    assert options.search((ROOT / "constraints.txt").read_bytes()) is None
+    locks = {"uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Pipfile.lock", "package-lock.json"}
+    assert [path.name for path in files if path.name in locks] == []
+
+
+# What may be imported
+
+
+def imports(tree: ast.AST, *, inside_functions: bool) -> Iterator[tuple[int, str, int]]:
+    """(line, module, level) of each import; without *inside_functions* only those that run on import."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name, 0) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.lineno, node.module or "", node.level
+        elif inside_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from imports(node, inside_functions=inside_functions)
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"), str(path))
+
+
+def test_imports_are_absolute_and_name_the_package() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} {'.' * level}{module}"
+        for path in sources()
+        for line, module, level in imports(parsed(path), inside_functions=True)
+        if level or module.partition(".")[0] in FOLDERS
+    ]
+    assert wrong == []
+
+
+def test_only_required_packages_are_imported_at_module_level() -> None:
+    required = {normal(line).replace("-", "_") for line in project()["project"]["dependencies"]}
+    known = required | sys.stdlib_module_names | {"callgate"}
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} {module}: import it in the function that needs it"
+        for path in sources()
+        for line, module, _ in imports(parsed(path), inside_functions=False)
+        if module.partition(".")[0] not in known
+    ]
+    assert wrong == []
+
+
+def test_import_callgate_leaves_pydantic_asleep() -> None:
+    """pydantic's models and schemas load only where a tool needs them.
+
+    The empty shell ``pydantic`` may be there: dependency-injector asks it for its version.
+    """
+    code = "import sys, callgate; print([name for name in ('pydantic.main', 'pydantic.fields') if name in sys.modules])"
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=os.sep).stdout
+    assert said.strip() == "[]"
+
+
+def test_pydantic_is_imported_in_functions_only() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} {module}"
+        for path in sources()
+        for line, module, _ in imports(parsed(path), inside_functions=False)
+        if module.partition(".")[0].startswith("pydantic")
+    ]
+    assert wrong == []
+
+
+# How long things may be
+
+
+def test_no_file_and_no_function_is_too_long() -> None:
+    wrong = []
+    for path in sources():
+        name = path.relative_to(ROOT)
+        lines = len(path.read_text("utf-8").splitlines())
+        if lines > MAX_FILE_LINES:
+            wrong.append(f"{name}: {lines} lines, at most {MAX_FILE_LINES}")
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                long = (node.end_lineno or node.lineno) - node.lineno + 1
+                if long > MAX_FUNCTION_LINES:
+                    wrong.append(f"{name}:{node.lineno} {node.name}: {long} lines, at most {MAX_FUNCTION_LINES}")
+    assert wrong == []

@@ -1,0 +1,1 @@
+"""The nouns: tools, their calls and results, schemas, hydration."""

@@ -1,0 +1,287 @@
+"""From validated JSON to the annotated Python types and back; the cheapest closure for each tool.
+
+pydantic is imported by whoever makes an adapter, never here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import Parameter
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from callgate.errors import Invalid
+from callgate.tools.calls import Issue
+from callgate.tools.values import clip, dump, pointer
+
+Convert = Callable[[dict[str, Any]], Any]
+Kind = Literal["same", "int", "float", "typed"]
+
+ISSUE_LIMIT = 16
+_ANYTHING = (Any, object, Parameter.empty, dict, list, str, bool, None, type(None))
+_BOUNDABLE = (str, bool, int, float, list, dict)
+_BOUNDS = frozenset({"Gt", "Ge", "Lt", "Le", "Interval", "MultipleOf", "MinLen", "MaxLen", "Len"})
+_WRAPPERS = frozenset({"Required", "NotRequired", "ReadOnly"})
+
+
+def kind_of(hint: Any) -> Kind:
+    """What a validated JSON value needs to become ``hint``: nothing, a number's change of class, or pydantic."""
+    if is_json(hint, numbers=False):
+        return "same"
+    bare = _bare(hint)
+    if bare is int or bare is float:
+        return "int" if bare is int else "float"
+    if get_origin(bare) not in {Union, types.UnionType}:
+        return "typed"
+    kinds: set[Kind] = {kind_of(member) for member in get_args(bare)}
+    if "typed" in kinds:
+        return "typed"
+    if {"int", "float"} <= kinds:
+        return "same"
+    return "int" if "int" in kinds else "float"
+
+
+def is_json(hint: Any, *, numbers: bool, seen: frozenset[Any] = frozenset()) -> bool:
+    """Whether a JSON value that fits the hint's schema is already what the hint says.
+
+    ``numbers`` counts int and float in: right for output, wrong for input, where JSON ``2.0`` fits ``integer``.
+    """
+    bare = _bare(hint)
+    if any(bare is item for item in _ANYTHING) or (numbers and (bare is int or bare is float)):
+        return True
+    origin, args = get_origin(bare), get_args(bare)
+    if origin is Literal:
+        return all(item is None or item.__class__ in {str, bool} or (numbers and type(item) is int) for item in args)
+    if origin in {Union, types.UnionType, list, typing.get_origin(Sequence[Any])}:
+        return all(is_json(item, numbers=numbers, seen=seen) for item in args)
+    if origin in {dict, typing.get_origin(Mapping[str, Any])}:
+        return args[0] is str and is_json(args[1], numbers=numbers, seen=seen)
+    if _is_typed_dict(bare) and bare not in seen and not hasattr(bare, "__pydantic_config__"):
+        hints = typing.get_type_hints(bare, include_extras=True).values()
+        return all(is_json(_unwrapped(item), numbers=numbers, seen=seen | {bare}) for item in hints)
+    return _is_typed_dict(bare) and bare in seen
+
+
+def is_mapping(hint: Any) -> bool:
+    """Whether the hint leaves a JSON object as it is: ``dict``, ``Mapping``, with or without parts, or anything."""
+    bare = _bare(hint)
+    loose = any(bare is item for item in (Any, object, Parameter.empty, dict, Mapping))
+    return loose or get_origin(bare) in {dict, typing.get_origin(Mapping[str, Any])}
+
+
+def is_structured(hint: Any) -> bool:
+    """Whether the hint is a type with named, typed fields: a TypedDict, a dataclass or a pydantic model."""
+    return _is_typed_dict(hint) or (
+        isinstance(hint, type) and (dataclasses.is_dataclass(hint) or hasattr(hint, "__pydantic_validator__"))
+    )
+
+
+def _is_typed_dict(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, dict) and hasattr(hint, "__total__")
+
+
+def _unwrapped(hint: Any) -> Any:
+    while getattr(get_origin(hint), "_name", None) in _WRAPPERS:
+        hint = get_args(hint)[0]
+    return hint
+
+
+def _bare(hint: Any) -> Any:
+    """The hint without ``NewType``, aliases, and metadata that says nothing beyond its JSON Schema."""
+    while True:
+        if hasattr(hint, "__supertype__"):
+            hint = hint.__supertype__
+        elif type(hint).__name__ == "TypeAliasType":
+            hint = hint.__value__
+        elif get_origin(hint) is Annotated:
+            base, *metadata = get_args(hint)
+            described = all(_describes(item) for item in metadata)
+            bare = _bare(base)
+            bounded = (get_origin(bare) or bare) in _BOUNDABLE and all(_bounds(item) for item in metadata)
+            if not described and not bounded:
+                return hint
+            hint = base
+        else:
+            return hint
+
+
+def _describes(item: Any) -> bool:
+    """Metadata without a say in validation."""
+    if isinstance(item, str) or type(item).__name__ == "Doc":
+        return True
+    return is_field_info(item) and not item.metadata and _keeps_name(item)
+
+
+def _bounds(item: Any) -> bool:
+    """Metadata that a string, number, list or dict shows in full in its JSON Schema."""
+    kind = type(item)
+    if kind.__module__ == "annotated_types":
+        return kind.__name__ in _BOUNDS
+    if kind.__name__.endswith("PydanticGeneralMetadata"):
+        return set(vars(item)) <= {"pattern"}
+    if is_field_info(item):
+        return _keeps_name(item) and all(map(_bounds, item.metadata))
+    return _describes(item)
+
+
+def is_field_info(item: Any) -> bool:
+    """Whether this is what pydantic's ``Field(...)`` gives."""
+    return type(item).__name__ == "FieldInfo" and type(item).__module__.startswith("pydantic")
+
+
+def _keeps_name(field: Any) -> bool:
+    return field.alias is None and field.validation_alias is None and field.discriminator is None
+
+
+def flat_convert(ints: Sequence[str], floats: Sequence[str]) -> Convert | None:
+    """For tools whose only change is ``2.0`` to ``2`` or ``2`` to ``2.0``; gives back its argument if nothing is due."""
+    whole, real = tuple(ints), tuple(floats)
+    if not whole and not real:
+        return None
+
+    def integers(arguments: dict[str, Any]) -> dict[str, Any]:
+        for name in whole:
+            if name in arguments and type(arguments[name]) is float:
+                return _settle(arguments, whole, real)
+        return arguments
+
+    def numbers(arguments: dict[str, Any]) -> dict[str, Any]:
+        for name in real:
+            if name in arguments and type(arguments[name]) is int:
+                return _settle(arguments, whole, real)
+        for name in whole:
+            if name in arguments and type(arguments[name]) is float:
+                return _settle(arguments, whole, real)
+        return arguments
+
+    return numbers if real else integers
+
+
+def _settle(arguments: dict[str, Any], ints: Iterable[str], floats: Iterable[str]) -> dict[str, Any]:
+    settled = dict(arguments)
+    issues: list[Issue] = []
+    for name in ints:
+        value: Any = settled.get(name)
+        if value.__class__ is not float:
+            continue
+        if value.is_integer():
+            settled[name] = int(value)
+        else:
+            issues.append(Issue(pointer((name,)), "type", "must be an integer"))
+    for name in floats:
+        value = settled.get(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            try:
+                settled[name] = float(value)
+            except OverflowError:
+                issues.append(Issue(pointer((name,)), "maximum", "must lie in the range of a double"))
+    if issues:
+        raise refusal(issues)
+    return settled
+
+
+def typed_convert(adapter: Any, *, stage: str = "instantiate", code: str | None = None) -> Convert:
+    """Pydantic's own reading of the JSON, as it reads JSON text: strict models and encoded bytes come out right.
+
+    Raises (the closure):
+        Invalid: a check that the JSON Schema cannot express failed.
+    """
+    from pydantic_core import ValidationError
+
+    validate = adapter.validator.validate_json
+
+    def convert(arguments: Any) -> Any:
+        try:
+            return validate(dump(arguments))
+        except ValidationError as error:
+            issues = _issues(error, arguments)
+        raise refusal(issues, stage=stage, code=code)  # outside the handler: the original error holds values
+
+    return convert
+
+
+def guarded(
+    convert: Convert | None, accepted: frozenset[str] | None, refused: frozenset[str], required: frozenset[str]
+) -> Convert:
+    """Hold a function's own parameter list where its schema leaves room; ``accepted`` None means any name.
+
+    Raises (the closure):
+        Invalid: an argument that the function does not take, or one that it needs is missing.
+    """
+
+    def guard(arguments: dict[str, Any]) -> Any:
+        names = arguments.keys()
+        unknown = names & refused if accepted is None else names - accepted
+        if unknown or not required <= names:
+            extra = [Issue(pointer((clip(name),)), "additionalProperties", "must be absent") for name in unknown]
+            missing = [Issue(pointer((name,)), "required", "is required") for name in required - names]
+            raise refusal(sorted([*missing, *extra], key=str)[:ISSUE_LIMIT])
+        return arguments if convert is None else convert(arguments)
+
+    return guard
+
+
+def refusal(issues: Sequence[Issue], *, stage: str = "instantiate", code: str | None = None) -> Invalid:
+    """The value-free error for values that the tool's own types refuse (contract 44-51)."""
+    return Invalid("; ".join(map(str, issues)), stage=stage, issues=issues, code=code)
+
+
+def _issues(error: Any, value: Any) -> list[Issue]:
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    return [Issue(pointer(_path(item, value)), item["type"], _expected(item["type"])) for item in found[:ISSUE_LIMIT]]
+
+
+def _path(item: Mapping[str, Any], value: Any) -> list[str | int]:
+    """Where in the value: pydantic's location without the names of union members."""
+    path: list[str | int] = []
+    for part in item["loc"]:
+        inside = isinstance(value, Mapping) and part in value
+        if inside or (isinstance(value, list) and isinstance(part, int) and part < len(value)):
+            value = value[part]
+            path.append(clip(part) if isinstance(part, str) else part)
+    if item["type"] == "missing":
+        path.append(item["loc"][-1])
+    return path
+
+
+def _expected(kind: str) -> str:
+    """Text made of the error's type alone: pydantic's messages may hold values."""
+    if kind in {"value_error", "assertion_error"}:
+        return "must pass the tool's own check"
+    if kind == "missing":
+        return "is required"
+    for ending in ("_parsing", "_type", "_format"):
+        if kind.endswith(ending):
+            return f"must be a valid {kind.removesuffix(ending).split('_from_')[0].replace('_', ' ')}"
+    return f"must satisfy: {kind.replace('_', ' ')}"
+
+
+def typed_dump(adapter: Any) -> Callable[[Any], Any]:
+    """From what a tool returns to JSON, under the names that its output schema uses."""
+    to_python = adapter.serializer.to_python
+
+    def to_json(value: Any) -> Any:
+        return to_python(value, mode="json", by_alias=True, warnings=False)
+
+    return to_json
+
+
+_JSON_CLASSES = frozenset({dict, list, str, int, float, bool, type(None)})
+
+
+def loose_dump(value: Any) -> Any:
+    """To JSON where the tool does not say what it returns: models and dataclasses are dumped, JSON passes.
+
+    Raises:
+        TypeError: it cannot be made JSON; never its ``repr``.
+    """
+    if value.__class__ in _JSON_CLASSES:
+        return value
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    try:
+        return to_jsonable_python(value)
+    except PydanticSerializationError:
+        raise TypeError(f"the tool returned {type(value).__name__}, which cannot be made JSON") from None

@@ -1,0 +1,268 @@
+"""The frozen contract of a tool."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import MISSING, dataclass, field, fields
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Literal, Self
+
+from callgate.errors import DefinitionError
+from callgate.tools import definition_rules as rules
+from callgate.tools.definition_rules import NAME
+from callgate.tools.values import digest, thaw
+
+__all__ = ["NAME", "DefinitionWarning", "Effect", "NoSchemaMode", "ToolAnnotations", "ToolDefinition"]
+
+
+class DefinitionWarning(UserWarning):
+    """A definition says something that has no effect, such as a no-schema flag beside a schema (contract C9)."""
+
+
+class Effect(StrEnum):
+    """What running a tool does to the world; drives retry, cache and ledger defaults (design 7)."""
+
+    READ = "read"
+    IDEMPOTENT = "idempotent"
+    KEYED = "keyed"
+    IRREVERSIBLE = "irreversible"
+
+
+class NoSchemaMode(StrEnum):
+    """How far a tool without a schema may go (contract 15, C9)."""
+
+    READ_ONLY = "read-only"
+    HUMAN_APPROVAL = "human-approval"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAnnotations:
+    """Hints in MCP's vocabulary; never trusted for policy when they come from outside."""
+
+    read_only_hint: bool | None = None
+    destructive_hint: bool | None = None
+    idempotent_hint: bool | None = None
+    open_world_hint: bool | None = None
+
+    def to_dict(self) -> dict[str, bool]:
+        """The hints that are set, under MCP's names."""
+        return {wire: getattr(self, name) for name, wire in _HINTS.items() if getattr(self, name) is not None}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read MCP's names or Python's; anything else in ``data`` is left out.
+
+        Raises:
+            DefinitionError: a hint is neither true, false nor null.
+        """
+        found = {name: data.get(wire, data.get(name)) for name, wire in _HINTS.items()}
+        for name, value in found.items():
+            if not isinstance(value, bool | None):
+                raise DefinitionError(f"the annotation {name} must be true, false or absent")
+        return cls(**found)
+
+
+@dataclass(frozen=True)
+class ToolDefinition:
+    """The single source of truth about a tool (contract 9-12); deeply frozen, schema kept verbatim.
+
+    ``name`` is the wire name, 1-64 characters of ``[A-Za-z0-9_-]``; ``title`` is for people.
+    ``parameters`` and ``output_schema`` are JSON Schemas; ``provider_schema`` is an optional compact view for
+    models only: validation always uses ``parameters`` (contract 20).
+    ``effect`` is None when the author declared none: then the tool is never cached or retried.
+    ``key`` names the argument fields that identify a ``keyed`` or ``irreversible`` effect.
+    ``tags`` and ``allowed_roles`` may be given as any collection of names and are kept as frozen sets.
+    ``safe=False`` hides the tool from ``pick_tools`` (contract 66); None counts as safe.
+    ``tolerant`` allows the lexical parsing rules; default: yes, but not for ``irreversible`` tools.
+    ``lints`` are remarks on what is legal and probably not meant.
+
+    Raises:
+        DefinitionError: a rule is broken; the message says which and how to mend it.
+    """
+
+    name: str
+    description: str | None = None
+    parameters: Mapping[str, Any] | None = None
+    title: str | None = None
+    output_schema: Mapping[str, Any] | None = None
+    effect: Effect | None = None
+    key: Sequence[str] = ()
+    tags: AbstractSet[str] = frozenset()
+    safe: bool | None = None
+    safety: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    allowed_roles: AbstractSet[str] = frozenset()
+    capabilities: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    annotations: ToolAnnotations = ToolAnnotations()
+    examples: Sequence[Any] = ()
+    version: str = "1"
+    strict: bool | None = None
+    provider_schema: Mapping[str, Any] | None = None
+    allow_no_schema: bool = False
+    no_schema_mode: NoSchemaMode | None = None
+    tolerant: bool | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    type: Literal["function"] = "function"
+    lints: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        name = self.name
+        rules.check_name(name)
+        rules.check_version(name, self.version)
+        for text in ("description", "title"):
+            rules.check_text(name, text, getattr(self, text))
+        for flag in ("safe", "strict", "tolerant", "allow_no_schema"):
+            rules.check_flag(name, flag, getattr(self, flag))
+        for schema in _SCHEMAS:
+            if getattr(self, schema) is not None:
+                self._set(schema, rules.frozen_object(name, schema, getattr(self, schema), "a JSON Schema object"))
+        for item in ("safety", "capabilities", "metadata"):
+            self._set(item, rules.frozen_object(name, item, getattr(self, item)))
+        for group in ("tags", "allowed_roles"):
+            self._set(group, frozenset(rules.names(name, group, getattr(self, group))))
+        self._set("key", tuple(rules.names(name, "key", self.key)))
+        self._set("examples", rules.frozen_examples(name, self.examples))
+        self._set("effect", rules.choice(name, "effect", self.effect, Effect))
+        self._set("no_schema_mode", rules.choice(name, "no_schema_mode", self.no_schema_mode, NoSchemaMode))
+        if isinstance(self.annotations, Mapping):
+            self._set("annotations", ToolAnnotations.from_dict(self.annotations))
+        if self.type != "function" or not isinstance(self.annotations, ToolAnnotations):
+            raise rules.refusal(name, "type must be 'function' and annotations ToolAnnotations")
+        lints = [] if self.description else ["no description: models choose tools by it"]
+        lints += self._settle_no_schema()
+        lints += rules.check_key(name, tuple(self.key), self.effect, self.parameters)
+        self._set("lints", tuple(lints))
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _settle_no_schema(self) -> list[str]:
+        """A schema wins over the no-schema flags (C9)."""
+        if self.parameters is None:
+            return rules.check_no_schema(self.name, self.allow_no_schema, self.no_schema_mode, self.effect)
+        if not self.allow_no_schema and self.no_schema_mode is None:
+            return []
+        self._set("allow_no_schema", False)
+        self._set("no_schema_mode", None)
+        text = "allow_no_schema and no_schema_mode are ignored: there is a schema"
+        warnings.warn(f"tool {self.name!r}: {text}", DefinitionWarning, stacklevel=4)
+        return [text]
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
+        return self  # frozen all the way down: a copy would only thaw it
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), {item.name: thaw(getattr(self, item.name)) for item in fields(self) if item.init})
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over the canonical JSON of everything declared; changes whenever the contract changes."""
+        return digest(self.to_dict() | {"version": self.version})
+
+    @property
+    def has_schema(self) -> bool:
+        """Whether arguments are validated; False only for a tool with ``allow_no_schema`` (contract 16)."""
+        return self.parameters is not None
+
+    @property
+    def tolerates(self) -> bool:
+        """``tolerant`` resolved: what the author said, else yes for all but ``irreversible`` (design 6)."""
+        return self.effect is not Effect.IRREVERSIBLE if self.tolerant is None else self.tolerant
+
+    def verify(self) -> None:
+        """Check the schemas themselves, as registration does (contract 13, 19, C31).
+
+        Raises:
+            SchemaRefused: a schema is invalid, unsafe, or no engine would enforce it in full.
+        """
+        from callgate.tools.validation import verify_schema
+
+        if self.parameters is not None:
+            verify_schema(self.parameters, role="parameters")
+        if self.output_schema is not None:
+            verify_schema(self.output_schema, role="output")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The flat, neutral JSON form: a fresh copy holding only what is set (contract 6, 12, C3)."""
+        shown: dict[str, Any] = {"type": "function", "name": self.name}
+        for name, wire in _WIRE.items():
+            value = getattr(self, name)
+            if value != _DEFAULTS[name]:
+                shown[wire] = _plain(value)
+        return shown
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read the flat form or the wrapped one, ``{type: function, function: {...}}`` (contract C4).
+
+        Keys may be spelled as on the wire or as in Python; ``inputSchema`` is another name for ``parameters``.
+        A null counts as absent. Unknown keys are kept in ``metadata`` (contract 10).
+
+        Raises:
+            DefinitionError: not such a form, a key looks like a misspelt one, or a rule is broken.
+        """
+        known: dict[str, Any] = {}
+        extra: dict[str, Any] = {}
+        for key, value in rules.flatten(data).items():
+            name = _ATTRIBUTES.get(key)
+            if name is None:
+                rules.check_unknown(key, _ATTRIBUTES)
+                extra[key] = value
+            elif name in known:
+                raise DefinitionError(f"the tool definition gives {name} twice")
+            elif value is not None:
+                known[name] = value
+        if "name" not in known:
+            raise DefinitionError("the tool definition has no name")
+        if extra:
+            known["metadata"] = {**known.get("metadata", {}), **extra}
+        return cls(**known)
+
+
+_HINTS = {
+    "read_only_hint": "readOnlyHint",
+    "destructive_hint": "destructiveHint",
+    "idempotent_hint": "idempotentHint",
+    "open_world_hint": "openWorldHint",
+}
+_SCHEMAS = ("parameters", "output_schema", "provider_schema")
+_CAMEL = {
+    "allow_no_schema": "allowNoSchema",
+    "no_schema_mode": "noSchemaMode",
+    "output_schema": "outputSchema",
+    "provider_schema": "providerSchema",
+    "allowed_roles": "allowedRoles",
+}
+_FIRST = ("description", "parameters", "strict", "allow_no_schema", "no_schema_mode")  # the documents' order
+_NAMES = dict.fromkeys((*_FIRST, *(item.name for item in fields(ToolDefinition) if item.init)))
+_WIRE = {name: _CAMEL.get(name, name) for name in _NAMES if name not in {"type", "name"}}
+_ATTRIBUTES = {
+    **{wire: name for name, wire in _WIRE.items()},
+    **dict.fromkeys(("inputSchema", "input_schema"), "parameters"),
+    **{name: name for name in _NAMES},
+}
+_DEFAULTS = {
+    item.name: item.default if item.default_factory is MISSING else item.default_factory()
+    for item in fields(ToolDefinition)
+}
+
+
+def _rebuild(cls: type[ToolDefinition], state: dict[str, Any]) -> ToolDefinition:
+    return cls(**state)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, ToolAnnotations):
+        return value.to_dict()
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return value.value if isinstance(value, StrEnum) else thaw(value)

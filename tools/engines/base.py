@@ -1,0 +1,219 @@
+"""The protocols that every engine keeps, and guards that run before anything recursive sees a value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from callgate.tools.calls import Issue
+from callgate.tools.values import clip, digest
+
+Check = Callable[[Any], object]
+
+NO_MATCH = Issue("", "schema", "does not match the schema")
+MAX_ISSUES = 16
+MAX_TEXT = 2_000
+MAX_INTEGER_BITS = 1_329  # 400 digits
+
+
+@runtime_checkable
+class Validator(Protocol):
+    """A compiled schema (contract 18, 48).
+
+    ``id`` names engine, version, policies and schema digest: it changes whenever one of them does.
+    ``check`` is the hot path: it returns (anything) when the value is valid and raises any exception when it is
+    not. It takes JSON values only: finite numbers, string keys, at most 64 levels deep; ``guard_json`` makes sure.
+    """
+
+    @property
+    def id(self) -> str:
+        """Engine, version, policies and schema digest; for provenance."""
+        ...
+
+    @property
+    def engine(self) -> str:
+        """The engine's name."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """The engine's version."""
+        ...
+
+    @property
+    def check(self) -> Check:
+        """Returns when the value is valid, raises when it is not."""
+        ...
+
+    def issues(self, value: Any, limit: int = MAX_ISSUES) -> list[Issue]:
+        """Every way in which the value breaks the schema: missing, then unknown, then wrong types, then the rest."""
+        ...
+
+
+class Engine(Protocol):
+    """Makes validators. Implement it to plug in another library (contract 18); see ``from_validate``."""
+
+    @property
+    def name(self) -> str:
+        """A short name, such as ``fastjsonschema``."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """The version of what validates."""
+        ...
+
+    def compile(self, schema: Mapping[str, Any], *, trusted: bool) -> Validator:
+        """A validator that enforces all of *schema*.
+
+        Raises:
+            SchemaRefused: the engine would not enforce it in full, or it is not safe to try.
+        """
+        ...
+
+
+class Rejected(ValueError):
+    """A value was refused before its schema was consulted: too deep, too large, too costly, or not JSON."""
+
+    def __init__(self, expected: str, keyword: str = "limits", pointer: str = "") -> None:
+        super().__init__(expected)
+        self.issue = Issue(pointer, keyword, expected)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compiled:
+    """A ``Validator`` made of its parts."""
+
+    id: str
+    engine: str
+    version: str
+    check: Check
+    find: Callable[[Any, int], list[Issue]]
+
+    def issues(self, value: Any, limit: int = MAX_ISSUES) -> list[Issue]:
+        """See ``Validator.issues``."""
+        return self.find(value, limit)
+
+
+def validator_id(engine: str, version: str, policy: str, schema_digest: str) -> str:
+    """The provenance name of a validator (contract 48, 52)."""
+    return f"{engine}/{version};{policy};sha256:{schema_digest}"
+
+
+def from_validate(
+    validate: Callable[[Any], Sequence[Issue]],
+    *,
+    engine: str,
+    version: str,
+    schema: Mapping[str, Any],
+    policy: str = "custom",
+) -> Validator:
+    """A ``Validator`` from one function that lists what is wrong with a value; an empty list means valid.
+
+    *policy* names whatever else decides the verdict (formats on or off, a regex engine): it is part of the id.
+    """
+
+    def check(value: Any) -> None:
+        if validate(value):
+            raise Rejected("does not match the schema", "schema")
+
+    return Compiled(
+        validator_id(engine, version, policy, digest(schema)),
+        engine,
+        version,
+        check,
+        lambda value, limit: fit(validate(value), limit),
+    )
+
+
+def explain(validator: Validator, value: Any, limit: int = MAX_ISSUES) -> tuple[Issue, ...]:
+    """Why ``check`` raised: never empty, never raises, at most *limit* issues and about 2 kB (contract 49)."""
+    try:
+        return tuple(fit(validator.issues(value, limit), limit)) or (NO_MATCH,)
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException:  # noqa: BLE001 - a panic of a native engine is not an Exception
+        return (NO_MATCH,)
+
+
+def fit(issues: Iterable[Issue], limit: int = MAX_ISSUES) -> list[Issue]:
+    """The first *limit* issues, without repeats, cut where their text together passes about 2 kB."""
+    kept: list[Issue] = []
+    room = MAX_TEXT
+    for issue in issues:
+        shown = Issue(clip(issue.pointer, 200), clip(issue.keyword, 40), clip(issue.expected, 200))
+        room -= len(shown.pointer) + len(shown.expected) + len(shown.keyword)
+        if len(kept) >= limit or (kept and room < 0):
+            break
+        if shown not in kept:
+            kept.append(shown)
+    return kept
+
+
+def guard_depth(value: Any, limit: int = 64) -> int:
+    """The number of JSON nodes in *value*; iterative, so that no depth of nesting can hurt.
+
+    Raises:
+        Rejected: the value nests deeper than *limit*.
+    """
+    level, count = [value], 0
+    for _ in range(limit + 1):
+        count += len(level)
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                below.extend(item.values())
+            elif isinstance(item, list | tuple):
+                below.extend(item)
+        if not below:
+            return count
+        level = below
+    raise Rejected(f"must not nest deeper than {limit} levels")
+
+
+def guard_json(value: Any, *, depth: int = 64, nodes: int = 50_000, characters: int = 1_048_576) -> tuple[int, int]:
+    """Make sure that *value* is JSON within limits; returns its node count and its characters.
+
+    Run it on whatever no parser has limited (a tool's output) before ``check``.
+
+    Raises:
+        Rejected: too deep, too large, a number that is not finite or has over 400 digits, or not JSON.
+    """
+    level: list[Any] = [value]
+    count, size = 0, 0
+    for _ in range(depth + 1):
+        count += len(level)
+        below: list[Any] = []
+        for item in level:
+            size += _own_size(item, below)
+            if size > characters:
+                raise Rejected(f"must not hold more than {characters} characters of text")
+            if count + len(below) > nodes:
+                raise Rejected(f"must not hold more than {nodes} values")
+        if not below:
+            return count, size
+        level = below
+    raise Rejected(f"must not nest deeper than {depth} levels")
+
+
+def _own_size(item: Any, below: list[Any]) -> int:
+    if isinstance(item, str):
+        return len(item)
+    if isinstance(item, dict):
+        below.extend(item.values())
+        if not all(key.__class__ is str for key in item):
+            raise Rejected("must have text as its property names", "json")
+        return sum(map(len, item))
+    if isinstance(item, list | tuple):
+        below.extend(item)
+    elif isinstance(item, float):
+        if not math.isfinite(item):
+            raise Rejected("must hold finite numbers only", "json")
+    elif isinstance(item, int):
+        if item.bit_length() > MAX_INTEGER_BITS:
+            raise Rejected("must not hold integers of over 400 digits")
+    elif item is not None:
+        raise Rejected("must be JSON", "json")
+    return 0

@@ -1,0 +1,268 @@
+"""What checking a value against a schema can cost, known before an engine starts (schemas.md 8, invariants B2).
+
+An engine holds the interpreter lock and cannot be stopped, so the cost is bounded beforehand: statically for one
+value checked in place, and for schemas whose references multiply, by counting over the actual value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from callgate.errors import SchemaRefused
+from callgate.tools.engines.base import Rejected
+from callgate.tools.engines.document import Document
+from callgate.tools.engines.patterns import pattern_weight
+from callgate.tools.engines.raw import SchemaLimits
+from callgate.tools.values import clip, pointer
+
+IN_PLACE_ONE = ("not", "if", "then", "else")
+IN_PLACE_LIST = ("allOf", "anyOf", "oneOf")
+IN_PLACE_MAP = ("dependentSchemas", "dependencies")
+UNEVALUATED = 3  # measured on jsonschema-rs 0.60: each nested unevaluated* checks what is below it up to 3 times
+HEAVY = 10_000
+CHARACTERS_PER_CHECK = 3  # as a shift: eight characters against one automaton state cost at most about 0.2 µs
+LONG_PATTERNS = 256
+
+
+@dataclass(slots=True)
+class _Node:
+    """One subschema as the count sees it; subschemas are indices."""
+
+    at: str
+    in_place: list[int] = field(default_factory=list[int])
+    factor: int = 1
+    properties: dict[str, int] = field(default_factory=dict[str, int])
+    patterns: list[int] = field(default_factory=list[int])
+    names: list[int] = field(default_factory=list[int])
+    others: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    prefix: list[int] = field(default_factory=list[int])
+    items: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    weight: int = 0
+    key_weight: int = 0
+
+    def below(self) -> list[tuple[int, int]]:
+        """Subschemas for parts of the value, each with how often the engine may check it."""
+        plain = [*self.properties.values(), *self.patterns, *self.names, *self.prefix]
+        return [*((child, 1) for child in plain), *self.others, *self.items]
+
+
+class Budget:
+    """Counts checks for one schema. ``max_expansion`` is the most that one value can be checked in place.
+
+    ``heavy`` names the keyword through which even a modest value could cost much: references that recur or multiply,
+    or large regular expressions. ``branches`` says that there is an ``anyOf`` or ``oneOf``.
+
+    Raises:
+        SchemaRefused: a reference cycle that never descends into the value, or too many checks in place.
+    """
+
+    def __init__(self, document: Document, limits: SchemaLimits) -> None:
+        self._limits = limits
+        self._nodes = _nodes(document)
+        self._order = self._in_place_order()
+        expansion = self._expansions()
+        self.max_expansion = max(expansion)
+        self.has_refs = bool(document.targets)
+        self.weight = sum(node.weight + node.key_weight for node in self._nodes)
+        self.heavy = "$ref" if self.has_refs and self._multiplies() else "pattern" if self.weight > LONG_PATTERNS else ""
+        schemas = (schema for schema in document.nodes.values() if isinstance(schema, dict))
+        self.branches = any(not schema.keys().isdisjoint({"anyOf", "oneOf"}) for schema in schemas)
+        self._flat: list[_Flat] | None = None
+
+    def _in_place_order(self) -> list[int]:
+        order, back = _postorder([node.in_place for node in self._nodes])
+        if back is not None:
+            at = clip(self._nodes[back].at, 200)
+            raise SchemaRefused("ref_cycle", "a $ref cycle that never descends into the value checks nothing", at)
+        return order
+
+    def _expansions(self) -> list[int]:
+        expansion = [1] * len(self._nodes)
+        for index in self._order:
+            node = self._nodes[index]
+            expansion[index] += node.factor * sum(expansion[child] for child in node.in_place)
+            if expansion[index] > self._limits.max_expansion:
+                message = f"one value could be checked over {self._limits.max_expansion} times in one place"
+                raise SchemaRefused("expansion", message, clip(node.at, 200))
+        if sum(expansion) > 50 * self._limits.max_expansion:
+            raise SchemaRefused("expansion", "its parts refer to each other too often")
+        return expansion
+
+    def _multiplies(self) -> bool:
+        edges = [[*node.in_place, *(child for child, _ in node.below())] for node in self._nodes]
+        order, back = _postorder(edges)
+        if back is not None:
+            return True
+        total = [1] * len(self._nodes)
+        for index in order:
+            node = self._nodes[index]
+            total[index] += node.factor * sum(total[child] for child in node.in_place)
+            total[index] += sum(total[child] * times for child, times in node.below())
+            total[index] = min(total[index], HEAVY + 1)
+        return total[0] > HEAVY
+
+    def quick(self, nodes: int, characters: int) -> int:
+        """An upper bound on the cost of a value of that size; holds only where there are no references."""
+        return nodes * self.max_expansion + (characters * self.weight >> CHARACTERS_PER_CHECK)
+
+    def cost(self, value: Any, limit: int | None = None) -> int:
+        """The checks that *value* can need; *value* must be JSON of limited depth.
+
+        Raises:
+            Rejected: more than *limit*, which is the schema's budget by default.
+        """
+        if self._flat is None:
+            self._flat = self._flatten()
+        count = _Count(self._nodes, self._flat, self._limits.budget if limit is None else limit)
+        return count.spent(count.visit(0, value))
+
+    def _flatten(self) -> list[_Flat]:
+        """Per subschema: checks in place, regex weight in place, and what of it descends, each with its count."""
+        flat: list[_Flat] = [(1, 0, ())] * len(self._nodes)
+        for index in self._order:
+            node = self._nodes[index]
+            static, weight = 1, node.weight
+            counts = {index: 1} if node.below() or node.key_weight else {}
+            for child in node.in_place:
+                child_static, child_weight, descending = flat[child]
+                static += node.factor * child_static
+                weight += node.factor * child_weight
+                for other, times in descending:
+                    counts[other] = counts.get(other, 0) + node.factor * times
+            flat[index] = (static, weight, tuple(counts.items()))
+        return flat
+
+
+_Flat: TypeAlias = tuple[int, int, tuple[tuple[int, int], ...]]
+
+
+class _Count:
+    """One count over one value; each pair of subschema and container is counted once."""
+
+    __slots__ = ("_flat", "_limit", "_memo", "_nodes")
+
+    def __init__(self, nodes: list[_Node], flat: list[_Flat], limit: int) -> None:
+        self._nodes, self._flat, self._limit = nodes, flat, limit
+        self._memo: dict[tuple[int, int], int] = {}
+
+    def visit(self, index: int, value: Any) -> int:
+        static, weight, descending = self._flat[index]
+        if not isinstance(value, dict | list | tuple):
+            if weight and isinstance(value, str):
+                return static + (len(value) * weight >> CHARACTERS_PER_CHECK)
+            return static
+        key = (index, id(value))
+        total = self._memo.get(key)
+        if total is None:
+            total = static
+            count: Callable[[_Node, Any], int] = self._object if isinstance(value, dict) else self._array
+            for child, times in descending:
+                total = self.spent(total + times * count(self._nodes[child], value))
+            self._memo[key] = total
+        return total
+
+    def _object(self, node: _Node, value: dict[str, Any]) -> int:
+        total = 0
+        for key, item in value.items():
+            total += len(key) * node.key_weight >> CHARACTERS_PER_CHECK
+            child = node.properties.get(key)
+            if child is not None:
+                total += self.visit(child, item)
+            else:
+                for other, times in node.others:
+                    total += times * self.visit(other, item)
+            for other in node.patterns:
+                total += self.visit(other, item)
+            for other in node.names:
+                total += self.visit(other, key)
+            self.spent(total)
+        return total
+
+    def _array(self, node: _Node, value: list[Any]) -> int:
+        total = 0
+        for child, item in zip(node.prefix, value, strict=False):
+            total += self.visit(child, item)
+        for child, times in node.items:
+            for item in value:
+                total += times * self.visit(child, item)
+                self.spent(total)
+        return total
+
+    def spent(self, total: int) -> int:
+        if total > self._limit:
+            raise Rejected("is too costly to check against the schema; send less")
+        return total
+
+
+def _postorder(edges: list[list[int]]) -> tuple[list[int], int | None]:
+    """Children before parents, and a node that closes a cycle if there is one; iterative."""
+    state = [0] * len(edges)
+    order: list[int] = []
+    for start in range(len(edges)):
+        stack = [(start, 0)] if not state[start] else []
+        while stack:
+            index, step = stack.pop()
+            state[index] = 1
+            if step == len(edges[index]):
+                state[index] = 2
+                order.append(index)
+                continue
+            stack.append((index, step + 1))
+            child = edges[index][step]
+            if state[child] == 1:
+                return order, child
+            if not state[child]:
+                stack.append((child, 0))
+    return order, None
+
+
+def _nodes(document: Document) -> list[_Node]:
+    index_of = {at: index for index, at in enumerate(document.nodes)}
+    nodes: list[_Node] = []
+    for at, schema in document.nodes.items():
+        node = _Node(at)
+        nodes.append(node)
+        if isinstance(schema, bool):
+            continue
+        node.in_place = [index_of[target] for target in document.targets.get(at, ())]
+        node.in_place += [index_of[place] for place in _in_place(schema, at) if place in index_of]
+        node.factor = UNEVALUATED if not schema.keys().isdisjoint(_UNEVALUATED) else 1
+        node.weight = pattern_weight(schema["pattern"]) if "pattern" in schema else 0
+        _descend(node, schema, index_of)
+    return nodes
+
+
+_UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
+
+
+def _in_place(schema: dict[str, Any], at: str) -> Iterable[str]:
+    for key in IN_PLACE_ONE:
+        if key in schema:
+            yield f"{at}/{key}"
+    for key in IN_PLACE_LIST:
+        for number in range(len(schema.get(key, ()))):
+            yield f"{at}/{key}/{number}"
+    for key in IN_PLACE_MAP:
+        for name in schema.get(key, ()):
+            yield f"{at}/{key}{pointer([name])}"
+
+
+def _descend(node: _Node, schema: dict[str, Any], index_of: dict[str, int]) -> None:
+    at = node.at
+    for name in schema.get("properties", ()):
+        node.properties[name] = index_of[f"{at}/properties{pointer([name])}"]
+    for name in schema.get("patternProperties", ()):
+        node.patterns.append(index_of[f"{at}/patternProperties{pointer([name])}"])
+        node.key_weight += pattern_weight(name)
+    prefix = "items" if isinstance(schema.get("items"), list) else "prefixItems"
+    node.prefix = [index_of[f"{at}/{prefix}/{number}"] for number in range(len(schema.get(prefix, ())))]
+    for key in ("items", "contains", "additionalItems", "unevaluatedItems"):
+        if f"{at}/{key}" in index_of:
+            node.items.append((index_of[f"{at}/{key}"], UNEVALUATED if key in _UNEVALUATED else 1))
+    for key in ("additionalProperties", "unevaluatedProperties"):
+        if f"{at}/{key}" in index_of:
+            node.others.append((index_of[f"{at}/{key}"], UNEVALUATED if key in _UNEVALUATED else 1))
+    if f"{at}/propertyNames" in index_of:
+        node.names.append(index_of[f"{at}/propertyNames"])

@@ -1,0 +1,93 @@
+"""What each JSON Schema dialect knows: its keywords, and which of them hold subschemas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
+
+SUB_ONE = frozenset(
+    {"additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not"}
+    | {"propertyNames", "then", "unevaluatedItems", "unevaluatedProperties"}
+)
+SUB_LIST = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
+SUB_MAP = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
+CONTAINERS = frozenset({"$defs", "definitions"})
+ANNOTATIONS = frozenset(
+    {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"}
+    | {"$comment", "$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary"}
+    | {"contentEncoding", "contentMediaType", "contentSchema"}
+)
+
+_DRAFT4 = frozenset(
+    {"type", "enum", "multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum"}
+    | {"maxLength", "minLength", "pattern", "maxItems", "minItems", "uniqueItems", "items", "additionalItems"}
+    | {"maxProperties", "minProperties", "required", "properties", "patternProperties", "additionalProperties"}
+    | {"dependencies", "allOf", "anyOf", "oneOf", "not", "format", "$ref"}
+)
+_DRAFT6 = _DRAFT4 | {"const", "contains", "propertyNames"}
+_DRAFT7 = _DRAFT6 | {"if", "then", "else"}
+_DRAFT2019 = _DRAFT7 | {
+    *("dependentRequired", "dependentSchemas", "unevaluatedItems", "unevaluatedProperties"),
+    *("minContains", "maxContains", "$recursiveRef"),
+}
+_DRAFT2020 = (_DRAFT2019 - {"additionalItems", "$recursiveRef"}) | {"prefixItems", "$dynamicRef"}
+
+VALIDATION = _DRAFT2019 | _DRAFT2020 | {"divisibleBy", "disallow", "extends"}
+"""Every keyword that restricts a value in some dialect; one that the schema's own dialect lacks is refused."""
+
+KEYWORDS = VALIDATION | ANNOTATIONS | CONTAINERS
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One draft: its name, its number (4, 6, 7, 2019, 2020) and the validation keywords it defines."""
+
+    name: str
+    draft: int
+    keywords: frozenset[str]
+
+    @property
+    def ref_hides_siblings(self) -> bool:
+        """Whether keywords beside ``$ref`` are ignored, as drafts 4 to 7 demand."""
+        return self.draft <= 7
+
+
+_KNOWN = {
+    "http://json-schema.org/draft-04/schema": Dialect("draft-04", 4, _DRAFT4),
+    "http://json-schema.org/draft-06/schema": Dialect("draft-06", 6, _DRAFT6),
+    "http://json-schema.org/draft-07/schema": Dialect("draft-07", 7, _DRAFT7),
+    "https://json-schema.org/draft/2019-09/schema": Dialect("2019-09", 2019, _DRAFT2019),
+    "https://json-schema.org/draft/2020-12/schema": Dialect("2020-12", 2020, _DRAFT2020),
+}
+DEFAULT = _KNOWN["https://json-schema.org/draft/2020-12/schema"]
+
+
+def dialect_of(declared: object) -> Dialect | None:
+    """The dialect that a ``$schema`` value names, 2020-12 when there is none, or None when it is not known."""
+    if declared is None:
+        return DEFAULT
+    return _KNOWN.get(declared.removesuffix("#")) if isinstance(declared, str) else None
+
+
+_TYPE_ALIASES = {
+    "object": ("dict", "map", "hashmap", "record", "struct"),
+    "number": ("float", "double", "decimal"),
+    "integer": ("int", "long", "short", "byte", "bigint"),
+    "string": ("str", "char", "text"),
+    "array": ("list", "arraylist", "tuple", "set"),
+    "boolean": ("bool",),
+    "null": ("none", "nil"),
+}
+_RIGHT_TYPE = {alias: right for right, aliases in _TYPE_ALIASES.items() for alias in aliases}
+
+
+def type_advice(name: str) -> str:
+    """How to mend a type name that is not JSON Schema's, such as ``dict`` or ``String``; never done for the author."""
+    lower = name.lower()
+    right = lower if lower in TYPES else _RIGHT_TYPE.get(lower)
+    if right is not None:
+        return f'write "{right}"'
+    if lower == "any":
+        return 'leave "type" out to allow any value'
+    return "the types are " + ", ".join(sorted(TYPES))

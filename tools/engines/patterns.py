@@ -1,0 +1,71 @@
+"""Regular expressions in schemas: how large one is, and whether Python's ``re`` may stand in for ECMA-262."""
+
+from __future__ import annotations
+
+import re
+
+MAX_WEIGHT = 65_536
+_ATOM = r"(?:[A-Za-z0-9_ \-/:@]|\\[.\-/+*?()\[\]]|\[[A-Za-z0-9_\-. ]+\])"
+_REPEAT = r"(?:\{\d{1,3}(?:,\d{0,3})?\}|[+*?])"
+_PATTERN = re.compile(rf"\^?(?:{_ATOM}{_REPEAT}?)+\$?")
+_REPEATS = re.compile(rf"(?:\\.|\[[^\]]*\])|({_REPEAT})")
+MAX_PATTERN = 128
+MAX_CHOICES = 16
+MAX_STATES = 64
+
+
+def simple_pattern(pattern: str) -> bool:
+    """Whether Python's ``re`` agrees with ECMA-262 about *pattern*, and never backtracks far.
+
+    No escapes for classes (Unicode in ``re``), groups, alternatives or lookaround; ``$`` only at the end. At most one
+    unbounded repeat, and then anchored at the start; bounded repeats multiply to at most 16 ways to match; small, where
+    it may be tried at every position.
+    """
+    if len(pattern) > MAX_PATTERN or _PATTERN.fullmatch(pattern) is None:
+        return False
+    unbounded, choices = 0, 1
+    for repeat in filter(None, _REPEATS.findall(pattern)):
+        if repeat in "+*" or repeat.endswith(",}"):
+            unbounded += 1
+        elif repeat == "?":
+            choices *= 2
+        elif "," in repeat:
+            low, high = (int(part) for part in repeat[1:-1].split(","))
+            choices *= max(1, high - low + 1)
+    anchored = pattern.startswith("^")
+    if choices > MAX_CHOICES or unbounded > anchored:
+        return False
+    return (anchored and not unbounded) or pattern_weight(pattern) <= MAX_STATES
+
+
+def pattern_weight(pattern: str) -> int:
+    """About how many automaton states a regular expression has: its parts, times its counted repeats."""
+    groups, last, at = [0], 0, 0
+    while at < len(pattern):
+        char = pattern[at]
+        if char == "(":
+            groups.append(0)
+        elif char == ")" and len(groups) > 1:
+            last = groups.pop()
+            groups[-1] += last
+        elif char == "{" and (end := pattern.find("}", at)) > 0:
+            bounds = [int(part) for part in pattern[at + 1 : end].split(",") if part.isdecimal() and len(part) < 6]
+            groups[-1] = min(MAX_WEIGHT, groups[-1] + last * max(0, max(bounds, default=1) - 1))
+            at = end
+        else:
+            at, last = _atom(pattern, at)
+            groups[-1] += last
+        at += 1
+    return min(MAX_WEIGHT, max(1, sum(groups)))
+
+
+def _atom(pattern: str, at: int) -> tuple[int, int]:
+    """Where the atom at *at* ends, and its weight: a wide Unicode class costs more than one character."""
+    char = pattern[at]
+    if char == "\\":
+        return at + 1, 2 if pattern[at + 1 : at + 2] in "pPDWS" else 1
+    if char == "[":
+        end = pattern.find("]", at + 2)
+        wide = pattern[at + 1 : at + 2] == "^" or "\\" in pattern[at : end if end > 0 else None]
+        return (end if end > 0 else len(pattern)), 2 if wide else 1
+    return at, 2 if char == "." else 1

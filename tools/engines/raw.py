@@ -1,0 +1,107 @@
+"""The first look at a schema: is it JSON, and of a size worth looking at? Iterative, and stops at the first limit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+from callgate.errors import SchemaRefused
+from callgate.tools.values import clip, digest, pointer
+
+MAX_INTEGER_BITS = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaLimits:
+    """How large a schema, and a value checked against it, may be (schemas.md 8). Sizes are in bytes of JSON, roughly.
+
+    ``max_expansion`` bounds how often one value can be checked in place, through ``$ref``, ``allOf``, ``anyOf``,
+    ``oneOf``, ``not`` and ``if``; ``budget`` bounds the checks of a whole value.
+    """
+
+    max_bytes: int = 65_536
+    max_depth: int = 64
+    max_subschemas: int = 2_000
+    max_properties: int = 512
+    max_enum: int = 1_000
+    max_name: int = 256
+    max_pattern: int = 512
+    max_patterns: int = 64
+    max_expansion: int = 2_000
+    budget: int = 200_000
+    value_characters: int = 1_048_576
+    value_depth: int = 64
+    value_nodes: int = 50_000
+
+    @property
+    def digest(self) -> str:
+        """A short name of this profile, for provenance."""
+        return digest(asdict(self))[:12]
+
+
+INPUT_LIMITS = SchemaLimits()
+OUTPUT_LIMITS = SchemaLimits(max_bytes=131_072)
+AUTHOR_LIMITS = SchemaLimits(
+    max_bytes=262_144, max_depth=128, max_subschemas=5_000, max_properties=5_000, max_enum=5_000,
+    max_name=1_024, max_pattern=4_096, max_patterns=1_000,
+)  # fmt: skip
+
+
+def require_json(schema: dict[str, Any], limits: SchemaLimits) -> None:
+    """Refuse what is not JSON or is too large; iterative, and stops as soon as a limit is passed."""
+    stack: list[tuple[Any, _Path]] = [(schema, None)]
+    size = 0
+    while stack:
+        container, path = stack.pop()
+        if path is not None and path[2] >= limits.max_depth:
+            raise SchemaRefused("too_deep", f"nests deeper than {limits.max_depth} levels", _shown(path))
+        depth = 1 if path is None else path[2] + 1
+        pairs = container.items() if isinstance(container, dict) else enumerate(container)
+        for key, item in pairs:
+            if isinstance(container, dict):
+                size += _text_size(key, path, key)
+            if isinstance(item, dict | list | tuple):
+                stack.append((item, (path, key, depth)))
+                size += 2
+            else:
+                size += _scalar_size(item, path, key)
+            if size > limits.max_bytes:
+                raise SchemaRefused("too_large", f"is over {limits.max_bytes} bytes", _shown(path))
+
+
+_Path: TypeAlias = tuple[Any, str | int, int] | None
+
+
+def _shown(path: _Path, *last: str | int) -> str:
+    parts: list[str | int] = list(last)
+    while path is not None:
+        parts.append(path[1])
+        path = path[0]
+    return clip(pointer(reversed(parts)), 200)
+
+
+def _text_size(text: Any, path: _Path, key: str | int) -> int:
+    if text.__class__ is not str:
+        kind = text.__class__.__name__
+        raise SchemaRefused("not_json", f"{kind} is not a JSON type", _shown(path, clip(str(key))))
+    if text.isascii():
+        return len(text) + 3
+    try:
+        return len(text.encode()) + 3
+    except UnicodeEncodeError:
+        raise SchemaRefused("not_json", "a lone surrogate is not Unicode text", _shown(path)) from None
+
+
+def _scalar_size(item: Any, path: _Path, key: str | int) -> int:
+    if item is None or item is True or item is False:
+        return 5
+    if item.__class__ is int:
+        if item.bit_length() > MAX_INTEGER_BITS:
+            raise SchemaRefused("number_too_large", "an integer of over 1,024 bits", _shown(path, key))
+        return 4 + item.bit_length() // 4
+    if item.__class__ is float:
+        if not math.isfinite(item):
+            raise SchemaRefused("not_json", "a number must be finite", _shown(path, key))
+        return 8
+    return _text_size(item, path, key)

@@ -1,0 +1,154 @@
+"""Tools that are objects with a schema and an ``execute`` method (contract 71)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from callgate.errors import DefinitionError, ToolError
+from callgate.tools.calls import ToolResult
+from callgate.tools.definition import ToolDefinition
+from callgate.tools.record import Style, ToolRecord
+from callgate.tools.values import thaw
+
+__all__ = ["ToolExecutor", "ToolSchema", "executor_record", "is_executor"]
+
+_RESULT_KEYS = frozenset({"status", "output", "error", "metadata", "callId", "toolName"})
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSchema:
+    """What a planner is told of a tool (contract 71, 72). The schemas are JSON Schemas.
+
+    ``examples`` are objects such as ``{"input": {...}, "output": {...}}``.
+    """
+
+    name: str
+    description: str | None
+    input_schema: Mapping[str, Any] | None
+    output_schema: Mapping[str, Any] | None = None
+    examples: Sequence[Any] = ()
+
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        """Read a mapping or an object with these members, under these names or as ``inputSchema``, ``outputSchema``.
+
+        Raises:
+            DefinitionError: there is no name.
+        """
+
+        def read(*names: str) -> Any:
+            found = (value.get(name) if isinstance(value, Mapping) else getattr(value, name, None) for name in names)
+            return next((item for item in found if item is not None), None)
+
+        if isinstance(value, cls):
+            return value
+        name = read("name")
+        if name is None:
+            raise DefinitionError("an executor's schema has a name, a description and an inputSchema; it has no name")
+        return cls(
+            name=name,
+            description=read("description"),
+            input_schema=read("input_schema", "inputSchema"),
+            output_schema=read("output_schema", "outputSchema"),
+            examples=read("examples") or (),
+        )
+
+    @classmethod
+    def from_definition(cls, definition: ToolDefinition) -> Self:
+        """The part of a definition that a planner is told, as plain copies."""
+        return cls(
+            name=definition.name,
+            description=definition.description,
+            input_schema=thaw(definition.parameters),
+            output_schema=thaw(definition.output_schema),
+            examples=thaw(definition.examples),
+        )
+
+    def to_definition(self, **options: Any) -> ToolDefinition:
+        """A definition with this schema; ``options`` are further fields of ``ToolDefinition``, such as ``effect``.
+
+        Raises:
+            DefinitionError: a rule is broken.
+        """
+        return ToolDefinition(
+            name=self.name,
+            description=self.description,
+            parameters=self.input_schema,
+            output_schema=self.output_schema,
+            examples=self.examples,
+            **options,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form, under the documents' names; holds only what is set."""
+        shown = {
+            "name": self.name,
+            "description": self.description,
+            "inputSchema": thaw(self.input_schema),
+            "outputSchema": thaw(self.output_schema),
+            "examples": thaw(list(self.examples)) or None,
+        }
+        return {key: value for key, value in shown.items() if value is not None}
+
+
+class ToolExecutor(Protocol):
+    """What ``as_tool`` and a registry accept beside functions and classes (contract 71).
+
+    ``execute`` may be async or plain. It gives the output, raises, or gives a ``ToolResult`` or a mapping
+    ``{"status": "success", "output": ...}`` or ``{"status": "error", "error": text}``; that text reaches the model.
+    An executor that also has a ``definition`` (a ``ToolDefinition``) is registered under it.
+    """
+
+    @property
+    def schema(self) -> ToolSchema:
+        """Name, description and schemas."""
+        ...
+
+    def execute(self, input: Any, context: Any, /) -> Any:
+        """Do the work with the validated arguments and the ``ToolContext``."""
+        ...
+
+
+def is_executor(item: Any) -> bool:
+    """Whether this is an instance with a ``schema`` and an ``execute`` method."""
+    return hasattr(item, "schema") and callable(getattr(item, "execute", None))
+
+
+def executor_record(executor: ToolExecutor) -> ToolRecord:
+    """The record of an executor.
+
+    Raises:
+        DefinitionError: its schema breaks a rule.
+    """
+    definition = getattr(executor, "definition", None)
+    if not isinstance(definition, ToolDefinition):
+        definition = ToolSchema.of(executor.schema).to_definition()
+    run = executor.execute
+
+    async def execute_async(arguments: Any, context: Any) -> Any:
+        return _output(await run(arguments, context))
+
+    def execute(arguments: Any, context: Any) -> Any:
+        return _output(run(arguments, context))
+
+    is_async = inspect.iscoroutinefunction(run)
+    return ToolRecord(
+        definition=definition, execute=execute_async if is_async else execute, style=Style.RECORD, is_async=is_async
+    )
+
+
+def _output(result: Any) -> Any:
+    """The output in a result, or the result itself where it is none (C11)."""
+    if isinstance(result, ToolResult):
+        if result.ok:
+            return result.output
+        raise ToolError(result.error.public if result.error else ToolError.default_public)
+    if isinstance(result, Mapping) and "status" in result and result.keys() <= _RESULT_KEYS:
+        if result["status"] == "success":
+            return result.get("output")
+        if result["status"] == "error":
+            raise ToolError(str(result.get("error") or ToolError.default_public))
+    return result

@@ -1,0 +1,32 @@
+"""The shortest way from a small text to checked arguments; everything that depends on the tool alone is worked out before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jiter import from_json
+
+from callgate.tools.parsing import Limits, parse_strict
+
+
+def strict_reader(check: Callable[[Any], object], limits: Limits, *, floats: bool) -> Callable[[str], dict[str, Any]]:
+    """A function from the text of a JSON object to validated arguments: ``parse_strict``, then *check*.
+
+    ``floats=False`` says that the schema admits no float anywhere: then ``1e999``, which the parser reads as infinity,
+    need not be looked for, because *check* refuses it. What it returns is plainly right; it raises some ``Exception``
+    for anything else, and the caller then goes the long way to find out what it is.
+    """
+    small = 0 if floats else limits._small
+
+    def read(text: str) -> dict[str, Any]:
+        if len(text) <= small and "\\u0000" not in text:
+            arguments: dict[str, Any] = from_json(
+                text.encode(), catch_duplicate_keys=True, allow_inf_nan=False, cache_mode="none"
+            )
+        else:
+            arguments = parse_strict(text, limits)
+        check(arguments)
+        return arguments
+
+    return read

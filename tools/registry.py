@@ -1,0 +1,158 @@
+"""The tools that were registered, by name (contract 8, 72, 82)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator
+from typing import Any
+
+from callgate.errors import DefinitionError, UnknownTool
+from callgate.tools.declare import as_tool
+from callgate.tools.definition import ToolDefinition
+from callgate.tools.executor import ToolSchema
+from callgate.tools.naming import did_you_mean
+from callgate.tools.record import ToolRecord
+from callgate.tools.values import clip
+
+__all__ = ["ToolRegistry", "validate_tool"]
+
+Enabled = Callable[[str], bool] | Container[str]
+
+
+def validate_tool(tool: Any) -> ToolRecord:
+    """The record of a tool whose definition and schemas hold (contract 13, 31, 82). Takes what ``as_tool`` takes.
+
+    Raises:
+        DefinitionError: it is no tool yet, or a rule is broken.
+        SchemaRefused: a schema is invalid, unsafe, or no engine would enforce it in full.
+    """
+    record = as_tool(tool)
+    record.definition.verify()
+    return record
+
+
+class ToolRegistry:
+    """Tools by wire name, in the order of registration; nothing enters by merely existing (contract 8).
+
+    ``version`` goes up with every change: compiled plans are kept under it.
+
+    Raises:
+        DefinitionError: two of the given tools have one name, or one of them is refused.
+    """
+
+    def __init__(self, tools: Iterable[Any] = ()) -> None:
+        self._records: dict[str, ToolRecord] = {}
+        self.version = 0
+        self._known: dict[int, tuple[Any, str]] = {}  # by identity: what was registered, and under which name
+        given = list(tools)
+        records = [validate_tool(tool) for tool in given]
+        names = [record.id for record in records]
+        _refuse_duplicates(name for name in dict.fromkeys(names) if names.count(name) > 1)
+        for tool, record in zip(given, records, strict=True):
+            self._put(tool, record)
+
+    def register(self, tool: Any, *, replace: bool = False) -> ToolRecord:
+        """Add a tool after checking it in full; takes a function, a class, an executor or a record.
+
+        Raises:
+            DefinitionError: it is refused, or the name is taken and ``replace`` is not set (contract 30, C6).
+        """
+        return self.add_validated(tool, replace=replace)
+
+    def add_validated(self, tool: Any, *, replace: bool = False) -> ToolRecord:
+        """Add a tool after checking its definition and its schemas (contract 82); raises like ``register``."""
+        return self._add(tool, validate_tool(tool), replace)
+
+    def add_inline(self, tool: Any, *, replace: bool = False) -> ToolRecord:
+        """Add a tool whose schemas were checked elsewhere (contract 82); raises like ``register``."""
+        return self._add(tool, as_tool(tool), replace)
+
+    def remove(self, name: str) -> ToolRecord:
+        """Take a tool out and give its record.
+
+        Raises:
+            UnknownTool: there is none of that name.
+        """
+        record = self.get(name)
+        del self._records[name]
+        self._forget(name)
+        self.version += 1
+        return record
+
+    def get(self, name: str) -> ToolRecord:
+        """The tool of that wire name.
+
+        Raises:
+            UnknownTool: there is none; ``str()`` of it names the nearest, what a model may read does not (C29).
+        """
+        record = self._records.get(name)
+        if record is None:
+            raise UnknownTool(f"no tool {clip(str(name))!r}{did_you_mean(str(name), self._records)}")
+        return record
+
+    def id_of(self, tool: Any) -> str:
+        """The wire name under which a tool object was registered: a function, class, executor or record.
+
+        Raises:
+            UnknownTool: it was not, or another tool has taken its name.
+        """
+        known = self._known.get(id(tool))
+        if known is not None and known[0] is tool:
+            return known[1]
+        record = as_tool(tool)
+        registered = self.get(record.id)
+        if registered is record or registered.execute == record.execute:
+            return record.id
+        raise UnknownTool(f"{clip(repr(tool))} is not registered; another tool is named {record.id!r}")
+
+    def list(self) -> tuple[ToolRecord, ...]:
+        """All tools, in the order of registration (contract 82)."""
+        return tuple(self._records.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All wire names, in the order of registration."""
+        return tuple(self._records)
+
+    def definitions(self, enabled: Enabled | None = None) -> tuple[ToolDefinition, ...]:
+        """The definitions of the tools that are enabled, by name; None means all, an empty collection none (C28)."""
+        if enabled is None:
+            return tuple(record.definition for record in self.list())
+        allows = enabled if callable(enabled) else enabled.__contains__
+        return tuple(record.definition for record in self.list() if allows(record.id))
+
+    def schemas(self, enabled: Enabled | None = None) -> tuple[ToolSchema, ...]:
+        """What a planner is told of the tools that are enabled (contract 72); ``enabled`` as in ``definitions``."""
+        return tuple(ToolSchema.from_definition(definition) for definition in self.definitions(enabled))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._records
+
+    def __iter__(self) -> Iterator[ToolRecord]:
+        return iter(self.list())
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __repr__(self) -> str:
+        return f"ToolRegistry({', '.join(self._records)})"
+
+    def _add(self, tool: Any, record: ToolRecord, replace: bool) -> ToolRecord:
+        if not replace:
+            _refuse_duplicates([record.id] if record.id in self._records else [])
+        self._put(tool, record)
+        return record
+
+    def _put(self, tool: Any, record: ToolRecord) -> None:
+        self._forget(record.id)
+        self._records[record.id] = record
+        self._known[id(tool)] = (tool, record.id)
+        self._known[id(record)] = (record, record.id)
+        self.version += 1
+
+    def _forget(self, name: str) -> None:
+        self._known = {key: entry for key, entry in self._known.items() if entry[1] != name}
+
+
+def _refuse_duplicates(names: Iterable[str]) -> None:
+    if found := ", ".join(names):
+        raise DefinitionError(f"Duplicate tool names: {found}")

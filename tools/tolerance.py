@@ -1,0 +1,274 @@
+r"""Tolerance: the named, purely lexical readings of almost-JSON (contract 45, C10d; design §6).
+
+``tolerate`` re-spells a text once and names what it did; the caller parses the new spelling strictly, under the same
+limits, and so decides whether it is accepted. It never closes, drops, reorders or invents a token that carries data,
+never cuts a tail (but for whole chat tokens such as ``<|im_end|>``), and has no answer where two readings are possible.
+
+================== ===================================================================================================
+rule               what it reads
+================== ===================================================================================================
+``bom``            a byte order mark before the text
+``special-token``  whole chat tokens ``<|name|>`` after the text
+``fence``          a Markdown fence, opened and closed, around the whole text
+``empty``          no text at all: ``{}``; the schema decides whether that will do
+``double-encoded`` the whole text is a JSON string that holds the object
+``control-chars``  raw newline, carriage return or tab in a string
+``python-literal`` strings in single quotes, Python's ``\x`` and ``\U`` escapes; ``True``, ``False``, ``None``
+``trailing-comma`` one comma between the last value and its closing bracket
+================== ===================================================================================================
+
+Every step is linear in the text: it is an attacker's to choose.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import NamedTuple
+
+RULES = (
+    "bom",
+    "special-token",
+    "fence",
+    "empty",
+    "double-encoded",
+    "control-chars",
+    "python-literal",
+    "trailing-comma",
+)
+
+_SPACE = " \t\r\n"  # JSON's white space, no other: any other would be dropped without a name
+_NAME = re.compile(r"[a-z_]{2,24}")
+_FENCE = "```"
+_INFO = re.compile(r"[A-Za-z0-9_+-]{0,24}[ \t]{0,24}\r?\n")
+
+# Possessive throughout: no way back, so no text can make it slow. A quote that is never closed is a token of its own.
+_TOKEN = re.compile(
+    r"""
+      (?P<double> "[^"\\]*+(?:\\.[^"\\]*+)*+" )
+    | (?P<single> '[^'\\]*+(?:\\.[^'\\]*+)*+' )
+    | (?P<open>   ["'] )
+    | (?P<word>   [A-Za-z_][A-Za-z_0-9]*+ )
+    | (?P<comma>  ,[ \t\r\n]*+(?=[}\]]) )
+    | (?P<other>  ,|[^"'A-Za-z_,]++ )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPE = r"\\(?:x[0-9a-fA-F]{2}|U[0-9a-fA-F]{8}|.)"
+_DOUBLE_SPECIAL = re.compile(r"[\n\r\t]|" + _ESCAPE, re.DOTALL)
+_SINGLE_SPECIAL = re.compile(r'["\n\r\t]|' + _ESCAPE, re.DOTALL)
+_LITERALS = {"True": "true", "False": "false", "None": "null"}
+_RAW = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+_SQUARE = bytes.maketrans(b"{}", b"[]")
+_NOT_STRUCTURE = bytes(set(range(256)) - set(b'"[]{}'))
+_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_NUMBER = re.compile(rb"[0-9][0-9.eE+-]*+")
+
+
+class Tolerated(NamedTuple):
+    """A new spelling of a text, and the names of the rules that led to it, in the order of ``RULES``."""
+
+    text: str
+    rules: tuple[str, ...]
+
+
+class _Unclear(Exception):
+    """No reading, or more than one."""
+
+
+def tolerate(text: str) -> Tolerated | None:
+    """The one lexical re-spelling of *text*, to be parsed strictly; None where no rule applies (contract 45)."""
+    rules: set[str] = set()
+    body = _without_mark(text, rules)
+    if not body:
+        return _tolerated("{}", rules | {"empty"})
+    body = _without_fence(_without_tokens(body, rules), rules)
+    if body.startswith('"'):
+        body = _decoded(body, rules)
+    elif body:
+        try:
+            body = _Spelling(rules).respell(body)
+        except _Unclear:
+            return None
+    return _tolerated(body, rules) if body and rules else None
+
+
+def _tolerated(text: str, rules: set[str]) -> Tolerated:
+    return Tolerated(text, tuple(rule for rule in RULES if rule in rules))
+
+
+def _without_mark(text: str, rules: set[str]) -> str:
+    if text.startswith("\ufeff"):
+        rules.add("bom")
+        text = text[1:]
+    return text.strip(_SPACE)
+
+
+def _without_tokens(text: str, rules: set[str]) -> str:
+    """Whole tokens at the end; half a token, or nothing before them, is left for the strict parser to refuse."""
+    end = len(text)
+    while text.endswith("|>", 0, end):
+        start = text.rfind("<|", max(0, end - 28), end)
+        if start < 0 or not _NAME.fullmatch(text, start + 2, end - 2):
+            break
+        end = start
+        while end and text[end - 1] in _SPACE:
+            end -= 1
+    if end == len(text) or not end:
+        return text
+    rules.add("special-token")
+    return text[:end]
+
+
+def _without_fence(text: str, rules: set[str]) -> str:
+    """A fence that is not closed may be a cut text: only the pair counts."""
+    if len(text) < 2 * len(_FENCE) or not (text.startswith(_FENCE) and text.endswith(_FENCE)):
+        return text
+    opening = _INFO.match(text, len(_FENCE))
+    if opening is None or opening.end() > len(text) - len(_FENCE):
+        return text
+    rules.add("fence")
+    return text[opening.end() : -len(_FENCE)].strip(_SPACE)
+
+
+def _decoded(text: str, rules: set[str]) -> str:
+    """One level of string around an object, no more: strings inside the object stay what they are."""
+    try:
+        inner = json.loads(text)
+    except ValueError:
+        return ""
+    if not isinstance(inner, str) or not inner.lstrip(_SPACE).startswith("{"):
+        return ""
+    rules.add("double-encoded")
+    return inner
+
+
+class _Spelling:
+    """Python's spelling made JSON's, token by token. Raises ``_Unclear``."""
+
+    __slots__ = ("escaped_slash", "python_escape", "quoted", "rules")
+
+    def __init__(self, rules: set[str]) -> None:
+        self.rules = rules
+        self.escaped_slash = False  # `\/` in double quotes: a slash to JSON, two characters to Python
+        self.python_escape = False  # `\x41` in double quotes: nothing to JSON
+        self.quoted = False
+
+    def respell(self, text: str) -> str:
+        parts: list[str] = []
+        last = ""  # last character that is not white space
+        for token in _TOKEN.finditer(text):
+            kind, part = token.lastgroup, token.group()
+            if kind == "open":
+                raise _Unclear
+            if kind == "comma" and last not in "{[:,":
+                self.rules.add("trailing-comma")
+                part = part[1:]
+            elif kind == "double":
+                part = self._double(part)
+            elif kind == "single":
+                part = self._single(part)
+            elif kind == "word":
+                part = self._word(part)
+            parts.append(part)
+            shown = part.rstrip(_SPACE)
+            if shown:
+                last = shown[-1]
+        if (self.python_escape and not self.quoted) or (self.escaped_slash and "python-literal" in self.rules):
+            raise _Unclear
+        return "".join(parts)
+
+    def _word(self, word: str) -> str:
+        if word not in _LITERALS:
+            return word
+        self.rules.add("python-literal")
+        return _LITERALS[word]
+
+    def _double(self, token: str) -> str:
+        return '"' + _DOUBLE_SPECIAL.sub(self._in_double, token[1:-1]) + '"'
+
+    def _single(self, token: str) -> str:
+        self.quoted = True
+        self.rules.add("python-literal")
+        return '"' + _SINGLE_SPECIAL.sub(self._in_single, token[1:-1]) + '"'
+
+    def _in_double(self, found: re.Match[str]) -> str:
+        """What JSON does not know stays, to be refused, but for what only Python writes in double quotes."""
+        special = found.group()
+        if special in _RAW:
+            return self._raw(special)
+        if len(special) > 2:
+            self.python_escape = True
+            return _code_point(special)
+        self.escaped_slash = self.escaped_slash or special == "\\/"
+        return special
+
+    def _in_single(self, found: re.Match[str]) -> str:
+        special = found.group()
+        if special in _RAW:
+            return self._raw(special)
+        if special in {'"', '\\"'}:
+            return '\\"'
+        if special == "\\'":
+            return "'"
+        if len(special) > 2:
+            return _code_point(special)
+        if special[1] in "\\nrtbfu":  # the same to both; the strict parser checks what follows \u
+            return special
+        raise _Unclear
+
+    def _raw(self, character: str) -> str:
+        self.rules.add("control-chars")
+        return _RAW[character]
+
+
+def _code_point(escape: str) -> str:
+    r"""``\x41`` or ``\U0001f600`` as JSON writes it."""
+    code = int.from_bytes(bytes.fromhex(escape[2:]))
+    if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
+        raise _Unclear
+    return json.dumps(chr(code))[1:-1]
+
+
+# ------------------------------------------------------------------------------------------ how much a text is, before it
+# is parsed: for valid JSON exactly, for any other text no less than what a parser builds of it before it stops.
+
+
+def _unescaped(data: bytes) -> bytes:
+    """Without backslashes and quotes that strings escape: what quotes are left open and close strings."""
+    return data.replace(b"\\\\", b"").replace(b'\\"', b"")
+
+
+def _skeleton(data: bytes) -> bytes:
+    """What lies outside of strings, each of which leaves a quote behind."""
+    return b'"'.join(_unescaped(data).split(b'"')[::2])
+
+
+def deeper(data: bytes, limit: int) -> bool:
+    """Whether objects and arrays nest deeper than *limit*."""
+    marks = _unescaped(data).translate(_SQUARE, _NOT_STRUCTURE).replace(b'""', b"")
+    if b'"' in marks:  # strings with brackets in them
+        marks = b"".join(marks.split(b'"')[::2])
+    depth = 0
+    while depth < limit and len(peeled := marks.replace(b"[]", b"")) < len(marks):  # the innermost level, all at once
+        marks = peeled
+        depth += 1
+    return depth + marks.count(b"[") > limit
+
+
+def count_values(data: bytes) -> int:
+    """How many objects, arrays, strings, numbers and literals there are, keys not counted."""
+    bare = _skeleton(data).translate(None, b" \t\r\n")
+    opened = bare.count(b"{") + bare.count(b"[") - bare.count(b"{}") - bare.count(b"[]")
+    return 1 + bare.count(b",") + opened
+
+
+def has_longer_number(data: bytes, limit: int) -> bool:
+    """Whether a number is written with more than *limit* digits."""
+    run = limit // 3 or 1  # whole part, fraction, exponent: one of the three has at least so many digits in a row
+    step = run // 4 or 1  # and no run so long hides from samples
+    if data[::step].translate(_ZEROS).find(b"0" * (run // step)) < 0 or data.translate(_ZEROS).find(b"0" * run) < 0:
+        return False
+    numbers = _NUMBER.finditer(_skeleton(data))
+    return any(len(number.group().translate(None, b".eE+-")) > limit for number in numbers)

@@ -1,0 +1,119 @@
+"""JSON values: frozen containers, copies, canonical bytes, pointers. Pure; imports nothing of Callgate."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+import orjson
+
+SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
+class FrozenDict(dict[str, Any]):
+    """A ``dict`` that cannot change; still a dict to JSON encoders, validators and ``==``."""
+
+    __slots__ = ()
+
+    def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        raise TypeError("this value is frozen; copy it with dict() or copy.deepcopy() to change it")
+
+    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse  # type: ignore[assignment]
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> dict[str, Any]:
+        return {key: thaw(value) for key, value in self.items()}
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(canonical(self))
+
+
+class FrozenList(list[Any]):
+    """A ``list`` that cannot change."""
+
+    __slots__ = ()
+
+    def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        raise TypeError("this value is frozen; copy it with list() or copy.deepcopy() to change it")
+
+    __setitem__ = __delitem__ = append = clear = extend = insert = pop = remove = reverse = sort = _refuse  # type: ignore[assignment]
+    __iadd__ = __imul__ = _refuse  # type: ignore[assignment]
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> list[Any]:
+        return [thaw(value) for value in self]
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(canonical(self))
+
+
+def freeze(value: Any) -> Any:
+    """A deeply frozen copy of a JSON value (contract 5)."""
+    if isinstance(value, Mapping):
+        return FrozenDict({key: freeze(item) for key, item in value.items()})
+    if isinstance(value, list | tuple):
+        return FrozenList(freeze(item) for item in value)
+    return value
+
+
+def thaw(value: Any) -> Any:
+    """A deep, plain, mutable copy of a JSON value."""
+    if isinstance(value, dict):
+        return {key: item if item.__class__ in SCALARS else thaw(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [item if item.__class__ in SCALARS else thaw(item) for item in value]
+    return value
+
+
+def canonical(value: Any) -> bytes:
+    """Canonical JSON: sorted keys, no white space, UTF-8; the same bytes for ``2`` and ``2.0``.
+
+    Raises:
+        TypeError: the value is not JSON.
+        ValueError: a number is not finite.
+    """
+    return json.dumps(
+        _canonical_numbers(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode()
+
+
+def _canonical_numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _canonical_numbers(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_canonical_numbers(item) for item in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    return value
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of the canonical JSON, as hex."""
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def dump(value: Any) -> bytes:
+    """JSON bytes of a value; integers beyond 64 bits included. Raises ``TypeError`` when it is not JSON."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def snapshot(value: Any) -> bytes | None:
+    """A value as JSON bytes, kept for a history; None when it is not JSON."""
+    try:
+        return dump(value)
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def pointer(path: Iterable[str | int]) -> str:
+    """A JSON Pointer (RFC 6901) from path segments; the root is the empty string."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+
+
+def clip(text: str, limit: int = 80) -> str:
+    """Foreign text made safe to show: control characters escaped, cut at *limit* characters."""
+    shown = text.encode("unicode_escape", "backslashreplace").decode() if not text.isprintable() else text
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
