@@ -172,7 +172,9 @@ class FunctionHook(Hook):
         return self.call(*args, **kwargs)
 
 
-_OPTIONS = frozenset(name for name in vars(Hook) if not name.startswith("_") and name not in _STAGE_NAMES) | {"on_error"}
+_OPTIONS = frozenset(name for name in vars(Hook) if not name.startswith("_") and name not in _STAGE_NAMES) | {
+    "on_error"
+}
 
 
 def on(stage: Stage | str, **options: Any) -> Callable[[Callable[..., Any]], FunctionHook]:
@@ -205,7 +207,11 @@ def as_stage(name: Stage | str) -> Stage:
 @lru_cache(maxsize=4096)
 def _class_stages(cls: type) -> tuple[Stage, ...]:
     for name in dir(cls):
-        if name.startswith(("will_", "did_", "around_", "on_")) and name not in _STAGE_NAMES and callable(getattr(cls, name)):
+        if (
+            name.startswith(("will_", "did_", "around_", "on_"))
+            and name not in _STAGE_NAMES
+            and callable(getattr(cls, name))
+        ):
             raise HookError(f"{cls.__qualname__}.{name} is not a stage{did_you_mean(name, _STAGE_NAMES)}; rename it")
     return tuple(stage for stage in Stage if _implements(cls, stage))
 

@@ -177,17 +177,25 @@ class BuiltIns:
             data = dump(ctx._output)
         except (TypeError, ValueError, RecursionError) as error:
             raise Invalid(
-                f"the output is not JSON: {type(ctx._output).__name__}", stage="output", code="invalid_output",
+                f"the output is not JSON: {type(ctx._output).__name__}",
+                stage="output",
+                code="invalid_output",
                 public="The tool's output is not valid.",
             ) from error
         if len(data) > self.limits.max_output_bytes:
             raise Invalid(
-                f"the output has {len(data)} bytes; {self.limits.max_output_bytes} is the most", stage="output",
-                code="output_too_large", public="The tool's output is too large.",
+                f"the output has {len(data)} bytes; {self.limits.max_output_bytes} is the most",
+                stage="output",
+                code="output_too_large",
+                public="The tool's output is too large.",
             )
         if b"null" in data and not _finite(ctx._output):
-            raise Invalid("the output holds a number that is not finite", stage="output", code="invalid_output",
-                          public="The tool's output is not valid.")
+            raise Invalid(
+                "the output holds a number that is not finite",
+                stage="output",
+                code="invalid_output",
+                public="The tool's output is not valid.",
+            )
 
 
 def _finite(value: Any) -> bool:
@@ -218,5 +226,8 @@ def output_refusal(validator: Validator, value: Any) -> Invalid:
     issues = explain(validator, value)
     return Invalid(
         "the output breaks the output schema: " + "; ".join(map(str, issues))[:2000],
-        stage="output", code="invalid_output", public="The tool's output is not valid.", issues=issues,
+        stage="output",
+        code="invalid_output",
+        public="The tool's output is not valid.",
+        issues=issues,
     )

@@ -287,7 +287,9 @@ class InvokeContext:
     def bind_providers(self, bindings: Iterable[tuple[Any, Any]], scope: Scope = "request") -> None:
         """``bind_provider`` for several pairs."""
         if scope == "global":
-            raise ProviderError("the global scope cannot be changed while invoking; give it to the gate: Gate(provide={...})")
+            raise ProviderError(
+                "the global scope cannot be changed while invoking; give it to the gate: Gate(provide={...})"
+            )
         if scope not in ("request", "session"):
             raise ProviderError(f"no scope {scope!r}; scopes: request, session")
         self._need(May.BIND, "bind providers")

@@ -51,7 +51,10 @@ def _acquire_without_release(plan: Plan) -> Iterator[tuple[str, str]]:
     for one, stages in _active(plan):
         for acquire, release in RELEASE_OF.items():
             if acquire in stages and release not in stages:
-                yield one.name, f"{acquire} has no {release}: what it takes is never given back; add it, or use ctx.lease()"
+                yield (
+                    one.name,
+                    f"{acquire} has no {release}: what it takes is never given back; add it, or use ctx.lease()",
+                )
 
 
 def _release_without_acquire(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -65,14 +68,20 @@ def _cache_before_authorise(plan: Plan) -> Iterator[tuple[str, str]]:
     for one, stages in _active(plan):
         early = [s for s in stages if _position(s) < _position(Stage.WILL_READ_CACHE)]
         if one.option("concern") == "cache" and early:
-            yield one.name, f"answers from a cache at {early[0]}, before the call is authorised; read it in will_read_cache"
+            yield (
+                one.name,
+                f"answers from a cache at {early[0]}, before the call is authorised; read it in will_read_cache",
+            )
 
 
 def _redact_after_audit(plan: Plan) -> Iterator[tuple[str, str]]:
     for one, stages in _active(plan):
         late = [s for s in stages if _position(s) >= _position(Stage.WILL_AUDIT)]
         if one.option("concern") == "redact" and late:
-            yield one.name, f"redacts at {late[0]}, when the record is being written; do it in will_redact_input or _output"
+            yield (
+                one.name,
+                f"redacts at {late[0]}, when the record is being written; do it in will_redact_input or _output",
+            )
 
 
 def _retry_on_irreversible(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -81,7 +90,10 @@ def _retry_on_irreversible(plan: Plan) -> Iterator[tuple[str, str]]:
     for one, stages in _active(plan):
         if one.option("repeats", False) and Stage.AROUND_EXECUTE in stages:
             effect = plan.definition.effect or "undeclared"
-            yield one.name, f"may run a tool with effect {effect} twice; leave this tool out, or declare what repeating it does"
+            yield (
+                one.name,
+                f"may run a tool with effect {effect} twice; leave this tool out, or declare what repeating it does",
+            )
 
 
 def _cache_on_effect(plan: Plan) -> Iterator[tuple[str, str]]:

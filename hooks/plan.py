@@ -152,8 +152,7 @@ class Plan:
         if stage in RELEASE_OF and stages[RELEASE_OF[stage]]:
             return [self._own(stage, "hold", _holding(stages[RELEASE_OF[stage]]))]
         seen = {
-            s: bool(stages[s])
-            for s in (Stage.WILL_PARSE_INPUT, Stage.WILL_VALIDATE_INPUT, Stage.WILL_NORMALIZE_INPUT)
+            s: bool(stages[s]) for s in (Stage.WILL_PARSE_INPUT, Stage.WILL_VALIDATE_INPUT, Stage.WILL_NORMALIZE_INPUT)
         }
         shaped = seen[Stage.WILL_VALIDATE_INPUT] or seen[Stage.WILL_NORMALIZE_INPUT]
         own = self.builtins

@@ -6,7 +6,7 @@ import asyncio
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, TypedDict
 
 from callgate.errors import Denied
 from callgate.hooks.builtin import BuiltIns
@@ -19,7 +19,7 @@ from callgate.runtime.around import wrap_with_around
 from callgate.runtime.bodies import arguments_of, check_providers, direct_call, make_body
 from callgate.runtime.invoke import attempt, close, run, walk
 from callgate.runtime.leases import enter_lease
-from callgate.tools.calls import User
+from callgate.tools.naming import did_you_mean
 from callgate.tools.parsing import DEFAULT_LIMITS, Limits
 from callgate.tools.record import ToolRecord
 from callgate.tools.validation import Engine as ValidatorEngine
@@ -148,19 +148,32 @@ class Engine:
         task.add_done_callback(self.left_behind.discard)
 
 
-def context_for(
-    engine: Engine,
-    plan: Plan,
-    arguments: Any,
-    user: User,
-    session_id: str | None = None,
-    request_id: str | None = None,
-    deadline: float | None = None,
-) -> InvokeContext:
-    """A context for a call from outside; *deadline* in seconds wins over the tool's."""
-    ctx = InvokeContext(plan, arguments, user, engine.monotonic())
-    ctx.session_id, ctx._request_id = session_id, request_id
-    limit = deadline if deadline is not None else plan.limit
+class CallOptions(TypedDict, total=False):
+    """What may be said about one call.
+
+    ``deadline`` is in seconds and wins over the tool's and the gate's; ``request_id`` is also the correlation id;
+    ``events`` is where progress and partial outputs go (``gate.stream`` sets it).
+    """
+
+    session_id: str | None
+    request_id: str | None
+    deadline: float | None
+    idempotency_key: str | None
+    events: Any
+
+
+def apply_options(ctx: InvokeContext, options: CallOptions) -> None:
+    """Put the options of a call, and its deadline, into its context.
+
+    Raises:
+        TypeError: there is no such option.
+    """
+    for name, value in options.items():
+        if name not in CallOptions.__annotations__:
+            raise TypeError(f"a call has no option {name!r}{did_you_mean(name, CallOptions.__annotations__)}")
+        if value is not None and name != "deadline":
+            setattr(ctx, "_request_id" if name == "request_id" else name, value)
+    limit = options.get("deadline")
+    limit = ctx.plan.limit if limit is None else limit
     if limit is not None:
         ctx.deadline_at, ctx.special = ctx.started + limit, True
-    return ctx

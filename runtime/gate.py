@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from callgate.errors import GateClosed, InvocationError, RegistrationError, UnknownTool
 from callgate.hooks.context import InvokeContext
@@ -15,7 +15,7 @@ from callgate.providers.clock import Clock
 from callgate.providers.registry import ProviderRegistry
 from callgate.runtime import batch
 from callgate.runtime.adapters import codec
-from callgate.runtime.engine import Engine, context_for, new_instance
+from callgate.runtime.engine import CallOptions, Engine, apply_options, new_instance
 from callgate.runtime.explain import Explanation, explain
 from callgate.runtime.factories import Factories
 from callgate.runtime.failure import error_info
@@ -170,33 +170,25 @@ class Gate:
         arguments: Any = None,
         *,
         user: User = ...,
-        **options: Any,
+        **options: Unpack[CallOptions],
     ) -> Coroutine[Any, Any, R]: ...
 
     @overload
     def invoke(
-        self, tool: FunctionTool[Any, R], arguments: Any = None, *, user: User = ..., **options: Any
+        self, tool: FunctionTool[Any, R], arguments: Any = None, *, user: User = ..., **options: Unpack[CallOptions]
     ) -> Coroutine[Any, Any, R]: ...
 
     @overload
     def invoke(
-        self, tool: Any, arguments: Any = None, *, user: User = ..., **options: Any
+        self, tool: Any, arguments: Any = None, *, user: User = ..., **options: Unpack[CallOptions]
     ) -> Coroutine[Any, Any, Any]: ...
 
     def invoke(
-        self,
-        tool: Any,
-        arguments: Any = None,
-        *,
-        user: User = ANONYMOUS,
-        session_id: str | None = None,
-        request_id: str | None = None,
-        deadline: float | None = None,
-        idempotency_key: str | None = None,
+        self, tool: Any, arguments: Any = None, *, user: User = ANONYMOUS, **options: Unpack[CallOptions]
     ) -> Coroutine[Any, Any, Any]:
         """Run a tool by name, or by its object for a typed result. Await what this returns.
 
-        ``arguments`` is a JSON object or the text of one; ``deadline`` is in seconds.
+        ``arguments`` is a JSON object or the text of one; see ``CallOptions`` for the rest.
 
         Raises:
             Denied, Invalid, RetryLater, Suspended, ToolFailed, DeadlineExceeded: how it ended without an output.
@@ -207,27 +199,25 @@ class Gate:
         if plan is None:
             plan = self._live[tool] = self._plan_for(tool, running=True)
         ctx = InvokeContext(plan, arguments, user, self._now())
-        if session_id is not None:
-            ctx.session_id = session_id
-        if request_id is not None:
-            ctx._request_id = request_id
-        if idempotency_key is not None:
-            ctx.idempotency_key = idempotency_key
-        limit = deadline if deadline is not None else plan.limit
-        if limit is not None:
-            ctx.deadline_at, ctx.special = ctx.started + limit, True
+        if options or plan.limit is not None:
+            apply_options(ctx, options)
         if plan.typed and tool.__class__ is not str:
             return _typed(plan, ctx)
         return run(plan, ctx)
 
     async def call(
-        self, call: ToolCall | HydrationResult, *, user: User = ANONYMOUS, trace: bool = False, **options: Any
+        self,
+        call: ToolCall | HydrationResult,
+        *,
+        user: User = ANONYMOUS,
+        trace: bool = False,
+        **options: Unpack[CallOptions],
     ) -> ToolResult:
         """Run one tool call; never raises but for cancellation and a closed gate. Takes what ``hydrate`` returns, too.
 
         ``trace=True`` keeps one row a step in ``result.trace``. Options are those of ``invoke``.
         """
-        ctx = self._context(call, user, trace=trace, **options)
+        ctx = self._context(call, user, trace, options)
         if isinstance(ctx, ToolResult):
             return ctx
         try:
@@ -237,13 +227,18 @@ class Gate:
         return result_of(ctx)
 
     def call_many(
-        self, calls: Iterable[ToolCall | HydrationResult], *, user: User = ANONYMOUS, at_once: int = 16, **options: Any
+        self,
+        calls: Iterable[ToolCall | HydrationResult],
+        *,
+        user: User = ANONYMOUS,
+        at_once: int = 16,
+        **options: Unpack[CallOptions],
     ) -> Coroutine[Any, Any, list[ToolResult]]:
         """Run several calls; results in order. Tools with ``parallel=False`` run alone, others up to *at_once* together."""
         return batch.call_many(self, list(calls), user, at_once, options)
 
     def stream(
-        self, call: ToolCall | HydrationResult, *, user: User = ANONYMOUS, **options: Any
+        self, call: ToolCall | HydrationResult, *, user: User = ANONYMOUS, **options: Unpack[CallOptions]
     ) -> AsyncIterator[Event]:
         """Run one call and yield its progress, partial outputs (shaped like the whole) and, last, its result."""
         return stream(self, call, user, options)
@@ -261,27 +256,17 @@ class Gate:
         return record is None or record.parallel
 
     def _context(
-        self,
-        call: ToolCall | HydrationResult,
-        user: User,
-        *,
-        trace: bool = False,
-        session_id: str | None = None,
-        request_id: str | None = None,
-        deadline: float | None = None,
-        idempotency_key: str | None = None,
-        events: Any = None,
+        self, call: ToolCall | HydrationResult, user: User, trace: bool, options: CallOptions
     ) -> InvokeContext | ToolResult:
         hydrated = call if isinstance(call, HydrationResult) else None
-        asked: ToolCall = hydrated.call if hydrated is not None else call  # type: ignore[assignment]
+        asked = call.call if isinstance(call, HydrationResult) else call
         try:
             plan = self._plan_for(asked.tool, running=True, trace=trace)
         except UnknownTool as error:
             return unknown_tool(asked, error_info(error))
-        ctx = context_for(self._engine, plan, asked.arguments, user, session_id, request_id, deadline)
+        ctx = InvokeContext(plan, asked.arguments, user, self._now())
+        apply_options(ctx, options)
         ctx._call = asked
-        ctx.idempotency_key = idempotency_key
-        ctx.events = events
         if trace:
             ctx.trace = []
         if hydrated is not None and hydrated.vouched_for(plan.definition, plan.builtins.arguments):

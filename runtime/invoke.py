@@ -56,8 +56,7 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:
             if plan.straight is None:
                 await plan.execute(ctx)
             else:  # nobody stands about the tool, and its own coroutine takes the arguments as they are
-                ctx.attempt, ctx.step = 1, plan.running
-                prepare = plan.prepare
+                ctx.step, ctx.attempt, prepare = plan.running, 1, plan.prepare
                 ctx._output = await plan.straight(**(ctx._input if prepare is None else prepare(ctx._input)))
                 ctx.executed = True
         except ControlRespond as response:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from callgate.hooks.context import InvokeContext
 from callgate.providers.registry import ProviderRegistry
-from callgate.runtime.engine import Engine, context_for, new_instance
+from callgate.runtime.engine import Engine, apply_options, new_instance
 from callgate.runtime.invoke import run
 from callgate.tools.calls import ANONYMOUS, User
 from callgate.tools.declare import as_tool
@@ -63,4 +64,6 @@ async def invoke_tool(
             plans.clear()
         known = plans[key] = (engine, engine.compile(record, (), hooks))
     engine, plan = known
-    return await run(plan, context_for(engine, plan, raw_input, user, session_id, request_id, deadline))
+    ctx = InvokeContext(plan, raw_input, user, engine.monotonic())
+    apply_options(ctx, {"session_id": session_id, "request_id": request_id, "deadline": deadline})
+    return await run(plan, ctx)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, wraps
 from inspect import Parameter
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary, ref
 
 from callgate.errors import DefinitionError
@@ -57,9 +57,21 @@ class ToolType(type):
 
     @property
     def validator(cls) -> Any:
-        """The compiled validator that was attached to the class, or None: then registration compiles one."""
+        """The compiled validator: the attached one, else one compiled now and kept (contract 7, 18).
+
+        None where there is no schema.
+
+        Raises:
+            SchemaRefused: no engine would enforce the schema in full.
+        """
         slot = _SLOTS.get(cls)
-        return slot.validator if slot else None
+        if slot is None or (slot.validator is None and slot.definition.parameters is None):
+            return None
+        if slot.validator is None:
+            from callgate.tools.validation import compile_schema
+
+            slot.validator = compile_schema(cast("Mapping[str, Any]", slot.definition.parameters))
+        return slot.validator
 
 
 class ToolComponent(metaclass=ToolType):

@@ -110,8 +110,10 @@ class ToolContext(Protocol):
         """
         ...
 
-    def suspend(self, kind: str, prompt: str, **details: Any) -> NoReturn:
-        """Wait for a person or a client, such as ``kind="approval"``.
+    def suspend(
+        self, kind: str, prompt: str, *, schema: Mapping[str, Any] | None = None, expires: float | None = None
+    ) -> NoReturn:
+        """Wait for a person or a client, such as ``kind="approval"``; ``schema`` is of the answer, ``expires`` in seconds.
 
         Inside a tool's body only where the tool is resumable and nothing has taken effect yet (design 10.13).
         """

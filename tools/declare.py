@@ -92,6 +92,9 @@ class FunctionTool(Generic[P, R_co]):
         for name in ("__code__", "__defaults__", "__kwdefaults__"):  # what inspect knows a coroutine function by
             if hasattr(function, name):
                 setattr(self, name, getattr(function, name))
+        mark = getattr(inspect, "markcoroutinefunction", None)  # the proper way, from Python 3.12 on
+        if mark is not None and inspect.iscoroutinefunction(function):
+            mark(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function itself: no gate, no validation, no policy."""

@@ -178,8 +178,10 @@ class ToolDefinition:
         """``tolerant`` resolved: what the author said, else yes for all but ``irreversible`` (design 6)."""
         return self.effect is not Effect.IRREVERSIBLE if self.tolerant is None else self.tolerant
 
-    def verify(self) -> None:
+    def verify(self, *, trusted: bool = True) -> None:
         """Check the schemas themselves, as registration does (contract 13, 19, C31).
+
+        ``trusted=False`` holds them to the limits for schemas that come from outside.
 
         Raises:
             SchemaRefused: a schema is invalid, unsafe, or no engine would enforce it in full.
@@ -187,9 +189,9 @@ class ToolDefinition:
         from callgate.tools.validation import verify_schema
 
         if self.parameters is not None:
-            verify_schema(self.parameters, role="parameters")
+            verify_schema(self.parameters, role="parameters", trusted=trusted)
         if self.output_schema is not None:
-            verify_schema(self.output_schema, role="output")
+            verify_schema(self.output_schema, role="output", trusted=trusted)
 
     def to_dict(self) -> dict[str, Any]:
         """The flat, neutral JSON form: a fresh copy holding only what is set (contract 6, 12, C3)."""

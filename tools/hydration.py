@@ -135,7 +135,10 @@ def hydrate(
     mended = repair(call, found.errors[0])
     if mended is None:
         return found
-    base |= {"repaired": True, "repair": {"by": getattr(repair, "__qualname__", repr(repair)), "after": mended, "at": time.time()}}
+    base |= {
+        "repaired": True,
+        "repair": {"by": getattr(repair, "__qualname__", repr(repair)), "after": mended, "at": time.time()},
+    }
     return _attempt(call, mended, record, validator_of(call.tool), base, limits)
 
 

@@ -26,7 +26,7 @@ def validate_tool(tool: Any) -> ToolRecord:
         SchemaRefused: a schema is invalid, unsafe, or no engine would enforce it in full.
     """
     record = as_tool(tool)
-    record.definition.verify()
+    record.definition.verify(trusted=record.trusted)
     return record
 
 

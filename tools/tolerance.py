@@ -17,7 +17,8 @@ rule               what it reads
 ``trailing-comma`` one comma between the last value and its closing bracket
 ================== ===================================================================================================
 
-Every step is linear in the text: it is an attacker's to choose.
+The measures below (``deeper``, ``count_values``, ``has_longer_number``) are what ``callgate.tools.parsing`` asks of a
+text before it is parsed. All of it is linear in the text: that is an attacker's to choose.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from __future__ import annotations
 import json
 import re
 from typing import NamedTuple
+
+__all__ = ["RULES", "Tolerated", "count_values", "deeper", "has_longer_number", "tolerate"]
 
 RULES = (
     "bom",

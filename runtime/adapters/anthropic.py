@@ -37,11 +37,7 @@ class Anthropic:
             found[-1] = replace(found[-1], truncated=True)
         return tool_calls(found, translation)
 
-    def results(
-        self,
-        results: Sequence[ToolResult],
-        translation: Translation | None = None,  # noqa: ARG002  (the protocol's; this wire matches by id alone)
-    ) -> list[dict[str, Any]]:
+    def results(self, results: Sequence[ToolResult], translation: Translation | None = None) -> list[dict[str, Any]]:
         """One ``user`` message with a ``tool_result`` block for each result; see ``Codec``."""
         blocks = [
             {

@@ -33,11 +33,7 @@ class OpenAIChat:
         body = answer(response)
         return [] if body.get("error") else tool_calls(_found(body), translation)
 
-    def results(
-        self,
-        results: Sequence[ToolResult],
-        translation: Translation | None = None,  # noqa: ARG002  (the protocol's; this wire matches by id alone)
-    ) -> list[dict[str, Any]]:
+    def results(self, results: Sequence[ToolResult], translation: Translation | None = None) -> list[dict[str, Any]]:
         """One ``tool`` message for each result; see ``Codec``."""
         return [{"role": "tool", "tool_call_id": result.call_id, "content": result_text(result)} for result in results]
 

@@ -88,6 +88,8 @@ class _Builder:
         target = walk.resolve(self.root, reference)
         if target is None:
             raise _InexpressibleError("a reference that is no local pointer", at)
+        if not walk.settle(self.root, *target)[0]:
+            raise _InexpressibleError("a reference that leads to nothing", at)
         node, where = target
         if not where:
             return {"$ref": "#"}

@@ -140,7 +140,9 @@ class RetryLater(InvocationError):
     http_status = 429
     default_public = "Busy or over quota; try again later."
 
-    def __init__(self, retry_after: int, reason: str = "", *, public: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self, retry_after: int, reason: str = "", *, public: str | None = None, code: str | None = None
+    ) -> None:
         super().__init__(reason, public=public, code=code)
         self.retry_after = retry_after
 

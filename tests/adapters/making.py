@@ -12,8 +12,8 @@ from typing import Any
 
 import jsonschema_rs
 
-STRINGS = ("", "a", "main", "x y", "2026-11-22", "2026-11-22T10:00:00Z", "https://a.example/b", "a@b.example", "#fff")
-STRINGS += ("123", "0f8fad5b-d9cb-469f-a165-70867728950e", "UTC", "abc-1", "ABC", "ABC-1", "PROJ", "/tmp/a", "1.2.3")
+_TEXTS = ("", "a", "main", "x y", "2026-11-22", "2026-11-22T10:00:00Z", "https://a.example/b", "a@b.example", "#fff")
+_MORE = ("123", "0f8fad5b-d9cb-469f-a165-70867728950e", "UTC", "abc-1", "ABC", "ABC-1", "PROJ", "/tmp/a", "1.2.3")
 
 
 class NoValueError(Exception):
@@ -104,20 +104,24 @@ class Maker:
         return made
 
     def text(self, node: dict[str, Any]) -> str:
-        least, most = node.get("minLength", 0), node.get("maxLength", 10_000)
-        fitting = [text for text in STRINGS if re.search(node.get("pattern", ""), text) and least <= len(text) <= most]
+        least, most = int(node.get("minLength", 0)), int(node.get("maxLength", 10_000))
+        fitting = [
+            text
+            for text in (*_TEXTS, *_MORE)
+            if re.search(node.get("pattern", ""), text) and least <= len(text) <= most
+        ]
         if not fitting and "pattern" not in node:
             return "m" * least
         if not fitting:
             raise NoValueError
-        return self.rng.choice(fitting)
+        return str(self.rng.choice(fitting))
 
-    def number(self, node: dict[str, Any], kind: str) -> float:
+    def number(self, node: dict[str, Any], kind: str) -> Any:
         least = node.get("minimum", node.get("exclusiveMinimum", -3) + 1)
         most = node.get("maximum", node.get("exclusiveMaximum", least + 10))
         step = node.get("multipleOf", 1)
         whole = step * self.rng.randint(int(-(-least // step)), max(int(-(-least // step)), int(most // step)))
-        return whole + 0.5 if kind == "number" and whole + 0.5 < most and "multipleOf" not in node else whole
+        return float(whole) + 0.5 if kind == "number" and whole + 0.5 < most and "multipleOf" not in node else whole
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from types import MappingProxyType
 from typing import Any
 
@@ -223,33 +222,3 @@ def test_only_the_first_choice_is_read() -> None:
     answer = chat(function("a", "{}"))
     answer["choices"] += chat(function("b", "{}"))["choices"]
     assert [call.tool for call in OPENAI.calls(answer)] == ["a"]
-
-
-def test_a_strict_answer_comes_back_as_the_canonical_arguments_and_the_chunk_as_it_was() -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a"]}
-    translation = OPENAI.translate([tool(schema, name="f", strict=True)])
-    text = '{"a": "x", "b": null}'
-    (call,) = OPENAI.calls(chat(function("f", text)), translation)
-    assert json.loads(call.arguments) == {"a": "x"}
-    assert call.chunk["function"]["arguments"] == text
-    (call,) = OPENAI.calls(chat(function("f", {"a": "x", "b": None})), translation)
-    assert call.arguments == {"a": "x"}
-    assert call.chunk["function"]["arguments"] == {"a": "x", "b": None}
-
-
-@pytest.mark.parametrize(
-    "text", ['{"b": null, "b": null}', '{"b": NaN}', '{"b": null', "", "null", '{"b": 1e999}', "'"]
-)
-def test_text_that_is_not_strict_json_is_left_for_hydration(text: str) -> None:
-    schema = {"type": "object", "properties": {"b": {"type": "number"}}}
-    translation = OPENAI.translate([tool(schema, name="f", strict=True)])
-    assert OPENAI.calls(chat(function("f", text)), translation)[0].arguments is text
-
-
-def test_nulls_are_kept_where_no_strict_view_was_sent() -> None:
-    schema = {"type": "object", "properties": {"b": {"type": "number"}}}
-    for wire, strict in ((OPENAI, None), (OPENAI, False)):
-        translation = wire.translate([tool(schema, name="f", strict=strict)])
-        assert wire.calls(chat(function("f", {"b": None})), translation)[0].arguments == {"b": None}
-    translation = ANTHROPIC.translate([tool(schema, name="f", strict=True)])
-    assert ANTHROPIC.calls(message(tool_use("f", {"b": None})), translation)[0].arguments == {"b": None}

@@ -54,19 +54,22 @@ def fresh(value: Any) -> Any:
 
 def mutate(node: Any, rng: random.Random) -> None:
     """Delete, replace, duplicate, rename or swap something, in place."""
-    container, key = rng.choice(places(node) or [({}, None)])
-    match rng.randrange(5):
-        case 0 if key is not None:
-            del container[key]
-        case 1 if key is not None:
-            container[key] = fresh(rng.choice(ODD))
-        case 2 if isinstance(container, list):
-            container.insert(key, container[key])
-        case 3 if isinstance(container, dict) and key is not None:
-            container[rng.choice(["name", "id", "type", "input", "arguments", "error", "x"])] = container[key]
-        case _ if key is not None:
-            other, place = rng.choice(places(node))
-            container[key], other[place] = other[place], container[key]
+    found = places(node)
+    if not found:
+        return
+    container, key = rng.choice(found)
+    deed = rng.choice(["delete", "replace", "duplicate", "swap"])
+    if deed == "delete":
+        del container[key]
+    elif deed == "replace":
+        container[key] = fresh(rng.choice(ODD))
+    elif deed == "duplicate" and isinstance(container, list):
+        container.insert(key, container[key])
+    elif deed == "duplicate":
+        container[rng.choice(["name", "id", "type", "input", "arguments", "error", "x"])] = container[key]
+    else:
+        other, place = rng.choice(found)
+        container[key], other[place] = other[place], container[key]
 
 
 def read(wire: Codec, answer: Any, translation: Translation | None) -> list[ToolCall]:

@@ -10,7 +10,7 @@ import pytest
 
 from callgate.runtime.adapters import codec
 from callgate.tools.definition import ToolDefinition
-from tests.adapters.wires import CODEC_OF, ours, recordings
+from tests.adapters.wires import CODEC_OF, ours, recordings, wire_of
 
 pytestmark = pytest.mark.needs_data
 RECORDED = ours() or [("none", {})]
@@ -19,7 +19,7 @@ RECORDED = ours() or [("none", {})]
 @pytest.mark.parametrize(("name", "recorded"), RECORDED, ids=[name for name, _ in RECORDED])
 def test_every_recorded_answer_gives_exactly_the_expected_calls(name: str, recorded: dict[str, Any]) -> None:
     kept = copy.deepcopy(recorded["response"])
-    calls = codec(CODEC_OF[name.split("/")[0]]).calls(recorded["response"])
+    calls = codec(CODEC_OF[wire_of(name)]).calls(recorded["response"])
     expected = recorded["expect_calls"]
     assert [(call.tool, call.arguments) for call in calls] == [(e["name"], e["arguments"]) for e in expected]
     for call, wanted in zip(calls, expected, strict=True):
@@ -31,7 +31,7 @@ def test_every_recorded_answer_gives_exactly_the_expected_calls(name: str, recor
 
 
 def test_enough_was_recorded_to_mean_something() -> None:
-    wires = Counter(name.split("/")[0] for name, _ in RECORDED)
+    wires = Counter(wire_of(name) for name, _ in RECORDED)
     calls = sum(len(recorded["expect_calls"]) for _, recorded in RECORDED)
     print(f"recordings read: {dict(wires)}, calls: {calls}")
     assert wires["openai_chat"] >= 11
@@ -48,7 +48,7 @@ def test_an_answer_of_another_provider_is_read_without_an_error(wire: str) -> No
     assert len(answers) >= 60
     for name, recorded in answers:
         calls = codec(wire).calls(recorded["response"])
-        home = CODEC_OF.get(name.split("/")[0], "")
+        home = CODEC_OF.get(wire_of(name), "")
         if home not in {wire, "openai_compat"} and "plain-prism" not in name:
             assert calls == [], name
 
@@ -64,7 +64,7 @@ def test_a_chat_completion_recorded_from_ollama_is_for_the_chat_codec() -> None:
 
 @pytest.mark.parametrize(("name", "recorded"), RECORDED, ids=[name for name, _ in RECORDED])
 def test_the_chunk_is_the_providers_own_fragment(name: str, recorded: dict[str, Any]) -> None:
-    for call in codec(CODEC_OF[name.split("/")[0]]).calls(recorded["response"]):
+    for call in codec(CODEC_OF[wire_of(name)]).calls(recorded["response"]):
         function = call.chunk.get("function", call.chunk)
         assert function["name"] == call.tool
         assert function.get("arguments", function.get("input")) == call.arguments
@@ -74,7 +74,7 @@ def test_tools_are_spelled_as_the_recorded_requests_spell_them() -> None:
     """What SDKs really sent, read back into a definition and translated again, is the same JSON."""
     spelled: Counter[str] = Counter()
     for name, recorded in RECORDED:
-        wire = name.split("/")[0]
+        wire = wire_of(name)
         for sent in (recorded.get("request") or {}).get("tools", []):
             if sent.get("type", "function") not in {"function", "custom"}:
                 continue  # a tool that the provider runs itself

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from callgate.errors import DefinitionError
 from callgate.runtime.adapters import codec
 from callgate.runtime.wire.codec import WireError
-from callgate.runtime.wire.names import LIMIT, WIRE_NAME, NameMap
-from callgate.runtime.wire.neutral import from_neutral, to_neutral
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.values import digest, thaw
-from tests.adapters.wires import tool
+from tests.adapters.wires import RICH, tool
 
 WIRES = ("openai_chat", "anthropic", "ollama")
-RICH: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "city": {"type": "string", "minLength": 2, "description": "Where"},
-        "days": {"type": "integer", "minimum": 1, "default": 3},
-        "place": {"$ref": "#/$defs/place"},
-        "pick": {"oneOf": [{"type": "string"}, {"type": "integer"}]},
-    },
-    "required": ["city"],
-    "$defs": {"place": {"type": "object", "properties": {"lat": {"type": "number"}}, "required": ["lat"]}},
-}
 
 
 def test_contract_58_and_c3_chat_completions_nests_the_tool_under_function() -> None:
@@ -156,85 +141,6 @@ def test_contract_50_the_record_holds_name_digest_and_schema_of_every_tool(wire:
 def test_contract_c6_the_same_tool_twice_is_refused(wire: str) -> None:
     with pytest.raises(DefinitionError, match="Duplicate tool names: get_weather"):
         codec(wire).translate([tool(), tool()])
-
-
-# ------------------------------------------------------------------------------------------------ the neutral format
-
-
-def test_contract_41_and_c3_the_neutral_format_is_flat() -> None:
-    assert to_neutral(tool(RICH, description="Weather.", strict=True, tags={"t"}, effect="read")) == {
-        "type": "function",
-        "name": "get_weather",
-        "description": "Weather.",
-        "parameters": RICH,
-        "strict": True,
-    }
-    assert set(to_neutral(tool())) == {"type", "name", "parameters"}
-
-
-def test_contract_c4_flat_and_wrapped_definitions_are_read_alike() -> None:
-    flat = to_neutral(tool(RICH, description="Weather.", strict=False))
-    wrapped = {"type": "function", "function": {name: value for name, value in flat.items() if name != "type"}}
-    assert from_neutral(flat) == from_neutral(wrapped) == tool(RICH, description="Weather.", strict=False)
-    assert to_neutral(from_neutral(wrapped)) == flat
-
-
-@pytest.mark.parametrize("wire", ["openai_chat", "ollama"])
-def test_contract_c4_what_a_wrapping_wire_is_sent_reads_back_as_the_definition(wire: str) -> None:
-    definition = tool(RICH, description="Weather.")
-    assert from_neutral(codec(wire).translate([definition]).request["tools"][0]) == definition
-
-
-@pytest.mark.parametrize("wrong", [None, 5, [], "get_weather", {"type": "function", "function": "x"}, {"type": "web"}])
-def test_contract_c4_what_is_neither_is_refused(wrong: Any) -> None:
-    with pytest.raises(DefinitionError):
-        from_neutral(wrong)
-
-
-# ------------------------------------------------------------------------------------------------------------- names
-
-
-def test_contract_c5_legal_names_are_their_own_wire_names() -> None:
-    names = NameMap.of(["get_weather", "a-b", "A" * 64])
-    assert dict(names.wire_names) == {name: name for name in ("get_weather", "a-b", "A" * 64)}
-
-
-FOREIGN = ["fs.read", "fs/read", "fs read", "Sum Two Numbers", "städte", "日本", "x" * 128, "", "a.b" * 40, "\ud800"]
-
-
-def test_contract_c5_foreign_names_become_legal_and_come_back() -> None:
-    names = NameMap.of(FOREIGN)
-    made = [names.wire(name) for name in FOREIGN]
-    assert all(WIRE_NAME.fullmatch(name) for name in made)
-    assert len(set(made)) == len(FOREIGN)
-    assert [names.tool(name) for name in made] == FOREIGN
-
-
-def test_contract_c5_a_foreign_name_does_not_depend_on_its_neighbours_or_their_order() -> None:
-    alone = {name: NameMap.of([name]).wire(name) for name in FOREIGN}
-    assert dict(NameMap.of([*reversed(FOREIGN), "get_weather"]).wire_names) == {**alone, "get_weather": "get_weather"}
-
-
-def test_contract_c5_a_legal_name_made_to_collide_keeps_its_own_and_takes_nobodys() -> None:
-    short = NameMap.of(["fs.read"]).wire("fs.read")
-    longer = NameMap.of(["fs.read", short]).wire("fs.read")
-    names = NameMap.of(["fs.read", short, longer])
-    assert names.tool(short) == short
-    assert names.tool(longer) == longer
-    assert names.tool(names.wire("fs.read")) == "fs.read"
-    assert len(set(names.wire_names.values())) == 3
-
-
-def test_contract_c5_the_longest_hash_still_fits() -> None:
-    taken = ["x" * 65]
-    for _ in range(3):
-        taken.append(NameMap.of(taken).wire("x" * 65))
-    assert len(NameMap.of(taken).wire("x" * 65)) == LIMIT
-
-
-def test_contract_c10a_an_unknown_wire_name_stays_as_it_is() -> None:
-    assert NameMap.of(["known"]).tool("unknown") == "unknown"
-    assert NameMap.of(["known"]).wire("unknown") == "unknown"
 
 
 # ------------------------------------------------------------------------------------------------------------ look-up

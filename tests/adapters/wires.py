@@ -18,6 +18,19 @@ CODEC_OF = {
 }
 
 
+RICH: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "minLength": 2, "description": "Where"},
+        "days": {"type": "integer", "minimum": 1, "default": 3},
+        "place": {"$ref": "#/$defs/place"},
+        "pick": {"oneOf": [{"type": "string"}, {"type": "integer"}]},
+    },
+    "required": ["city"],
+    "$defs": {"place": {"type": "object", "properties": {"lat": {"type": "number"}}, "required": ["lat"]}},
+}
+
+
 def recordings(data: Path = DATA) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every recorded exchange whose answer is one JSON body, of every provider, by name."""
     for path in sorted((data / "recordings").glob("*/*.json")):
@@ -26,9 +39,14 @@ def recordings(data: Path = DATA) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"{path.parent.name}/{path.stem}", recorded
 
 
+def wire_of(name: str) -> str:
+    """The provider that a recording is of."""
+    return name.partition("/")[0]
+
+
 def ours() -> list[tuple[str, dict[str, Any]]]:
     """Those whose wire has a codec."""
-    return [(name, recorded) for name, recorded in recordings() if name.split("/")[0] in CODEC_OF]
+    return [(name, recorded) for name, recorded in recordings() if wire_of(name) in CODEC_OF]
 
 
 def tool(parameters: Any = None, name: str = "get_weather", **fields: Any) -> ToolDefinition:

@@ -122,7 +122,6 @@ def test_get_definition_is_the_way_to_the_definition() -> None:
 def test_definition_and_validator_are_read_only_aliases() -> None:
     """C2."""
     assert read(Weather).definition is read(Weather).get_definition()
-    assert read(Weather).validator is None
     for name in ("definition", "validator"):
         with pytest.raises(AttributeError):
             setattr(Weather, name, None)
@@ -166,6 +165,10 @@ def test_a_validator_is_attached_beside_the_definition() -> None:
     class Checked:
         async def run(self) -> None: ...
 
+    compiled = read(Checked).validator
+    assert compiled.check({"city": "Oslo"}) is not False
+    assert compiled.issues({})
+    assert read(Checked).validator is compiled
     validator = object()
     attach_validator(Checked, validator)
     assert read(Checked).validator is validator
@@ -450,6 +453,8 @@ def test_a_class_without_a_schema_is_refused_unless_it_opts_out() -> None:
         tool(parameters=None)(Bare)
     made = tool(allow_no_schema=True, no_schema_mode="human-approval")(Bare)
     assert not as_tool(made).definition.has_schema
+    assert read(made).validator is None
+    assert read(ToolComponent).validator is None
 
 
 def test_decorating_twice_is_refused() -> None:

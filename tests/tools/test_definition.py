@@ -7,6 +7,7 @@ import json
 import pickle
 from collections.abc import Callable
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -441,3 +442,12 @@ def test_verify_refuses_the_documents_malformed_sample() -> None:
     make().verify()
     make(output_schema={"type": "array"}).verify()
     make(parameters=None, allow_no_schema=True, no_schema_mode="full").verify()
+
+
+def test_real_schemas_are_kept_verbatim(shared_data: Path) -> None:
+    """Contract 11, on the schemas of popular MCP servers."""
+    for line in (shared_data / "mcp_tool_schemas.jsonl").read_text("utf-8").splitlines():
+        schema = json.loads(line)["inputSchema"]
+        definition = make(parameters=schema)
+        assert json.dumps(definition.parameters) == json.dumps(schema)
+        assert ToolDefinition.from_dict(definition.to_dict()).digest == definition.digest

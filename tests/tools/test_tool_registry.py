@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 from collections.abc import Callable
 from typing import Any
@@ -25,8 +26,8 @@ def verified(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Schemas are judged elsewhere: here it is recorded who is asked, and ``bad`` is refused."""
     seen: list[str] = []
 
-    def verify(definition: ToolDefinition) -> None:
-        seen.append(definition.name)
+    def verify(definition: ToolDefinition, *, trusted: bool) -> None:
+        seen.append(definition.name if trusted else f"{definition.name} from outside")
         if definition.name == "bad":
             raise DefinitionError("a bad schema")
 
@@ -116,6 +117,8 @@ def test_validate_tool_gives_the_record(verified: list[str]) -> None:
     """Contract 82."""
     assert validate_tool(greet) is as_tool(greet)
     assert verified == ["greet"]
+    validate_tool(dataclasses.replace(record("foreign"), trusted=False))
+    assert verified == ["greet", "foreign from outside"]
     assert module.validate_tool is validate_tool
 
 

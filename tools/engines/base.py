@@ -181,39 +181,56 @@ def guard_json(value: Any, *, depth: int = 64, nodes: int = 50_000, characters: 
     Raises:
         Rejected: too deep, too large, a number that is not finite or has over 400 digits, or not JSON.
     """
-    level: list[Any] = [value]
+    level: list[Any] = [(value,)]
     count, size = 0, 0
     for _ in range(depth + 1):
-        count += len(level)
         below: list[Any] = []
-        for item in level:
-            size += _own_size(item, below)
-            if size > characters:
-                raise Rejected(f"must not hold more than {characters} characters of text")
-            if count + len(below) > nodes:
+        for container in level:
+            count += len(container)
+            if count > nodes:
                 raise Rejected(f"must not hold more than {nodes} values")
+            if isinstance(container, dict):
+                size += _key_size(container) + _look_into(container.values(), below)
+            else:
+                size += _look_into(container, below)
+        if size > characters:
+            raise Rejected(f"must not hold more than {characters} characters of text")
         if not below:
             return count, size
         level = below
     raise Rejected(f"must not nest deeper than {depth} levels")
 
 
-def _own_size(item: Any, below: list[Any]) -> int:
-    if isinstance(item, str):
-        return len(item)
-    if isinstance(item, dict):
-        below.extend(item.values())
-        if not all(key.__class__ is str for key in item):
-            raise Rejected("must have text as its property names", "json")
-        return sum(map(len, item))
-    if isinstance(item, list | tuple):
-        below.extend(item)
-    elif isinstance(item, float):
+def _look_into(items: Iterable[Any], below: list[Any]) -> int:
+    size = 0
+    for item in items:
+        kind = item.__class__
+        if kind is str:
+            size += len(item)
+        elif kind is int or kind is float:
+            if not -LARGE < item < LARGE:
+                _require_number(item)
+        elif isinstance(item, dict | list | tuple):
+            if item:
+                below.append(item)
+        elif item is not None and kind is not bool:
+            raise Rejected("must be JSON", "json")
+    return size
+
+
+LARGE = 2**53
+
+
+def _require_number(item: float) -> None:
+    if isinstance(item, float):
         if not math.isfinite(item):
             raise Rejected("must hold finite numbers only", "json")
-    elif isinstance(item, int):
-        if item.bit_length() > MAX_INTEGER_BITS:
-            raise Rejected("must not hold integers of over 400 digits")
-    elif item is not None:
-        raise Rejected("must be JSON", "json")
-    return 0
+    elif item.bit_length() > MAX_INTEGER_BITS:
+        raise Rejected("must not hold integers of over 400 digits")
+
+
+def _key_size(container: dict[Any, Any]) -> int:
+    try:
+        return len("".join(container))
+    except TypeError:
+        raise Rejected("must have text as its property names", "json") from None

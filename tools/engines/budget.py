@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from callgate.errors import SchemaRefused
 from callgate.tools.engines.base import Rejected
 from callgate.tools.engines.document import Document
 from callgate.tools.engines.patterns import pattern_weight
 from callgate.tools.engines.raw import SchemaLimits
-from callgate.tools.values import clip, pointer
+from callgate.tools.values import SCALARS, clip, pointer
 
 IN_PLACE_ONE = ("not", "if", "then", "else")
 IN_PLACE_LIST = ("allOf", "anyOf", "oneOf")
@@ -41,6 +41,8 @@ class _Node:
     items: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     weight: int = 0
     key_weight: int = 0
+    by_key: bool = False
+    branches: bool = False
 
     def below(self) -> list[tuple[int, int]]:
         """Subschemas for parts of the value, each with how often the engine may check it."""
@@ -66,10 +68,11 @@ class Budget:
         self.max_expansion = max(expansion)
         self.has_refs = bool(document.targets)
         self.weight = sum(node.weight + node.key_weight for node in self._nodes)
-        self.heavy = "$ref" if self.has_refs and self._multiplies() else "pattern" if self.weight > LONG_PATTERNS else ""
-        schemas = (schema for schema in document.nodes.values() if isinstance(schema, dict))
-        self.branches = any(not schema.keys().isdisjoint({"anyOf", "oneOf"}) for schema in schemas)
-        self._flat: list[_Flat] | None = None
+        self.heavy = (
+            "$ref" if self.has_refs and self._multiplies() else "pattern" if self.weight > LONG_PATTERNS else ""
+        )
+        self.branches = any(node.branches for node in self._nodes)
+        self._flat: _Flat | None = None
 
     def _in_place_order(self) -> list[int]:
         order, back = _postorder([node.in_place for node in self._nodes])
@@ -107,8 +110,10 @@ class Budget:
         """An upper bound on the cost of a value of that size; holds only where there are no references."""
         return nodes * self.max_expansion + (characters * self.weight >> CHARACTERS_PER_CHECK)
 
-    def cost(self, value: Any, limit: int | None = None) -> int:
-        """The checks that *value* can need; *value* must be JSON of limited depth.
+    def cost(self, value: Any, limit: int | None = None) -> tuple[int, int]:
+        """The checks that *value* can need, and those of its most costly part under an ``anyOf`` or ``oneOf``.
+
+        *value* must be JSON of limited depth.
 
         Raises:
             Rejected: more than *limit*, which is the schema's budget by default.
@@ -116,84 +121,112 @@ class Budget:
         if self._flat is None:
             self._flat = self._flatten()
         count = _Count(self._nodes, self._flat, self._limits.budget if limit is None else limit)
-        return count.spent(count.visit(0, value))
+        total = count.visit(0, value)
+        if total > count.limit:
+            raise too_costly()
+        return total, count.branched
 
-    def _flatten(self) -> list[_Flat]:
-        """Per subschema: checks in place, regex weight in place, and what of it descends, each with its count."""
-        flat: list[_Flat] = [(1, 0, ())] * len(self._nodes)
+    def _flatten(self) -> _Flat:
+        size = len(self._nodes)
+        flat = _Flat([1] * size, [0] * size, [False] * size, [()] * size)
         for index in self._order:
             node = self._nodes[index]
-            static, weight = 1, node.weight
+            flat.weights[index], flat.branching[index] = node.weight, node.branches
             counts = {index: 1} if node.below() or node.key_weight else {}
             for child in node.in_place:
-                child_static, child_weight, descending = flat[child]
-                static += node.factor * child_static
-                weight += node.factor * child_weight
-                for other, times in descending:
+                flat.checks[index] += node.factor * flat.checks[child]
+                flat.weights[index] += node.factor * flat.weights[child]
+                flat.branching[index] = flat.branching[index] or flat.branching[child]
+                for other, times in flat.descending[child]:
                     counts[other] = counts.get(other, 0) + node.factor * times
-            flat[index] = (static, weight, tuple(counts.items()))
+            flat.descending[index] = tuple(counts.items())
         return flat
 
 
-_Flat: TypeAlias = tuple[int, int, tuple[tuple[int, int], ...]]
+@dataclass(frozen=True, slots=True)
+class _Flat:
+    """Per subschema, over everything that applies in place: checks, regex weight, branching, and what descends."""
+
+    checks: list[int]
+    weights: list[int]
+    branching: list[bool]
+    descending: list[tuple[tuple[int, int], ...]]
 
 
 class _Count:
-    """One count over one value; each pair of subschema and container is counted once."""
+    """One count over one value; each pair of subschema and container is counted once.
 
-    __slots__ = ("_flat", "_limit", "_memo", "_nodes")
+    ``branched`` is the cost of the most costly part of the value that an ``anyOf`` or ``oneOf`` applies to.
+    """
 
-    def __init__(self, nodes: list[_Node], flat: list[_Flat], limit: int) -> None:
-        self._nodes, self._flat, self._limit = nodes, flat, limit
+    __slots__ = ("_checks", "_flat", "_memo", "_nodes", "_weights", "branched", "limit")
+
+    def __init__(self, nodes: list[_Node], flat: _Flat, limit: int) -> None:
+        self._nodes, self._flat, self.limit = nodes, flat, limit
+        self._checks, self._weights = flat.checks, flat.weights
         self._memo: dict[tuple[int, int], int] = {}
+        self.branched = 0
 
     def visit(self, index: int, value: Any) -> int:
-        static, weight, descending = self._flat[index]
-        if not isinstance(value, dict | list | tuple):
-            if weight and isinstance(value, str):
-                return static + (len(value) * weight >> CHARACTERS_PER_CHECK)
-            return static
+        total = self._checks[index]
+        if not value or value.__class__ in SCALARS:
+            if value.__class__ is str:
+                total += len(value) * self._weights[index] >> CHARACTERS_PER_CHECK
+            return total
         key = (index, id(value))
-        total = self._memo.get(key)
-        if total is None:
-            total = static
-            count: Callable[[_Node, Any], int] = self._object if isinstance(value, dict) else self._array
-            for child, times in descending:
-                total = self.spent(total + times * count(self._nodes[child], value))
-            self._memo[key] = total
+        known = self._memo.get(key)
+        if known is not None:
+            return known
+        count: Callable[[_Node, Any], int] = self._object if isinstance(value, dict) else self._array
+        for child, times in self._flat.descending[index]:
+            total += times * count(self._nodes[child], value)
+            if total > self.limit:
+                raise too_costly()
+        self._memo[key] = total
+        if self._flat.branching[index]:
+            self.branched = max(self.branched, total)
         return total
 
     def _object(self, node: _Node, value: dict[str, Any]) -> int:
-        total = 0
+        total, checks, weights = 0, self._checks, self._weights
         for key, item in value.items():
-            total += len(key) * node.key_weight >> CHARACTERS_PER_CHECK
             child = node.properties.get(key)
-            if child is not None:
-                total += self.visit(child, item)
-            else:
+            if child is None:
                 for other, times in node.others:
                     total += times * self.visit(other, item)
-            for other in node.patterns:
-                total += self.visit(other, item)
-            for other in node.names:
-                total += self.visit(other, key)
-            self.spent(total)
+            elif item.__class__ in SCALARS and not weights[child]:
+                total += checks[child]
+            else:
+                total += self.visit(child, item)
+            if node.by_key:
+                total += self._keyed(node, key, item)
+            if total > self.limit:
+                raise too_costly()
         return total
 
+    def _keyed(self, node: _Node, key: str, item: Any) -> int:
+        total = len(key) * node.key_weight >> CHARACTERS_PER_CHECK
+        total += sum(self.visit(other, item) for other in node.patterns)
+        return total + sum(self.visit(other, key) for other in node.names)
+
     def _array(self, node: _Node, value: list[Any]) -> int:
-        total = 0
+        total, checks, weights = 0, self._checks, self._weights
         for child, item in zip(node.prefix, value, strict=False):
             total += self.visit(child, item)
         for child, times in node.items:
             for item in value:
-                total += times * self.visit(child, item)
-                self.spent(total)
+                if item.__class__ in SCALARS and not weights[child]:
+                    total += times * checks[child]
+                else:
+                    total += times * self.visit(child, item)
+                if total > self.limit:
+                    raise too_costly()
         return total
 
-    def spent(self, total: int) -> int:
-        if total > self._limit:
-            raise Rejected("is too costly to check against the schema; send less")
-        return total
+
+def too_costly() -> Rejected:
+    """What a value over the budget is refused with."""
+    return Rejected("is too costly to check against the schema; send less")
 
 
 def _postorder(edges: list[list[int]]) -> tuple[list[int], int | None]:
@@ -230,7 +263,9 @@ def _nodes(document: Document) -> list[_Node]:
         node.in_place += [index_of[place] for place in _in_place(schema, at) if place in index_of]
         node.factor = UNEVALUATED if not schema.keys().isdisjoint(_UNEVALUATED) else 1
         node.weight = pattern_weight(schema["pattern"]) if "pattern" in schema else 0
+        node.branches = "anyOf" in schema or "oneOf" in schema
         _descend(node, schema, index_of)
+        node.by_key = bool(node.patterns or node.names)
     return nodes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from callgate.errors import SchemaRefused
 from callgate.tools.engines.dialect import (
@@ -60,9 +60,10 @@ def read(schema: Mapping[str, Any], limits: SchemaLimits = AUTHOR_LIMITS) -> Doc
     if dialect is None:
         shown = clip(str(plain["$schema"]), 60)
         raise SchemaRefused("dialect", f"{shown} is not a dialect known here; use 2020-12", "/$schema")
+    identity = digest(plain)
     reader = _Reader(dialect, limits)
     reader.walk(plain)
-    return Document(plain, dialect, digest(plain), reader.nodes, reader.resolve(), tuple(reader.patterns), reader.depth)
+    return Document(plain, dialect, identity, reader.nodes, reader.resolve(), tuple(reader.patterns), reader.depth)
 
 
 def _refuse_bare_properties(schema: dict[str, Any]) -> None:
@@ -150,6 +151,8 @@ class _Reader:
             if hidden:
                 message = f"{self.dialect.name} ignores {hidden[0]} beside $ref; put both into allOf"
                 raise SchemaRefused("ref_siblings", message, f"{at}/{hidden[0]}")
+        if not ref.isascii():
+            schema[key] = quote(ref, safe="#/%~!$&'()*+,;=:@?")  # engines take URI references, not IRIs
         self._refs.append((at, key, ref))
 
     def _pattern(self, pattern: Any, at: str) -> None:

@@ -52,6 +52,8 @@ def _enforced(key: str, item: Any, schema: dict[str, Any], at: str) -> bool:
     if key == "$ref":
         others = schema.keys() - _IGNORED - CONTAINERS - {"$ref"}
         return at != "" and not others and _REF.fullmatch(item) is not None
+    if key == "uniqueItems":
+        return item is False or (item is True and _exact_items(schema.get("items")))
     if key in _CHECKS:
         return _CHECKS[key](item)
     # Reading the document has made sure that these hold subschemas; an array of items is a tuple, left to others.
@@ -72,11 +74,20 @@ def _comparable(item: Any, depth: int = 0) -> bool:
         return False
     if isinstance(item, dict):
         return item.keys().isdisjoint({"$ref", "$id", "id"}) and all(_comparable(x, depth + 1) for x in item.values())
-    return all(_comparable(x, depth + 1) for x in item) if isinstance(item, list) else True
+    if isinstance(item, list):
+        return all(_comparable(x, depth + 1) for x in item)
+    return item.__class__ not in {int, float} or _is_number(item)
 
 
 def _is_number(item: Any) -> bool:
-    return item.__class__ in {int, float}
+    """A number that Python and JSON compare alike: beyond 2**53 the float read from ``1e25`` is not 10**25."""
+    return item.__class__ in {int, float} and -(2**53) <= item <= 2**53
+
+
+def _exact_items(items: Any) -> bool:
+    """Whether items can be told apart without comparing numbers."""
+    types = items.get("type") if isinstance(items, dict) else None
+    return types is not None and {"string", "boolean", "null"}.issuperset([types] if isinstance(types, str) else types)
 
 
 def _is_count(item: Any) -> bool:
@@ -88,7 +99,6 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _is_count),
     "type": _is_type,
     "required": _distinct_text,
-    "uniqueItems": lambda item: item.__class__ is bool,
     "enum": lambda item: isinstance(item, list) and len(item) > 0 and _comparable(item),
     "const": _comparable,
     "pattern": simple_pattern,

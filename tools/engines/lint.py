@@ -20,6 +20,7 @@ _FORMATS6 = _FORMATS4 | {"uri-reference", "uri-template", "json-pointer"}
 _FORMATS7 = _FORMATS6 | {"idn-hostname", "iri", "iri-reference", "relative-json-pointer"}
 _FORMATS2019 = _FORMATS7 | {"duration", "uuid"}
 _FORMATS = {4: _FORMATS4, 6: _FORMATS6, 7: _FORMATS7, 2019: _FORMATS2019, 2020: _FORMATS2019}
+MAX_COMPILED = 500  # every subschema is compiled by itself
 _NEEDS = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
 
 
@@ -79,7 +80,7 @@ def _on_properties(schema: dict[str, Any]) -> Iterator[str]:
 
 def _defaults(document: Document) -> Iterator[str]:
     places = [at for at, node in document.nodes.items() if isinstance(node, dict) and "default" in node]
-    if not places:
+    if not places or len(document.nodes) > MAX_COMPILED:
         return
     try:
         checks = subschema_checks(document)

@@ -23,7 +23,7 @@ def issues_of(errors: Iterable[Any], value: Any, schema: Mapping[str, Any]) -> l
 
 
 def _explain(error: Any, value: Any, schema: Mapping[str, Any], depth: int) -> Iterator[_Ranked]:
-    kind, path = error.kind, list(error.instance_path)
+    kind, (path, at) = error.kind, _resolve(error.instance_path, value)
     name: str = kind.name
     tail = error.schema_path[-1] if error.schema_path else ""
     argument = next(iter(kind.as_dict().values()), None)
@@ -34,13 +34,15 @@ def _explain(error: Any, value: Any, schema: Mapping[str, Any], depth: int) -> I
         for member in (argument or [])[:_MAX_NAMES]:
             yield (_REST if path else _UNKNOWN), unknown(path, str(member), known, name)
     elif name == "type":
-        yield (_REST if len(path) > 1 else _TYPE), wrong_type(path, argument or [], _at(value, path))
+        yield (_REST if len(path) > 1 else _TYPE), wrong_type(path, argument or [], at)
     elif name in {"anyOf", "oneOf"}:
-        yield from _branches(name, path, argument or [], value, schema, depth)
+        yield from _branches(error, argument or [], value, schema, depth)
     elif name == "propertyNames":
         inner = next(_explain(argument, value, schema, depth + 1), None)
         text = describe(path, name, None).expected if inner is None else f"has a property name that {inner[1].expected}"
         yield _REST, Issue(place(path), name, clip(text, 160))
+    elif type(kind).__name__ in {"BacktrackLimitExceeded", "RegexEngineFailure"}:
+        yield _REST, Issue(place(path), name, "cannot be matched against its pattern; send something simpler")
     elif name == "falseSchema":
         yield _REST, describe(path, "false", None)
     else:
@@ -49,35 +51,50 @@ def _explain(error: Any, value: Any, schema: Mapping[str, Any], depth: int) -> I
 
 
 def _branches(
-    name: str, path: list[Any], branches: list[list[Any]], value: Any, schema: Mapping[str, Any], depth: int
+    error: Any, branches: list[list[Any]], value: Any, schema: Mapping[str, Any], depth: int
 ) -> Iterator[_Ranked]:
     """The errors of the branch that came closest: one that fits the value's type, with the fewest errors."""
+    path, at = _resolve(error.instance_path, value)
     if depth >= _MAX_BRANCHES or not branches or not all(branches):
-        yield _REST, describe(path, name, None)
+        yield _REST, describe(path, error.kind.name, None)
         return
-    types = [_own_types(branch, path) for branch in branches]
+    types = [_own_types(branch, error.instance_path) for branch in branches]
     if all(types) and all(len(branch) == 1 for branch in branches):
         union = list(dict.fromkeys(one for listed in types for one in listed))
-        yield (_REST if len(path) > 1 else _TYPE), wrong_type(path, union, _at(value, path))
+        yield (_REST if len(path) > 1 else _TYPE), wrong_type(path, union, at)
         return
     fitting = [branch for branch, listed in zip(branches, types, strict=True) if not listed]
     closest = min(fitting or branches, key=len)
-    for error in closest:
-        yield from _explain(error, value, schema, depth + 1)
+    for inner in closest:
+        yield from _explain(inner, value, schema, depth + 1)
 
 
 def _own_types(branch: list[Any], path: list[Any]) -> list[str]:
     """The types that a branch wanted of the value itself, when that is what it missed."""
     for error in branch:
-        if error.kind.name == "type" and list(error.instance_path) == path:
+        if error.kind.name == "type" and error.instance_path == path:
             return list(error.kind.types)
     return []
 
 
-def _at(value: Any, path: list[Any]) -> Any:
+def _resolve(path: list[Any], value: Any) -> tuple[list[str | int], Any]:
+    """The path with its names as text, and what is there; the library gives properties named "0" and "00" as 0."""
+    resolved: list[str | int] = []
     for part in path:
-        value = value[part]
-    return value
+        name = _name(value, part) if isinstance(value, Mapping) else part
+        resolved.append(name)
+        try:
+            value = value[name]
+        except (LookupError, TypeError):
+            value = None
+    return resolved, value
+
+
+def _name(members: Mapping[str, Any], part: str | int) -> str:
+    exact = str(part)
+    if isinstance(part, str) or exact in members:
+        return exact
+    return next((name for name in members if name.isdecimal() and int(name) == part), exact)
 
 
 def _lookup(schema: Any, path: list[Any]) -> Mapping[str, Any]:

@@ -23,6 +23,7 @@ BACKTRACK_LIMIT = 10_000
 REGEX_SIZE = 262_144
 MAX_EXPLAINED_NODES = 2_000
 MAX_EXPLAINED_COST = 5_000
+MAX_COUNTED_COST = 100_000
 
 
 @cache
@@ -147,23 +148,22 @@ class _Finder:
 
     def find(self, value: Any, limit: int) -> list[Issue]:
         try:
-            if self.guard is not None:
-                self.guard(value)
-            errors = self._errors(value, guard_depth(value))
+            counted = self.guard(value) if self.guard is not None else None
+            errors = self._errors(value, guard_depth(value), counted or self._cost(value))
         except Rejected as rejected:
             return [rejected.issue]
         except ValueError:
             return [Issue("", "json", "must be JSON")]
         return fit(errors, limit)
 
-    def _errors(self, value: Any, nodes: int) -> list[Issue]:
-        schema = self.document.schema
-        if nodes <= MAX_EXPLAINED_NODES and self._cheap(value):
+    def _errors(self, value: Any, nodes: int, counted: tuple[int, int]) -> list[Issue]:
+        schema, (cost, branched) = self.document.schema, counted
+        if nodes <= MAX_EXPLAINED_NODES and cost <= MAX_EXPLAINED_COST:
             return issues_of(self.native.iter_errors(value), value, schema)
         if self.native.is_valid(value):
             return []
         found = basic_issues(schema, value)
-        if found or (self.guard is not None and self.budget.branches):
+        if found or branched > MAX_EXPLAINED_COST:
             return found or [NO_MATCH]
         try:
             self.native.validate(value)
@@ -171,8 +171,9 @@ class _Finder:
             return issues_of([error], value, schema)
         return []
 
-    def _cheap(self, value: Any) -> bool:
+    def _cost(self, value: Any) -> tuple[int, int]:
+        """What checking costs, and what the dearest anyOf costs, whose error would hold those of all its branches."""
         try:
-            return self.budget.cost(value, MAX_EXPLAINED_COST) <= MAX_EXPLAINED_COST
+            return self.budget.cost(value, MAX_COUNTED_COST)
         except Rejected:
-            return False
+            return MAX_COUNTED_COST, MAX_COUNTED_COST if self.budget.branches else 0

@@ -1,0 +1,106 @@
+"""What grows: a call among 100,000 tools, registering one more tool, the making of a plan."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterable
+from itertools import cycle
+from statistics import median
+from time import thread_time_ns
+from typing import Any
+
+from callgate import Gate, ToolDefinition, ToolRecord, as_tool
+from callgate.tools.validation import compile_schema
+
+from benchmarks.floors import ARGS_JSON, IN_SCHEMA, floor2s
+from benchmarks.timing import Call, Effort, interleave, quiet_heap
+from benchmarks.twelve import USER, make_tool, twelve
+
+FEW = 10
+SAMPLE = 200
+
+
+def twins(record: ToolRecord, n: int) -> list[ToolRecord]:
+    """The same tool under *n* names; the schema, checked once, is shared."""
+    made = []
+    for i in range(n):
+        definition = object.__new__(ToolDefinition)
+        vars(definition).update(vars(record.definition), name=f"add_{i}")
+        made.append(dataclasses.replace(record, definition=definition))
+    return made
+
+
+def fill(gate: Gate, records: list[ToolRecord]) -> float:
+    """Register tools; how much dearer one is after 2,000 others.
+
+    While that grows with the number of tools, only the first go in by the front door: all would take minutes.
+    """
+    first, last = _register(gate, records[:SAMPLE]), 0.0
+    _register(gate, records[SAMPLE : 10 * SAMPLE])
+    last = _register(gate, records[10 * SAMPLE : 11 * SAMPLE])
+    rest = records[11 * SAMPLE :]
+    if last < 3 * first:
+        _register(gate, rest)
+    else:
+        gate.registry._records.update({record.id: record for record in rest})
+    return last / first
+
+
+def _register(gate: Gate, records: Iterable[ToolRecord]) -> float:
+    began = thread_time_ns()
+    for record in records:
+        gate.registry.add_inline(record)
+    return thread_time_ns() - began
+
+
+def rotation(gate: Gate, n: int) -> Call:
+    """Calls of ten tools in turn, spread over *n*."""
+    invoke = gate.invoke
+    names = cycle([f"add_{i * n // FEW}" for i in range(FEW)])
+    return lambda: invoke(next(names), ARGS_JSON, user=USER)
+
+
+async def call_among_many(effort: Effort) -> dict[str, float]:
+    record = as_tool(make_tool())
+    few, many = Gate(lazy=True), Gate(lazy=True)
+    _register(few, twins(record, FEW))
+    growth = fill(many, twins(record, effort.tools))
+    async with few, many:
+        cases = {"few": rotation(few, FEW), "many": rotation(many, effort.tools)}
+        for call in cases.values():
+            for _ in range(FEW):
+                await call()  # compiles the plans
+        found = await interleave(cases, {"floor2s": floor2s()}, effort)
+    return {
+        "tools": effort.tools,
+        "tools_1e5_x_10": median(
+            a / b for a, b in zip(found["many"].ratios["floor2s"], found["few"].ratios["floor2s"], strict=True)
+        ),
+        "registration_growth": growth,
+    }
+
+
+def milliseconds(make: Callable[[], Any], n: int) -> float:
+    """CPU milliseconds, on a quiet machine: the 10th percentile."""
+    taken = []
+    for _ in range(n):
+        began = thread_time_ns()
+        make()
+        taken.append((thread_time_ns() - began) / 1e6)
+    return sorted(taken)[n // 10]
+
+
+def plan_build(effort: Effort) -> dict[str, float]:
+    """A plan with twelve hooks; what the validator's part of it takes, though compiled before, is taken off."""
+    record = as_tool(make_tool(output=False))
+    gate = Gate([record], twelve()[0])
+    schema = copy.deepcopy(IN_SCHEMA)
+    with quiet_heap():
+        whole = milliseconds(lambda: gate._compile(record), effort.builds)
+        validator = milliseconds(lambda: compile_schema(schema), effort.builds)
+    return {"plan_build_ms": whole - validator, "plan_build_with_known_validator_ms": whole}
+
+
+async def measure(effort: Effort) -> dict[str, float]:
+    return plan_build(effort) | await call_among_many(effort)

@@ -1,0 +1,164 @@
+"""What models answered, in three providers' own JSON: made by hand, good and bad calls mixed, as they come in practice.
+
+Nothing here says how a call ends. That is up to the gate.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from callgate import User
+
+ANN = User("ann", "acme", roles={"clerk"})
+MAX = User("max", "acme", roles={"clerk", "manager"})
+GUS = User("gus", "globex", roles={"clerk"})
+EVE = User("eve", "acme")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer of a model that works for somebody."""
+
+    wire: str
+    user: User
+    response: dict[str, Any]
+
+
+def openai_chat(user: User, *calls: tuple[str, str, Any], finish_reason: str = "tool_calls") -> Answer:
+    """An answer of Chat Completions: arguments are a text that the model wrote, JSON if all went well."""
+    written = [
+        {"id": f"call_{key}", "type": "function", "function": {"name": name, "arguments": _text(arguments)}}
+        for key, name, arguments in calls
+    ]
+    message = {"role": "assistant", "content": None, "refusal": None, "tool_calls": written}
+    return Answer(
+        "openai_chat",
+        user,
+        {
+            "id": f"chatcmpl-{calls[0][0]}",
+            "object": "chat.completion",
+            "created": 1_773_130_000,
+            "model": "gpt-5-mini",
+            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}],
+            "usage": {"prompt_tokens": 612, "completion_tokens": 48, "total_tokens": 660},
+        },
+    )
+
+
+def anthropic(user: User, say: str, *calls: tuple[str, str, Any]) -> Answer:
+    """An answer of the Messages API: text first, then blocks whose input is an object."""
+    blocks: list[dict[str, Any]] = [{"type": "text", "text": say}]
+    blocks += [
+        {"type": "tool_use", "id": f"toolu_{key}", "name": name, "input": arguments} for key, name, arguments in calls
+    ]
+    return Answer(
+        "anthropic",
+        user,
+        {
+            "id": f"msg_{calls[0][0]}",
+            "type": "message",
+            "role": "assistant",
+            "model": "claude-sonnet-5",
+            "content": blocks,
+            "stop_reason": "tool_use",
+            "stop_sequence": None,
+            "usage": {"input_tokens": 871, "output_tokens": 96},
+        },
+    )
+
+
+def ollama(user: User, *calls: tuple[str, str, Any]) -> Answer:
+    """An answer of Ollama's own API: objects; older servers give a call no id (an empty key here)."""
+    written = [
+        {**({"id": f"ollama_{key}"} if key else {}), "function": {"name": name, "arguments": arguments}}
+        for key, name, arguments in calls
+    ]
+    return Answer(
+        "ollama",
+        user,
+        {
+            "model": "qwen3:8b",
+            "created_at": "2026-03-10T08:06:40.218Z",
+            "message": {"role": "assistant", "content": "", "tool_calls": written},
+            "done": True,
+            "done_reason": "stop",
+            "eval_count": 57,
+        },
+    )
+
+
+def _text(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else json.dumps(arguments)
+
+
+RESERVATION = {"order_id": "A-1001", "sku": "lamp", "quantity": 2, "until": "2026-03-20T18:00:00+01:00"}
+PARCEL = {"weight_kg": 2.5, "country": "DE"}
+
+REFUNDS = anthropic(
+    MAX,
+    "Refunding the three orders now.",
+    ("too_much", "refund", {"order_id": "A-1003", "cents": 250_000, "reason": "returned"}),
+    ("refund", "refund", {"order_id": "A-1001", "cents": 2_900, "reason": "late"}),
+    ("twice", "refund", {"order_id": "A-1001", "cents": 2_900, "reason": "late"}),
+)
+
+ANSWERS = [
+    openai_chat(
+        ANN,
+        ("look", "get_order", {"order_id": "A-1001"}),
+        ("comma", "get_order", '{"order_id": "A-1002",}'),  # not JSON, but there is one thing it can mean
+    ),
+    ollama(ANN, ("again", "get_order", {"order_id": "A-1001"})),
+    anthropic(GUS, "Let me find that order.", ("other_tenant", "get_order", {"order_id": "A-1001"})),
+    anthropic(
+        ANN,
+        "I will update both addresses.",
+        (
+            "move",
+            "set_address",
+            {"order_id": "A-1001", "address": {"street": "Am Wall 77", "postcode": "28203", "country": "DE"}},
+        ),
+        (
+            "types",
+            "set_address",
+            {"order_id": "A-1002", "address": {"street": "Rue du Bac 14", "postcode": 75007, "country": "France"}},
+        ),
+    ),
+    openai_chat(
+        ANN,
+        ("fresh", "get_order", {"order_id": "A-1001"}),
+        ("broken", "get_order", '{"order_id": "A-1001", "fields": ["total"'),
+        ("unknown", "cancel_order", {"order_id": "A-1001"}),
+        ("inject", "get_order", {"order_id": "A-1001", "db": "sqlite:///other.db"}),
+    ),
+    openai_chat(
+        ANN,
+        ("cut", "quote_shipping", '{"weight_kg": 1, "country": "DE"}'),  # looks whole; the provider says it is not
+        finish_reason="length",
+    ),
+    anthropic(
+        ANN,
+        "I am sorry for the trouble. I will refund you right away.",
+        ("forbidden", "refund", {"order_id": "A-1001", "cents": 12_900, "reason": "late"}),
+    ),
+    openai_chat(
+        MAX,
+        ("reserve", "reserve_stock", RESERVATION),
+        ("slow", "reserve_stock", {**RESERVATION, "warehouse": "north"}),
+        ("scarce", "reserve_stock", {**RESERVATION, "sku": "desk", "quantity": 3}),
+    ),
+    REFUNDS,
+    openai_chat(
+        MAX,
+        ("strict", "refund", '{"order_id": "A-1002", "cents": 500, "reason": "damaged",}'),  # the comma, and money
+        ("when", "reserve_stock", {**RESERVATION, "until": "end of next week"}),
+        ("damaged", "get_order", {"order_id": "A-1004"}),
+    ),
+    ollama(ANN, *(("", "quote_shipping", {**PARCEL, "weight_kg": weight}) for weight in (1, 2.5, 5, 10))),
+    ollama(MAX, ("tortoise", "quote_shipping", {**PARCEL, "carrier": "tortoise"})),
+    openai_chat(EVE, ("role", "get_order", {"order_id": "A-1002"})),
+]
+TRACED = REFUNDS
+"""The answer that is looked at closely: the stages of its call, and what goes back to the model."""

@@ -1,0 +1,92 @@
+"""What the order desk has: a database, and carriers to ask for a price. Nothing here knows of tool calls."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dependency_injector import containers, providers
+
+SCHEMA = """
+create table if not exists orders (
+    id text primary key, tenant text not null, placed_at text not null, total_cents integer not null,
+    street text not null, postcode text not null, country text not null
+);
+create table if not exists stock (sku text primary key, free integer not null check (free >= 0));
+create table if not exists reservations (
+    order_id text not null, sku text not null, quantity integer not null, until text not null,
+    primary key (order_id, sku)
+);
+create table if not exists refunds (
+    order_id text primary key, cents integer not null, reason text not null, by_user text not null
+);
+create table if not exists audit (
+    at text not null, request_id text not null, call_id text not null, tool text not null, user text not null,
+    tenant text, outcome text not null, code text, detail text, attempts integer not null, cached integer not null,
+    arguments_sha256 text
+);
+"""
+ORDERS = [
+    ("A-1001", "acme", "2026-03-02T09:15:00+00:00", 12_900, "Am Markt 4", "28195", "DE"),
+    ("A-1002", "acme", "2026-03-04T17:40:00+00:00", 4_250, "Rue du Bac 12", "75007", "FR"),
+    ("A-1003", "acme", "2026-03-09T11:05:00+00:00", 250_000, "Via Roma 8", "10121", "IT"),
+    ("A-1004", "acme", "31.02.2026", 8_000, "Kaiserstraße 1", "60311", "DE"),  # came in damaged from the old system
+    ("G-2001", "globex", "2026-03-05T08:00:00+00:00", 9_900, "Calle Mayor 3", "28013", "ES"),
+]
+STOCK = [("lamp", 40), ("desk", 2)]
+
+
+def open_db(path: str) -> Iterator[sqlite3.Connection]:
+    """The database, made and filled where it is new; closed when the container shuts its resources down."""
+    db = sqlite3.connect(path)
+    try:
+        with db:
+            db.executescript(SCHEMA)
+            db.executemany("insert or ignore into orders values (?, ?, ?, ?, ?, ?, ?)", ORDERS)
+            db.executemany("insert or ignore into stock values (?, ?)", STOCK)
+        yield db
+    finally:
+        db.close()
+
+
+class AppContainer(containers.DeclarativeContainer):
+    """What is shared by the whole application."""
+
+    config = providers.Configuration()
+    db = providers.Resource(open_db, path=config.db)
+
+
+class Carrier(StrEnum):
+    """Who brings the parcel."""
+
+    SWIFT = "swift"
+    TORTOISE = "tortoise"
+
+
+@dataclass(frozen=True)
+class Tariff:
+    """What a carrier asks for, and how long its service takes to say so."""
+
+    base_cents: int
+    cents_per_kg: int
+    days: int
+    answers_in: float
+
+
+class Carriers:
+    """The carriers' price services. Blocking, as such clients are; ``tortoise`` is slow today."""
+
+    def __init__(self) -> None:
+        self._tariffs = {
+            Carrier.SWIFT: Tariff(590, 120, days=2, answers_in=0.03),
+            Carrier.TORTOISE: Tariff(290, 80, days=9, answers_in=0.6),
+        }
+
+    def ask(self, carrier: Carrier, weight_kg: float) -> tuple[int, int]:
+        """The price in cents and the days it takes."""
+        tariff = self._tariffs[carrier]
+        time.sleep(tariff.answers_in)
+        return round(tariff.base_cents + tariff.cents_per_kg * weight_kg), tariff.days

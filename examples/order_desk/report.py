@@ -1,0 +1,152 @@
+"""What is printed. Everything comes from results, traces, plans and the database; nothing is told in advance."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from callgate import Gate, Outcome, ToolResult
+from callgate.hooks.stages import STAGES
+from callgate.runtime.explain import Explanation
+from examples.order_desk.exchange import Passed
+from examples.order_desk.trouble import shown
+
+WIDTH = 100
+BOOKS = ("orders", "reservations", "refunds", "audit")
+COLOURS = {
+    Outcome.SUCCESS: "green",
+    Outcome.INVALID: "yellow",
+    Outcome.DENIED: "magenta",
+    Outcome.RETRY_LATER: "cyan",
+    Outcome.ERROR: "red",
+    Outcome.UNKNOWN: "bold red",
+}
+
+
+class Report:
+    """Prints to standard output; without colour, and 100 columns wide, where that is no terminal."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(markup=False, highlight=False, emoji=False)
+        if console is None and not self.console.is_terminal and not os.environ.get("COLUMNS"):
+            self.console.width = WIDTH
+
+    def recording(self, name: str, wire: str, status: Any, stand_in: str) -> None:
+        """Which recording it is."""
+        self._title(f"Recorded exchange {name}", f"wire {wire}, HTTP status {shown(status)}; {stand_in}")
+
+    def tools(self, gate: Gate) -> None:
+        """The tools and their effects."""
+        definitions = [record.definition for record in gate.registry.list()]
+        told = [f"{tool.name} ({tool.effect or 'no effect declared'})" for tool in definitions]
+        self._title(f"{len(told)} tools", ", ".join(told))
+
+    def notes(self, notes: Sequence[str]) -> None:
+        """What the reader should know before the calls."""
+        for note in notes:
+            self.console.print(Text(f"note: {note}", "yellow"))
+
+    def calls(self, passed: Sequence[Passed], cached: Collection[str] = ()) -> None:
+        """One line a call. *cached* are the ids of calls that a cache answered."""
+        if not passed:
+            return
+        table = _table("wire", "user", "tool", "outcome", "code or note", "ms", "what the model is told")
+        for one in passed:
+            result = one.result
+            cells = [
+                one.wire,
+                one.user.id,
+                shown(result.tool),
+                result.outcome,
+                _note(one, cached),
+                _milliseconds(result),
+            ]
+            for column, cell in zip(table.columns, cells, strict=False):
+                column.width = max(column.width or len(str(column.header)), min(len(cell), 22))
+            cells.append(shown(_told(result)))
+            colour = COLOURS.get(result.outcome, "white")
+            table.add_row(*(Text(cell, colour if cell is result.outcome else "") for cell in cells))
+        table.columns[-1].ratio, table.expand = 1, True  # the last column takes what is left
+        self.console.print(table)
+
+    def trace(self, passed: Passed) -> None:
+        """The stages of one call, in the order in which they ran."""
+        result = passed.result
+        self._title(
+            f"Stages of {shown(result.call_id)}", f"{shown(result.tool)} for {passed.user.id}: {result.outcome}"
+        )
+        if not result.trace:
+            self.console.print("No stage ran: there is no such tool, hence no plan.")
+            return
+        table = _table("phase", "stage", "step", "verdict", "µs")
+        for stage, step, verdict, seconds in result.trace:
+            colour = "green" if verdict == "ok" else "yellow"
+            table.add_row(STAGES[stage].phase, stage, step, Text(verdict, colour), f"{seconds * 1e6:.0f}")
+        self.console.print(table)
+
+    def plan(self, explanation: Explanation) -> None:
+        """What would run for one tool, and why each hook is in or out."""
+        self._title("gate.explain()")
+        self._indented(str(explanation))
+
+    def messages(self, wire: str, messages: Sequence[Any]) -> None:
+        """What goes back to the model."""
+        self._title(f"Back to the model, as {wire} spells it")
+        self._indented(json.dumps(messages, indent=1))
+
+    def books(self, db: sqlite3.Connection, *, places_held: int) -> None:
+        """What is in the database afterwards, and what is still held."""
+        count = {table: db.execute(f"select count(*) from {table}").fetchone()[0] for table in BOOKS}  # noqa: S608
+        rows = ", ".join(f"{number} in {table}" for table, number in count.items())
+        started = db.execute("select count(*) from audit where attempts > 0").fetchone()[0]
+        self._title("The books", f"rows: {rows}; {started} of the audited calls got as far as their tool")
+        self.console.print(f"quota still held: {places_held}")
+
+    def summary(self, passed: Sequence[Passed]) -> None:
+        """The last line."""
+        counts = Counter(one.result.outcome for one in passed)
+        told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
+        calls = "1 call" if len(passed) == 1 else f"{len(passed)} calls"
+        self.console.print(f"\n{calls}: {told or 'the model asked for no tool'}")
+
+    def _title(self, title: str, rest: str = "") -> None:
+        self.console.print(Text.assemble("\n", (title, "bold"), f": {rest}" if rest else ""))
+
+    def _indented(self, text: str) -> None:
+        for line in text.splitlines():
+            self.console.print(Text(f"  {shown(line)}"))
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for column in columns:
+        right = column in {"ms", "µs"}
+        table.add_column(column, no_wrap=True, justify="right" if right else "left", overflow="ellipsis")
+    return table
+
+
+def _note(one: Passed, cached: Collection[str]) -> str:
+    """The error's code; of a success, what was unusual about it."""
+    if one.result.error is not None:
+        return one.result.error.code
+    notes = ["from cache"] if one.result.call_id in cached else []
+    return ", ".join(notes + [rule.replace("_", " ") for rule in one.hydrated.provenance.rules])
+
+
+def _milliseconds(result: ToolResult) -> str:
+    return "" if result.duration is None else f"{result.duration * 1000:.0f}"
+
+
+def _told(result: ToolResult) -> str:
+    if not result.ok:
+        return result.error.public if result.error else result.outcome
+    return result.output if isinstance(result.output, str) else json.dumps(result.output, separators=(",", ":"))

@@ -1,0 +1,124 @@
+"""fastjsonschema and jsonschema-rs give the same verdict on every schema that the gate admits (design 6, I2)."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from callgate.tools.engines import gate
+from callgate.tools.engines.base import MAX_TEXT
+from callgate.tools.engines.document import read
+from callgate.tools.validation import Validator, compile_schema, explain, lint_schema, verify_schema
+from tests.tools.test_engines_samples import DRAFT7, DRAFT2020, broken, mcp_schemas, random_schema, value_for
+
+Disagreement = tuple[str, dict[str, Any], Any]
+
+
+class Referee:
+    """Checks values with what was compiled and with a plain jsonschema-rs, and counts."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.opened: list[Disagreement] = []
+        self.closed: list[Disagreement] = []
+
+    def examine(self, name: str, schema: dict[str, Any], rng: Random, values: int, variants: int) -> None:
+        compiled = [compile_schema(schema), compile_schema(schema, trusted=False)]
+        plain = jsonschema_rs.validator_for(schema, offline=True, validate_formats=True)
+        self.counts[compiled[0].engine] += 1
+        for _ in range(values):
+            value = value_for(schema, schema, rng)
+            for candidate in [value, *broken(value, schema, rng, variants)]:
+                wanted = plain.is_valid(candidate)
+                self.counts["values"] += 1
+                self.counts["valid"] += wanted
+                for validator in compiled:
+                    self._compare(name, schema, candidate, validator, wanted)
+
+    def _compare(self, name: str, schema: dict[str, Any], value: Any, validator: Validator, wanted: bool) -> None:
+        got = accepts(validator, value)
+        if got and not wanted:
+            self.opened.append((f"{name} ({validator.engine})", schema, value))
+        elif wanted and not got:
+            self.closed.append((f"{name} ({validator.engine})", schema, value))
+        issues = validator.issues(value)
+        assert bool(issues) != wanted, f"{name}: verdict {wanted}, issues {issues} for {value!r}"
+        if issues:
+            assert explain(validator, value) == tuple(issues)
+            assert sum(len(issue.pointer + issue.keyword + issue.expected) for issue in issues[:-1]) <= MAX_TEXT
+
+    def report(self, title: str) -> None:
+        print(f"\n{title}: {dict(self.counts)}, fail-open {len(self.opened)}, fail-closed {len(self.closed)}")
+        assert self.opened == []
+        assert self.closed == []
+
+
+def accepts(validator: Validator, value: Any) -> bool:
+    try:
+        validator.check(value)
+    except Exception:
+        return False
+    return True
+
+
+def test_real_mcp_schemas_are_all_accepted_and_nine_in_ten_pass_the_gate(shared_data: Path) -> None:
+    schemas = mcp_schemas(shared_data)
+    admitted = 0
+    for _name, role, schema in schemas:
+        for trusted in (True, False):
+            verify_schema(schema, "output" if role == "output" else "parameters", trusted=trusted)
+        admitted += gate.refusal(read(schema)) is None
+    print(f"\nthe gate admits {admitted} of {len(schemas)} real schemas: {admitted / len(schemas):.1%}")
+    assert len(schemas) > 700
+    assert admitted / len(schemas) >= 0.9
+
+
+def agree_on_mcp(data: Path, every: int, values: int, variants: int) -> None:
+    referee = Referee()
+    for name, _role, schema in mcp_schemas(data)[::every]:
+        referee.examine(name, schema, Random(zlib.crc32(name.encode())), values, variants)
+    referee.report("real schemas")
+
+
+def agree_on_random(seed: int, schemas: int) -> None:
+    rng, referee = Random(seed), Referee()
+    for number in range(schemas):
+        schema = random_schema(rng, rng.choice([None, DRAFT7, DRAFT2020]))
+        referee.examine(f"seed {seed}, schema {number}", schema, rng, values=4, variants=4)
+    assert referee.counts["fastjsonschema"] > schemas / 4
+    assert referee.counts["jsonschema-rs"] > schemas / 4
+    referee.report("random schemas")
+
+
+def test_both_engines_agree_on_real_schemas(shared_data: Path) -> None:
+    agree_on_mcp(shared_data, every=4, values=3, variants=4)
+
+
+def test_both_engines_agree_on_random_schemas() -> None:
+    agree_on_random(seed=11, schemas=300)
+
+
+@pytest.mark.soak
+def test_both_engines_agree_on_all_real_schemas_and_many_values(shared_data: Path) -> None:
+    agree_on_mcp(shared_data, every=1, values=20, variants=10)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(10))
+def test_both_engines_agree_on_many_random_schemas(seed: int) -> None:
+    agree_on_random(1000 + seed, 2500)
+
+
+def test_linting_real_schemas_never_fails_and_never_repeats_an_argument(shared_data: Path) -> None:
+    lines = Counter(
+        line.split(": ", 1)[1].split(" ")[0]
+        for _, _, schema in mcp_schemas(shared_data)[::6]
+        for line in lint_schema(schema)
+    )
+    assert lines
