@@ -12,12 +12,11 @@ from types import FrameType, FunctionType
 from typing import Any
 
 import callgate
-from callgate import Gate, Hook
-
 from benchmarks.floors import floor2s
 from benchmarks.overhead import idle_gate
 from benchmarks.timing import EXPECTED, Call, Effort
-from benchmarks.twelve import USER, call_of, make_tool, twelve, twelve_gate
+from benchmarks.twelve import call_of, make_tool, twelve
+from callgate import Gate, Hook
 
 _FACE = Path(callgate.__file__).parent
 LIBRARY = (str(_FACE), *(str(_FACE.parents[1] / name) for name in ("runtime", "hooks", "providers", "tools")))

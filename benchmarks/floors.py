@@ -46,7 +46,7 @@ class Sum(TypedDict):
 
 
 Body = Callable[..., Awaitable[Sum]]
-Invoke = Callable[[str, str, Any], Awaitable[Sum]]
+Invoke = Callable[[str, str, Any], Awaitable[Any]]
 
 
 async def add(a: int, b: int, note: str | None = None) -> Sum:
@@ -99,7 +99,7 @@ def floor2(fn: Body = add) -> Call:
     tools, quota, cache, audit, clock, ids = _state(fn)
     loads = orjson.loads
 
-    async def invoke(name: str, raw: str, who: Principal) -> Sum:
+    async def invoke(name: str, raw: str, who: Principal) -> Any:
         start = clock()
         call_id = next(ids)
         outcome = "ok"
@@ -145,7 +145,7 @@ def floor2s_invoke(fn: Body = add) -> Invoke:
     """
     tools, quota, cache, audit, clock, ids = _state(fn)
 
-    async def invoke(name: str, raw: str, who: Principal) -> Sum:
+    async def invoke(name: str, raw: str, who: Principal) -> Any:
         start = clock()
         call_id = next(ids)
         outcome = "ok"

@@ -11,11 +11,10 @@ from statistics import median
 from time import thread_time_ns
 from typing import Any
 
-from callgate import Gate
-
 from benchmarks.floors import Body, Sum, add_slowly, floor2s
 from benchmarks.timing import EXPECTED, Call, Effort, quiet_heap
 from benchmarks.twelve import call_of, make_tool, twelve_gate
+from callgate import Gate
 
 Make = Callable[[Body, AsyncExitStack], Any]
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
-from callgate import Gate, Hook
-
 from benchmarks.floors import floor2s
 from benchmarks.timing import Effort, interleave
 from benchmarks.twelve import call_of, make_tool
+from callgate import Gate, Hook
 
 
 class Lease(Hook):
@@ -42,8 +41,8 @@ class StepsAtTool(Hook):
 async def measure(effort: Effort) -> dict[str, float]:
     async with AsyncExitStack() as stack:
         cases = {}
-        for name, hooks in {"none": [], "lease": [Lease()], "steps": [Steps()], "at tool": [StepsAtTool()]}.items():
-            cases[name] = call_of(await stack.enter_async_context(Gate([make_tool()], hooks)))
+        for name, kinds in {"none": [], "lease": [Lease], "steps": [Steps], "at tool": [StepsAtTool]}.items():
+            cases[name] = call_of(await stack.enter_async_context(Gate([make_tool()], [kind() for kind in kinds])))
         found = await interleave(cases, {"floor2s": floor2s()}, effort)
     floor, lease = found["floor2s"].us, found["lease"]
     over_steps, over_at_tool, over_none = (

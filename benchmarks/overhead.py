@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
-from callgate import Gate, Hook
-
 from benchmarks.floors import floor1, floor2, floor2s
 from benchmarks.timing import Call, Effort, interleave
 from benchmarks.twelve import call_of, make_tool, twelve, twelve_gate
+from callgate import Gate, Hook
 
 FEW, MANY = 4, 16
 

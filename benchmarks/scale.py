@@ -10,12 +10,11 @@ from statistics import median
 from time import thread_time_ns
 from typing import Any
 
-from callgate import Gate, ToolDefinition, ToolRecord, as_tool
-from callgate.tools.validation import compile_schema
-
 from benchmarks.floors import ARGS_JSON, IN_SCHEMA, floor2s
 from benchmarks.timing import Call, Effort, interleave, quiet_heap
 from benchmarks.twelve import USER, make_tool, twelve
+from callgate import Gate, ToolDefinition, ToolRecord, as_tool
+from callgate.tools.validation import compile_schema
 
 FEW = 10
 SAMPLE = 200
@@ -36,7 +35,7 @@ def fill(gate: Gate, records: list[ToolRecord]) -> float:
 
     While that grows with the number of tools, only the first go in by the front door: all would take minutes.
     """
-    first, last = _register(gate, records[:SAMPLE]), 0.0
+    first = _register(gate, records[:SAMPLE])
     _register(gate, records[SAMPLE : 10 * SAMPLE])
     last = _register(gate, records[10 * SAMPLE : 11 * SAMPLE])
     rest = records[11 * SAMPLE :]

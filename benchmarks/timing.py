@@ -24,16 +24,16 @@ EXPECTED = {"sum": 3}
 class Effort:
     """How long to measure."""
 
-    rounds: int = 200
+    rounds: int = 150
     batch_us: float = 2_000.0
     in_flight: int = 10_000
-    pairs: int = 6
+    pairs: int = 4
     tools: int = 100_000
     builds: int = 60
 
 
 FULL = Effort()
-QUICK = Effort(rounds=30, batch_us=1_500.0, in_flight=2_000, pairs=3, tools=10_000, builds=15)
+QUICK = Effort(rounds=30, batch_us=1_500.0, in_flight=2_000, pairs=3, builds=15)
 
 
 @dataclass

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import fastjsonschema
-from callgate import Gate, Hook, User, tool
 
 from benchmarks.floors import ARGS_JSON, IN_SCHEMA, OUT_SCHEMA, Body, add
 from benchmarks.timing import Call
+from callgate import Gate, Hook, User, tool
 
 USER = User("u1", scopes={"math", "read"})
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Awaitable, Callable, Collection
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
@@ -27,7 +29,7 @@ class Hook:
     * ``tools``, ``tags``, ``tenants``: names that the hook is limited to; None means all.
     * ``on_failure``: ``"deny"`` lets a hook that raises fail the invocation; ``"ignore"`` records it and goes on.
       ``on_error="ignore"`` means the same, on a hook that does not use the stage of that name.
-    * ``timeout``: seconds that one method may take, or None.
+    * ``timeout``: seconds that one ``async def`` method may take, or None.
     * ``mode``: ``"shadow"`` runs the hook but only records what it would have done.
     * ``repeats``: its ``around_execute`` may call ``next`` more than once (a retry).
     * ``binds``: tokens that its ``will_bind_providers`` provides, so that the start-up check knows them.
@@ -153,6 +155,9 @@ class Hook:
 
 
 _STAGE_NAMES = frozenset(stage.value for stage in Stage)
+_KNOWN = frozenset(dir(Hook))
+_PREFIXES = ("will_", "did_", "around_", "on_")
+_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class FunctionHook(Hook):
@@ -207,13 +212,14 @@ def as_stage(name: Stage | str) -> Stage:
 @lru_cache(maxsize=4096)
 def _class_stages(cls: type) -> tuple[Stage, ...]:
     for name in dir(cls):
-        if (
-            name.startswith(("will_", "did_", "around_", "on_"))
-            and name not in _STAGE_NAMES
-            and callable(getattr(cls, name))
-        ):
-            raise HookError(f"{cls.__qualname__}.{name} is not a stage{did_you_mean(name, _STAGE_NAMES)}; rename it")
+        meant = _CAPITAL.sub("_", name).lower()  # willAuthorize, as the documents spell it
+        if name not in _KNOWN and _resembles_a_stage(meant) and callable(getattr(cls, name)):
+            raise HookError(f"{cls.__qualname__}.{name} is not a stage{did_you_mean(meant, _STAGE_NAMES)}; rename it")
     return tuple(stage for stage in Stage if _implements(cls, stage))
+
+
+def _resembles_a_stage(name: str) -> bool:
+    return name.startswith(_PREFIXES) or bool(get_close_matches(name, _STAGE_NAMES, 1, cutoff=0.93))
 
 
 def _implements(cls: type, stage: Stage) -> bool:
@@ -229,7 +235,8 @@ def stages_of(hook: Any) -> tuple[Stage, ...]:
     """
     if isinstance(hook, FunctionHook):
         return (hook.stage,)
-    return _class_stages(hook if inspect.isclass(hook) else type(hook))
+    cls: Any = hook if inspect.isclass(hook) else type(hook)
+    return _class_stages(cls)
 
 
 def name_of(hook: Any) -> str:

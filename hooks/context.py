@@ -7,17 +7,15 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 from callgate.errors import ControlRespond, ControlSuspend, Denied, ProviderError, RetryLater, StageError
 from callgate.hooks.history import Entry, input_entries, output_entries
 from callgate.hooks.stages import STAGES, May, Stage
+from callgate.hooks.step import Step
 from callgate.providers.registry import MISSING, ProviderRegistry, Scope, look_up, missing
 from callgate.tools.calls import Outcome, ToolCall, User
 from callgate.tools.values import digest, snapshot, thaw
-
-if TYPE_CHECKING:  # the plan holds hooks, hooks take a context: only the annotation closes the circle
-    from callgate.hooks.plan import Plan, Step
 
 
 class Host(Protocol):
@@ -27,13 +25,21 @@ class Host(Protocol):
     monotonic: Any
     wall_offset: float
 
-    async def nested(self, ctx: InvokeContext, tool: Any, arguments: Any) -> Any: ...
+    async def nested(self, ctx: InvokeContext, tool: Any, arguments: Any) -> Any:
+        """Run another tool on behalf of *ctx*."""
+        ...
 
-    async def lease(self, ctx: InvokeContext, manager: AbstractAsyncContextManager[Any]) -> Any: ...
+    async def lease(self, ctx: InvokeContext, manager: AbstractAsyncContextManager[Any]) -> Any:
+        """Enter *manager* and keep it on the ledger."""
+        ...
 
-    async def send(self, ctx: InvokeContext, partial: Any) -> None: ...
+    async def send(self, ctx: InvokeContext, partial: Any) -> None:
+        """Hand a partial output to whoever streams the call."""
+        ...
 
-    def abandon(self, ctx: InvokeContext, body: Any) -> None: ...
+    def abandon(self, ctx: InvokeContext, body: Any) -> None:
+        """Leave a running body behind, with what it holds."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,7 @@ class InvokeContext:
 
     step: Step
     session_id: str | None = None
+    failed_in: Step | None = None
     special: bool  # a deadline, an error or a held-back cancellation: something the happy path has not
     error: BaseException | None = None
     deferred: BaseException | None = None
@@ -72,7 +79,8 @@ class InvokeContext:
     hydration: Any = None
     validate_response: bool = True
     outcome: Outcome | None = None
-    attempt: int = 0
+    attempt: int = 1
+    tries: int = 0
     depth: int = 0
     executed: bool = False
     cache_hit: bool | None = None
@@ -102,7 +110,7 @@ class InvokeContext:
     _hooks: dict[Any, Any] | None = None
     _cancelling: bool = False
 
-    def __init__(self, plan: Plan, arguments: Any, user: User, started: float) -> None:
+    def __init__(self, plan: Any, arguments: Any, user: User, started: float) -> None:
         # Few stores: this runs at every call. What is rarely set lives on the class until it is.
         self.plan = plan
         self.raw_input = self._input = arguments
@@ -116,7 +124,8 @@ class InvokeContext:
     @property
     def host(self) -> Host:
         """The engine that runs this invocation."""
-        return self.plan.host
+        host: Host = self.plan.host
+        return host
 
     @property
     def tool(self) -> Any:
@@ -126,12 +135,12 @@ class InvokeContext:
     @property
     def tool_id(self) -> str:
         """The wire name of the tool."""
-        return self.plan.definition.name
+        return str(self.plan.definition.name)
 
     @property
     def tool_name(self) -> str:
         """The tool's name for people."""
-        return self.plan.record.name
+        return str(self.plan.record.name)
 
     @property
     def tenant(self) -> str | None:

@@ -9,14 +9,12 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from callgate.errors import Control, DeadlineExceeded, InvocationError
 from callgate.hooks.selection import Registration, is_async
 from callgate.hooks.stages import Section, Stage
-
-if TYPE_CHECKING:
-    from callgate.hooks.plan import Step
+from callgate.hooks.step import Step
 
 SKIPPED: Any = object()
 """What a guarded hook answers when its filter said no: nothing ran, so nothing is held."""
@@ -92,8 +90,9 @@ def applies_to(registration: Registration) -> Callable[[Any], Awaitable[bool]] |
 
 def _limited(call: Call, seconds: float, step: Step) -> Call:
     async def limited(ctx: Any) -> Any:
+        limit = asyncio.timeout(seconds)
         try:
-            async with asyncio.timeout(seconds) as limit:
+            async with limit:
                 return await call(ctx)
         except TimeoutError as error:
             if not limit.expired():

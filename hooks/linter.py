@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from callgate.hooks.plan import Plan
 from callgate.hooks.selection import Registration
@@ -107,7 +108,7 @@ def _cache_on_effect(plan: Plan) -> Iterator[tuple[str, str]]:
 def _bands(plan: Plan) -> Iterator[tuple[str, str]]:
     order = [one for _, _, step in plan.around for one in plan.registrations if one.hook is step.hook]
     concerns = [(one, BANDS.index(one.option("concern"))) for one in order if one.option("concern") in BANDS]
-    for (outer, first), (inner, second) in zip(concerns, concerns[1:], strict=False):
+    for (outer, first), (inner, second) in pairwise(concerns):
         if first > second:
             yield outer.name, f"wraps {inner.name}, which belongs outside it ({' > '.join(BANDS)}); change a priority"
 

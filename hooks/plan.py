@@ -13,32 +13,12 @@ from callgate.hooks.builtin import BuiltIns
 from callgate.hooks.context import Host
 from callgate.hooks.guards import bind, guard, needs_guard, traced
 from callgate.hooks.selection import Registration, collect_hooks_for_stage, register, register_by_stage
-from callgate.hooks.stages import RELEASE_OF, STAGES, Row, Section, Stage, stages_in
+from callgate.hooks.stages import RELEASE_OF, STAGES, Section, Stage, stages_in
+from callgate.hooks.step import ASYNC, SYNC, SYNC_LEASE, Compiled, Step
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.record import ToolRecord
 
-SYNC, ASYNC, SYNC_LEASE, ASYNC_LEASE = range(4)
-"""Kinds of step: how the lifecycle calls it. Lease kinds put ``step.release`` on the ledger when they return."""
-
-Compiled: TypeAlias = tuple[int, Callable[..., Any], "Step"]
 Body: TypeAlias = Callable[[Any], Awaitable[Any]]
-
-
-class Step:
-    """Where the lifecycle is: one hook in one stage, or the runtime itself (``hook`` is None)."""
-
-    __slots__ = ("hook", "name", "release", "row", "shadow", "stage")
-
-    def __init__(self, stage: Stage, name: str, hook: Any = None, *, shadow: bool = False) -> None:
-        self.stage = stage
-        self.row: Row = STAGES[stage]
-        self.name = name
-        self.hook = hook
-        self.shadow = shadow
-        self.release: Compiled | None = None
-
-    def __repr__(self) -> str:
-        return f"<{self.stage} {self.name}>"
 
 
 class Plan:
@@ -52,14 +32,12 @@ class Plan:
     __slots__ = (
         "__dict__",
         "__weakref__",
-        "always_looks",
         "before",
         "closes",
         "finals",
         "host",
         "limit",
         "prepare",
-        "reads_cache",
         "records",
         "running",
         "shaping",
@@ -84,6 +62,7 @@ class Plan:
         builtins: BuiltIns,
         resolve: Callable[[Any], Any],
         *,
+        straight: Callable[..., Awaitable[Any]] | None = None,
         trace: bool = False,
     ) -> None:
         self.record = record
@@ -97,24 +76,23 @@ class Plan:
         self.running = Step(Stage.WILL_EXECUTE, "tool")
         self.repeats = any(one.option("repeats", False) for one in registrations)
         stages = {stage: self._stage(stage) for stage in Stage}
-        self.before = self._before(stages)
         self.cache_hit, self.cache_miss = stages[Stage.DID_CACHE_HIT], stages[Stage.DID_CACHE_MISS]
+        self.before = self._before(stages)
         self.around = stages[Stage.AROUND_EXECUTE]
         self.on_retry, self.on_give_up = stages[Stage.ON_RETRY], stages[Stage.ON_GIVE_UP]
         self.will_execute, self.did_execute = stages[Stage.WILL_EXECUTE], stages[Stage.DID_EXECUTE]
         self.shaping = self._shaping(stages, builtins.check_output)
         self.unchecked_shaping = self._shaping(stages, builtins.limit_output)
+        self.straight = None if self.around or trace else straight
+        if self.straight is not None:  # the tool runs once, between its own steps: they join the road on either side
+            self.before += self.will_execute
+            self.shaping = self.did_execute + self.shaping
         self.partial_shaping = _join(stages, Stage.WILL_REDACT_OUTPUT, Stage.WILL_TRANSFORM_OUTPUT)
         self.on_error = stages[Stage.ON_ERROR]
         self.records = _join(stages, Stage.WILL_AUDIT, Stage.DID_AUDIT, Stage.ON_METRICS)
         self.finals = stages[Stage.WILL_FINALIZE_INVOKE]
         self.closes = bool(self.records or self.finals)
         self.limit = record.deadline
-        self.reads_cache = bool(stages[Stage.WILL_READ_CACHE] or self.cache_hit or self.cache_miss)
-        self.always_looks = any(
-            one.filter is None and one.tenants is None
-            for one in collect_hooks_for_stage(Stage.WILL_READ_CACHE, self.definition, registrations)
-        )
 
     # ------------------------------------------------------------------ compiling
 
@@ -164,7 +142,28 @@ class Plan:
             return [self._own(stage, "validate", own.validate)]
         if stage is Stage.WILL_NORMALIZE_INPUT:
             return [self._own(stage, "freeze", own.revalidate if seen[stage] else own.freeze)]
+        if stage is Stage.WILL_READ_CACHE and (stages[stage] or self.cache_hit or self.cache_miss):
+            return [self._hit_or_miss()]
         return []
+
+    def _hit_or_miss(self) -> Compiled:
+        """``did_cache_hit`` or ``did_cache_miss``, or neither when no cache hook looked (contract C15a, 98)."""
+        hit, miss = self.cache_hit, self.cache_miss
+        looks = collect_hooks_for_stage(Stage.WILL_READ_CACHE, self.definition, self.registrations)
+        always = any(one.filter is None and one.tenants is None for one in looks)
+
+        def looked(ctx: Any) -> None:
+            if ctx.cache_hit is None and always:
+                ctx.cache_hit = False
+
+        async def answer(ctx: Any) -> None:
+            looked(ctx)
+            for kind, call, step in hit if ctx.cache_hit else miss if ctx.cache_hit is False else ():
+                ctx.step = step
+                await call(ctx) if kind == ASYNC else call(ctx)
+
+        own = self._own(Stage.WILL_READ_CACHE, "hit or miss", answer if hit or miss else looked)
+        return (ASYNC, *own[1:]) if hit or miss else own
 
     def _shaping(self, stages: dict[Stage, tuple[Compiled, ...]], check: Callable[..., Any]) -> tuple[Compiled, ...]:
         steps: list[Compiled] = []
@@ -184,8 +183,12 @@ class Plan:
 
     def steps(self) -> Iterable[Compiled]:
         """Every step in lifecycle order, releases after what they give back."""
-        road = (self.before, self.cache_hit, self.cache_miss, self.around, self.on_retry, self.will_execute)
-        for section in (*road, self.did_execute, self.on_give_up, self.shaping, self.on_error, self.records):
+        merged = self.straight is not None
+        inner = () if merged else (*self.will_execute, *self.did_execute)
+        caches = self.cache_hit + self.cache_miss
+        for section in (self.before, caches, self.around, self.on_retry, inner, self.on_give_up):
+            yield from section
+        for section in (self.shaping, self.on_error, self.records):
             yield from section
         yield from (step.release for _, _, step in reversed(self.before) if step.release is not None)
         yield from self.finals

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from callgate.hooks.stages import RELEASE_OF, STAGES, Stage
 from callgate.tools.definition import ToolDefinition
 
 _PASS_ALL = Hook.filter
+_STAGE_NAMES = frozenset(stage.value for stage in Stage)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,9 +44,9 @@ class Registration:
     @property
     def priority(self) -> float:
         """Higher runs earlier, later in ``did_*`` stages (contract 91)."""
-        value = getattr(self.hook, "priority", 0)
+        value: Any = getattr(self.hook, "priority", 0)
         if callable(value):
-            value = value(self.hook) if self.is_class else value()  # type: ignore[operator]
+            value = value(self.hook) if self.is_class else value()
         return float(value)
 
     @property
@@ -84,6 +85,7 @@ def register(hook: Any, origin: str, *, tools: Any = None, tags: Any = None, ten
         _names(hook, "tenants", tenants),
     )
     _check_options(made)
+    _check_methods(made)
     if not made.all_stages():
         raise HookError(f"{made.name} implements no stage; name its methods after stages such as will_authorize")
     return made
@@ -95,17 +97,17 @@ def register_by_stage(hooks_by_stage: Mapping[str, Iterable[Any]], origin: str) 
     Raises:
         HookError: unknown stage, or a hook listed under a stage that it does not implement (C33).
     """
-    listed: dict[int, tuple[Any, list[Stage]]] = {}
+    listed: dict[tuple[int, Stage], Any] = {}
     for key, hooks in hooks_by_stage.items():
         stage = as_stage(key)
         for hook in hooks:
             if stage not in stages_of(hook):
                 raise HookError(f"{name_of(hook)} is listed under {stage} but has no such method; it would never run")
-            listed.setdefault(id(hook), (hook, []))[1].append(stage)
+            listed[id(hook), stage] = hook
     made = []
-    for hook, stages in listed.values():
-        plain = register(hook, origin)
-        made.append(Registration(hook, origin, plain.tools, plain.tags, plain.tenants, tuple(stages)))
+    for (identity, stage), hook in listed.items():  # one each, so that ties run in the order of each stage's own list
+        if (identity, STAGES[stage].gives_back) not in listed:  # else enrolled by its acquire stage
+            made.append(replace(register(hook, origin), stages=(stage,)))
     return made
 
 
@@ -151,8 +153,30 @@ def _check_options(made: Registration) -> None:
         value = made.option(option, allowed[0])
         if value not in allowed:
             raise HookError(f"{made.name}.{option} is {value!r}; choose one of {', '.join(map(repr, allowed))}")
+    limit = made.option("timeout")
+    if limit is not None and not limit > 0:
+        raise HookError(f"{made.name}.timeout is {limit!r}; give seconds above 0, or None for no limit")
+    try:
+        ordered = made.priority == made.priority
+    except (TypeError, ValueError) as error:
+        raise HookError(f"{made.name}.priority is no number, nor a method that returns one") from error
+    if not ordered:
+        raise HookError(f"{made.name}.priority is not a number")
     if made.option("mode", "enforce") == "shadow" and Stage.AROUND_EXECUTE in stages_of(made.hook):
         raise HookError(f"{made.name} wraps the tool (around_execute) and cannot run in shadow mode")
+
+
+def _check_methods(made: Registration) -> None:
+    """A stage method that the plan would not find, or whose body would not run when called, is a silent hole."""
+    for stage in made.all_stages():
+        method = inspect.unwrap(getattr(made.hook, stage.value))
+        if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
+            raise HookError(f"{made.name}.{stage} yields, so calling it runs nothing; a stage method returns")
+    if made.is_class or isinstance(made.hook, FunctionHook):
+        return
+    for name, value in getattr(made.hook, "__dict__", {}).items():
+        if name in _STAGE_NAMES and callable(value):
+            raise HookError(f"{made.name}.{name} is set on the object; define it on the class, or use @on")
 
 
 @lru_cache(maxsize=8192)

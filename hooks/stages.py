@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, StrEnum
+from itertools import pairwise
 
 
 class Stage(StrEnum):
@@ -197,7 +198,7 @@ def diagram() -> str:
             lines.append(f'    {stage.value}["{stage.value}{note}"]')
         lines.extend(
             f"    {first.value} --> {second.value}"
-            for first, second in zip(stages, stages[1:], strict=False)
+            for first, second in pairwise(stages)
             if section not in (Section.CACHE, Section.ERROR)
         )
         lines.append("  end")

@@ -75,13 +75,13 @@ class ProviderRegistry:
 
 
 def _resolve(container: Any, token: Any, modifier: Any) -> Any:
-    from dependency_injector import providers, wiring  # noqa: PLC0415  (slow to import; only for gates with a container)
+    from dependency_injector import errors, providers, wiring
 
     if not isinstance(token, str | providers.Provider):
         return None
     try:
         return wiring.ProvidersMap(container).resolve_provider(token, modifier)
-    except (AttributeError, providers.Error):
+    except (AttributeError, errors.Error):
         return None
 
 

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 from callgate.errors import StageError
 from callgate.hooks.guards import applies_to
-from callgate.hooks.plan import Compiled, Plan
+from callgate.hooks.plan import Plan
+from callgate.hooks.step import Compiled
 
 Inner: TypeAlias = Callable[[Any], Awaitable[Any]]
 

@@ -22,9 +22,8 @@ ABANDON_GRACE = 0.25
 """Seconds that a cancelled body may take to end before it is abandoned with outcome ``unknown``."""
 
 
-def direct_call(plan: Plan) -> Callable[..., Awaitable[Any]] | None:
+def direct_call(record: ToolRecord) -> Callable[..., Awaitable[Any]] | None:
     """The tool's own coroutine function, when nothing has to happen between the frozen arguments and it."""
-    record = plan.record
     plain = (
         record.style is Style.KEYWORDS
         and record.is_async
@@ -105,7 +104,7 @@ def check_providers(record: ToolRecord, registry: Any, bound: Any) -> None:
 def _keywords(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
     if record.streams:
         return functools.partial(_drain, record.execute)
-    run = _runner(record, record.execute)
+    run = _runner(record)
 
     async def start(ctx: Any, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
         return await run(ctx, functools.partial(record.execute, **arguments, **extra))
@@ -123,7 +122,7 @@ async def _drain(execute: Any, ctx: Any, arguments: dict[str, Any], extra: dict[
 
 
 def _component(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
-    run = _runner(record, record.execute)
+    run = _runner(record)
 
     async def start(ctx: Any, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
         try:
@@ -142,7 +141,7 @@ def _component(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
 
 
 def _record(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
-    run = _runner(record, record.execute)
+    run = _runner(record)
 
     async def start(ctx: Any, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
         return await run(ctx, functools.partial(record.execute, arguments, ctx, **extra))
@@ -156,7 +155,7 @@ _STARTERS = {Style.KEYWORDS: _keywords, Style.COMPONENT: _component, Style.RECOR
 # ---------------------------------------------------------------------- where it runs
 
 
-def _runner(record: ToolRecord, execute: Any) -> Callable[[Any, Callable[[], Any]], Awaitable[Any]]:
+def _runner(record: ToolRecord) -> Callable[[Any, Callable[[], Any]], Awaitable[Any]]:
     if not record.is_async and record.inline:
         return _inline
     if not record.is_async:

@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 from callgate.errors import Denied
 from callgate.hooks.builtin import BuiltIns
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.guards import traced
 from callgate.hooks.plan import Plan, gather_registrations
 from callgate.hooks.selection import Registration
 from callgate.providers.clock import Clock, SystemClock
@@ -84,11 +85,11 @@ class Engine:
         if definition.output_schema is not None:
             output = compile_schema(definition.output_schema, trusted=record.trusted, engine=self.validator)
         builtins = BuiltIns(record, arguments, output, self.limits)
-        plan = Plan(record, registrations, builtins, self.resolve, trace=trace)
+        plan = Plan(record, registrations, builtins, self.resolve, straight=direct_call(record), trace=trace)
         plan.host, plan.surface = self, self.surface
         plan.body, plan.prepare, plan.typed = make_body(plan), arguments_of(plan), record.from_json is not None
-        bare = not (plan.around or plan.will_execute or plan.did_execute)
-        plan.straight = direct_call(plan) if bare and not trace else None
+        if trace:
+            plan.body = traced(plan.running, plan.body)
         plan.execute = functools.partial(attempt, plan)
         if plan.around:
             plan.execute = wrap_with_around(plan, plan.around, plan.execute)

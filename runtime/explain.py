@@ -30,8 +30,10 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = [str(self.plan), "hooks"]
-        for choice in self.choices:
-            lines.append(f"  {'in ' if choice.included else 'out'} {choice.name} ({choice.origin}): {choice.reason}")
+        lines += [
+            f"  {'in ' if choice.included else 'out'} {choice.name} ({choice.origin}): {choice.reason}"
+            for choice in self.choices
+        ]
         lines += [f"lint {finding}" for finding in self.findings]
         return "\n".join(lines)
 

@@ -18,8 +18,9 @@ from callgate.errors import (
     Suspended,
     ToolFailed,
 )
-from callgate.hooks.plan import SYNC, Plan
+from callgate.hooks.plan import Plan
 from callgate.hooks.stages import OnFailure, Section
+from callgate.hooks.step import SYNC
 from callgate.runtime.leases import RELEASE_LIMIT, carry
 from callgate.tools.calls import ErrorInfo, Outcome
 
@@ -39,7 +40,8 @@ async def fail(plan: Plan, ctx: Any, error: BaseException) -> None:
 
     A suspension is no error: its stages are not run. The original object is kept, never wrapped (contract C20).
     """
-    failed_at, ctx.special = ctx.step, True
+    failed_at = ctx.failed_in = ctx.step
+    ctx.special = True
     if isinstance(error, ControlSuspend):
         ctx.pending = error.pending
         ctx.error, ctx.outcome = Suspended(error.pending), Outcome.SUSPENDED
@@ -48,7 +50,7 @@ async def fail(plan: Plan, ctx: Any, error: BaseException) -> None:
         raise error  # the coroutine itself is being closed: nothing may be awaited any more
     ctx.error = told = contain(plan, ctx, error)
     ctx.outcome = outcome_of(told, failed_at)
-    if plan.on_give_up and plan.repeats and ctx.attempt and not ctx.executed and ctx.outcome is not Outcome.CANCELLED:
+    if plan.on_give_up and plan.repeats and ctx.tries and not ctx.executed and ctx.outcome is not Outcome.CANCELLED:
         await _tell(ctx, plan.on_give_up)
     await _tell(ctx, plan.on_error)
 
@@ -61,7 +63,7 @@ async def _tell(ctx: Any, steps: Any) -> None:
                 call(ctx)
             else:
                 await carry(ctx, call(ctx), RELEASE_LIMIT)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  (an observer that raises SystemExit is still an observer)
             if isinstance(error, InvocationError) or (isinstance(error, Exception) and error.__cause__ is ctx.error):
                 if error.__cause__ is None:
                     error.__cause__ = ctx.error
@@ -112,7 +114,7 @@ def outcome_of(error: BaseException, step: Any) -> Outcome:
 
 def as_invocation_error(ctx: Any) -> BaseException:
     """What ``gate.invoke`` raises: an ``InvocationError`` with a correlation id, the original as its cause."""
-    error = ctx.error
+    error: BaseException = ctx.error
     if isinstance(error, InvocationError):
         told = error
     elif not isinstance(error, Exception):
@@ -121,7 +123,9 @@ def as_invocation_error(ctx: Any) -> BaseException:
         told = Denied("a policy failed to run", code="policy_error")
         told.__cause__ = error
     else:
-        told = ToolFailed(f"{ctx.tool_id} failed", code="tool_failed" if ctx.attempt else "hook_failed")
+        told = ToolFailed(
+            f"{ctx.tool_id} failed", code="tool_failed" if ctx.failed_in is ctx.plan.running else "hook_failed"
+        )
         told.__cause__ = error
     told.correlation_id = ctx.request_id
     return told

@@ -63,7 +63,7 @@ class Gate:
         container: Any = None,
         provide: Mapping[Any, Any] | None = None,
         deadline: float | None = None,
-        open: bool = False,  # noqa: A002  (the design's name)
+        open: bool = False,
         lazy: bool = False,
         resolve: Callable[[Any], Any] = new_instance,
         limits: Limits = DEFAULT_LIMITS,

@@ -9,15 +9,16 @@ from typing import Any
 from callgate.errors import ControlRespond
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.guards import SKIPPED, never_returns_a_value
-from callgate.hooks.plan import ASYNC, SYNC, SYNC_LEASE, Compiled, Plan, Step
+from callgate.hooks.plan import Plan
 from callgate.hooks.stages import Stage
-from callgate.providers.registry import as_pairs
+from callgate.hooks.step import ASYNC, SYNC, SYNC_LEASE, Compiled, Step
+from callgate.providers.registry import MISSING, as_pairs
 from callgate.runtime.deadlines import arm, stand_down
 from callgate.runtime.failure import fail
 from callgate.runtime.leases import RELEASE_LIMIT, carry_on, finish_acquire, push
 
 
-async def run(plan: Plan, ctx: InvokeContext) -> Any:
+async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (one road; the reader sees all of it)
     """One call through the gate: its output, or the error that ended it.
 
     before:  context, providers, policy, capacity, input (parse, validate, freeze), cache
@@ -40,7 +41,6 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:
                     if (answer := call(ctx)) is None:
                         push(ctx, step.release)
                 else:
-                    answer = None
                     acquiring = call(ctx)
                     try:
                         pending = acquiring.send(None)
@@ -51,12 +51,10 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:
                         answer = await finish_acquire(ctx, acquiring, pending, step)
                 if answer is not None:
                     await answered(ctx, step, answer)
-            if plan.reads_cache:
-                await answer_cache(plan, ctx)
             if plan.straight is None:
                 await plan.execute(ctx)
             else:  # nobody stands about the tool, and its own coroutine takes the arguments as they are
-                ctx.step, ctx.attempt, prepare = plan.running, 1, plan.prepare
+                ctx.step, prepare = plan.running, plan.prepare
                 ctx._output = await plan.straight(**(ctx._input if prepare is None else prepare(ctx._input)))
                 ctx.executed = True
         except ControlRespond as response:
@@ -70,18 +68,22 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:
                     await call(ctx)
         except ControlRespond as response:
             await reshape(plan, ctx, response)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001  (cancellation and tool faults are told apart there)
         await fail(plan, ctx, error)
     if ctx.special and ctx.alarm is not None:
         await stand_down(ctx)
     if plan.closes or ctx.leases is not None:
-        ctx.finished = ctx.host.monotonic()
-        held, ctx.leases = ctx.leases, None
-        await close(ctx, (*plan.records, *(held or ())[::-1], *plan.finals))
-        ctx.finished = ctx.host.monotonic()
+        await close(ctx, closing_steps(plan, ctx))
     if ctx.special and (ctx.error is not None or ctx.deferred is not None):
         raise plan.surface(ctx)
     return ctx._output
+
+
+def closing_steps(plan: Plan, ctx: InvokeContext) -> tuple[Compiled, ...]:
+    """Records, then what is held in reverse, then the last word. Takes the ledger: nothing is given back twice."""
+    ctx.finished = ctx.host.monotonic()
+    held, ctx.leases = ctx.leases, None
+    return (*plan.records, *held[::-1], *plan.finals) if held else plan.records + plan.finals
 
 
 async def close(ctx: InvokeContext, steps: Sequence[Compiled]) -> None:
@@ -96,18 +98,20 @@ async def close(ctx: InvokeContext, steps: Sequence[Compiled]) -> None:
                 except StopIteration:
                     continue
                 await carry_on(ctx, closing, pending, RELEASE_LIMIT)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  (not even a hook that raises SystemExit may keep a lease)
             ctx.suppress(error)
+    ctx.finished = ctx.host.monotonic()
 
 
 async def attempt(plan: Plan, ctx: InvokeContext) -> Any:
     """One attempt: ``will_execute``, the tool, ``did_execute``; preceded by ``on_retry`` from the second on."""
-    ctx.attempt += 1
-    if ctx.attempt > 1:
+    ctx.tries += 1
+    ctx.attempt = ctx.tries
+    if ctx.tries > 1:
         await walk(ctx, plan.on_retry)
     await walk(ctx, plan.will_execute)
     ctx.step = plan.running
-    ctx._output = await plan.body(ctx)
+    ctx._output, ctx._output_json = await plan.body(ctx), MISSING
     ctx.executed = True
     await walk(ctx, plan.did_execute)
     return ctx._output
@@ -139,15 +143,6 @@ async def answered(ctx: InvokeContext, step: Step, answer: Any) -> None:
             f"{step.name}.{step.stage} returned {type(answer).__name__}, which decides nothing; "
             "call ctx.abort(), ctx.respond() or ctx.retry_after(), or return None to go on"
         )
-
-
-async def answer_cache(plan: Plan, ctx: InvokeContext) -> None:
-    """``did_cache_hit`` or ``did_cache_miss``, or neither when no cache hook looked (contract C15a, 98)."""
-    if ctx.cache_hit:
-        await walk(ctx, plan.cache_hit)
-    elif plan.always_looks or ctx.cache_hit is not None:
-        ctx.cache_hit = False
-        await walk(ctx, plan.cache_miss)
 
 
 async def responded(plan: Plan, ctx: InvokeContext, response: ControlRespond) -> tuple[Compiled, ...]:

@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from callgate.errors import DeadlineExceeded
-from callgate.hooks.plan import ASYNC, Step
+from callgate.hooks.step import ASYNC, Step
 
 ACQUIRE_GRACE = 1.0
 """Seconds that an acquire may still take once a cancellation has arrived; then it is cancelled and given back if it won."""
@@ -22,11 +22,11 @@ RELEASE_LIMIT = 10.0
 """Seconds that one closing step may take in all; a lease on a dead server must not hold the caller for ever."""
 
 
-class Interrupted(Exception):  # noqa: N818  (internal signal, never leaves the runtime)
+class Interrupted(Exception):
     """An acquire was cancelled, after its grace, before it returned: it may or may not have won."""
 
 
-async def carry_on(
+async def carry_on(  # noqa: C901  (one loop; split, its cases would be harder to check against each other)
     ctx: Any, coroutine: Coroutine[Any, Any, Any], pending: Any, limit: float, *, grace: float | None = None
 ) -> Any:
     """Drive a coroutine that has suspended on *pending* to its end; hold cancellations back in ``ctx.deferred``.
@@ -122,7 +122,7 @@ async def enter_lease(ctx: Any, manager: AbstractAsyncContextManager[Any]) -> An
         await manager.__aexit__(type(error) if error else None, error, None)
 
     before = ctx.deferred
-    resource = await carry(ctx, manager.__aenter__(), limit=86_400.0, grace=ACQUIRE_GRACE)  # type: ignore[arg-type]
+    resource = await carry(ctx, manager.__aenter__(), limit=86_400.0, grace=ACQUIRE_GRACE)
     push(ctx, (ASYNC, leave, step))
     if ctx.deferred is not before:
         cancelled, ctx.deferred = ctx.deferred, before

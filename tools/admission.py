@@ -63,15 +63,14 @@ class Guard:
     def __init__(self, budget: Budget, limits: SchemaLimits) -> None:
         self._budget, self._limits = budget, limits
 
-    def __call__(self, value: Any) -> tuple[int, int] | None:
-        """Raises ``Rejected`` when the value must not be checked; returns ``Budget.cost`` where it had to be counted."""
+    def __call__(self, value: Any) -> None:
+        """Raises ``Rejected`` when the value must not be checked."""
         limits, budget = self._limits, self._budget
         nodes, characters = guard_json(
             value, depth=limits.value_depth, nodes=limits.value_nodes, characters=limits.value_characters
         )
         if budget.has_refs or budget.quick(nodes, characters) > limits.budget:
-            return budget.cost(value)
-        return None
+            budget.cost(value)
 
 
 def guarded(validator: Validator, guard: Guard) -> Validator:

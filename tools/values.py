@@ -12,7 +12,11 @@ import orjson
 SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
-class FrozenDict(dict[str, Any]):
+_Dict: Any = dict[str, Any]  # the mutators are replaced by one that refuses: no type of theirs fits
+_List: Any = list[Any]
+
+
+class FrozenDict(_Dict):  # type: ignore[misc]
     """A ``dict`` that cannot change; still a dict to JSON encoders, validators and ``==``."""
 
     __slots__ = ()
@@ -20,16 +24,22 @@ class FrozenDict(dict[str, Any]):
     def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         raise TypeError("this value is frozen; copy it with dict() or copy.deepcopy() to change it")
 
-    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse
+
+    def __copy__(self) -> dict[str, Any]:
+        return dict(self)
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> dict[str, Any]:
         return {key: thaw(value) for key, value in self.items()}
 
-    def __hash__(self) -> int:  # type: ignore[override]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return freeze, (thaw(self),)
+
+    def __hash__(self) -> int:
         return hash(canonical(self))
 
 
-class FrozenList(list[Any]):
+class FrozenList(_List):  # type: ignore[misc]
     """A ``list`` that cannot change."""
 
     __slots__ = ()
@@ -37,13 +47,19 @@ class FrozenList(list[Any]):
     def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         raise TypeError("this value is frozen; copy it with list() or copy.deepcopy() to change it")
 
-    __setitem__ = __delitem__ = append = clear = extend = insert = pop = remove = reverse = sort = _refuse  # type: ignore[assignment]
-    __iadd__ = __imul__ = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = append = clear = extend = insert = pop = remove = reverse = sort = _refuse
+    __iadd__ = __imul__ = _refuse
+
+    def __copy__(self) -> list[Any]:
+        return list(self)
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> list[Any]:
         return [thaw(value) for value in self]
 
-    def __hash__(self) -> int:  # type: ignore[override]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return freeze, (thaw(self),)
+
+    def __hash__(self) -> int:
         return hash(canonical(self))
 
 

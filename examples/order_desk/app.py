@@ -62,7 +62,7 @@ async def run(desk: OrderDesk, report: Report) -> None:
     report.tools(desk.gate)
     report.calls(passed, {call_id for (call_id,) in cached})
     shown = done[ANSWERS.index(TRACED)]
-    call = next(one for one in shown.passed if one.result.ok)
+    call = max(shown.passed, key=lambda one: len(one.result.trace or ()))  # the one that came furthest
     report.trace(call)
     report.plan(desk.gate.explain(call.result.tool, user=call.user))
     report.messages(call.wire, shown.messages)

@@ -93,15 +93,21 @@ def _offered(request: Mapping[str, Any]) -> list[Any]:
 def records(recording: Recording) -> Iterator[ToolRecord]:
     """A stand-in for each offered tool. What cannot be a tool is noted; calls of it will be unknown."""
     for offered in recording.offered:
-        plain = offered
-        if isinstance(offered, dict) and offered.get("type") == "custom" and "input_schema" in offered:
-            plain = {
-                key: value for key, value in offered.items() if key != "type"
-            }  # how Anthropic may spell `function`
         try:
-            yield ToolRecord(ToolDefinition.from_dict(plain), stand_in, trusted=False)
+            yield ToolRecord(ToolDefinition.from_dict(_plain(offered)), stand_in, trusted=False)
         except RegistrationError as error:
             recording.notes.append(f"not registered: {shown(error)}")
+
+
+def _plain(offered: Any) -> Any:
+    """A tool as the wires have it in common: `custom` is how Anthropic may spell `function`, some send empty texts."""
+    if not isinstance(offered, dict):
+        return offered
+    custom = offered.get("type") == "custom" and "input_schema" in offered
+    plain = {key: value for key, value in offered.items() if value != "" and not (custom and key == "type")}
+    if isinstance(plain.get("function"), dict):
+        plain["function"] = {key: value for key, value in plain["function"].items() if value != ""}
+    return plain
 
 
 async def stand_in(_arguments: dict[str, Any], _ctx: Any) -> str:

@@ -48,7 +48,7 @@ class Report:
         """The tools and their effects."""
         definitions = [record.definition for record in gate.registry.list()]
         told = [f"{tool.name} ({tool.effect or 'no effect declared'})" for tool in definitions]
-        self._title(f"{len(told)} tools", ", ".join(told))
+        self._title(_count(len(told), "tool"), ", ".join(told))
 
     def notes(self, notes: Sequence[str]) -> None:
         """What the reader should know before the calls."""
@@ -115,8 +115,7 @@ class Report:
         """The last line."""
         counts = Counter(one.result.outcome for one in passed)
         told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
-        calls = "1 call" if len(passed) == 1 else f"{len(passed)} calls"
-        self.console.print(f"\n{calls}: {told or 'the model asked for no tool'}")
+        self.console.print(f"\n{_count(len(passed), 'call')}: {told or 'the model asked for no tool'}")
 
     def _title(self, title: str, rest: str = "") -> None:
         self.console.print(Text.assemble("\n", (title, "bold"), f": {rest}" if rest else ""))
@@ -127,7 +126,7 @@ class Report:
 
 
 def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
     for column in columns:
         right = column in {"ms", "µs"}
         table.add_column(column, no_wrap=True, justify="right" if right else "left", overflow="ellipsis")
@@ -142,11 +141,16 @@ def _note(one: Passed, cached: Collection[str]) -> str:
     return ", ".join(notes + [rule.replace("_", " ") for rule in one.hydrated.provenance.rules])
 
 
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def _milliseconds(result: ToolResult) -> str:
     return "" if result.duration is None else f"{result.duration * 1000:.0f}"
 
 
 def _told(result: ToolResult) -> str:
-    if not result.ok:
-        return result.error.public if result.error else result.outcome
+    if result.error is not None:  # of "The arguments are not valid: ...", which the code says already, the rest
+        head, _, rest = result.error.public.partition(": ")
+        return rest if rest and result.error.code.startswith("invalid_") else f"{head}: {rest}" if rest else head
     return result.output if isinstance(result.output, str) else json.dumps(result.output, separators=(",", ":"))

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from callgate.errors import CallgateError
 from callgate.runtime.wire.names import NameMap
-from callgate.runtime.wire.schema_views import Dropped, View
+from callgate.runtime.wire.schema_views import Dropped, View, source
 from callgate.tools.calls import ToolCall, ToolResult
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.values import digest
@@ -112,6 +112,6 @@ def translated(
             nullable=made.nullable,
             ambiguous=made.ambiguous,
             fallback=made.fallback,
-            schema=definition.provider_schema or definition.parameters or {},
+            schema=source(definition) or {},
         )
     return Translation({"tools": shaped}, records, names)

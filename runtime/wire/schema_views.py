@@ -6,6 +6,7 @@ a plain JSON Schema with an object at its root.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,16 +37,20 @@ class View:
     fallback: str | None = None
 
 
+def source(definition: ToolDefinition) -> Mapping[str, Any] | None:
+    """The schema to show: the compact ``provider_schema`` if there is one, else the canonical one (contract 20)."""
+    return definition.parameters if definition.provider_schema is None else definition.provider_schema
+
+
 def rooted(definition: ToolDefinition) -> dict[str, Any]:
     """A plain copy of the schema to show, with the object root that every provider asks for.
 
-    The compact ``provider_schema`` if there is one (contract 20), else the canonical schema; an open object for a
-    tool that has none (contract 14).
+    A tool without a schema is shown an open object (contract 14).
     """
-    source = definition.provider_schema if definition.provider_schema is not None else definition.parameters
-    if source is None:
+    shown = source(definition)
+    if shown is None:
         return {"type": "object", "properties": {}, "additionalProperties": True}
-    root: dict[str, Any] = thaw(source)
+    root: dict[str, Any] = thaw(shown)
     root.setdefault("type", "object")
     return root
 

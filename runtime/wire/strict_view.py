@@ -14,7 +14,7 @@ from typing import Any
 
 from callgate.runtime.wire import schema_walk as walk
 from callgate.runtime.wire import strict_rules as rules
-from callgate.runtime.wire.schema_views import Dropped, View, rooted
+from callgate.runtime.wire.schema_views import Dropped, View, rooted, source
 from callgate.runtime.wire.shapes import items, mapping
 from callgate.tools.definition import ToolDefinition
 
@@ -31,7 +31,7 @@ def openai_view(definition: ToolDefinition) -> View:
     plain = {"properties": {}, **root}  # the wire refuses an object schema without them
     if definition.strict is not True:
         return View(plain, strict=definition.strict)
-    if definition.parameters is None and definition.provider_schema is None:
+    if source(definition) is None:
         return View(plain, strict=False, fallback="the tool has no schema")
     try:
         return _Builder(root).view()

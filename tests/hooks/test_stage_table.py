@@ -52,8 +52,8 @@ def test_did_stages_run_in_mirrored_order_and_no_others() -> None:
 
 def test_the_groups_that_the_documents_export() -> None:
     """Contract 95, 104, C1."""
-    assert TOOL_PRE_STAGES == stages_in(Section.BEFORE, Section.CACHE)
-    assert TOOL_POST_STAGES == stages_in(Section.SHAPING, Section.CLOSING)
+    assert stages_in(Section.BEFORE, Section.CACHE) == TOOL_PRE_STAGES
+    assert stages_in(Section.SHAPING, Section.CLOSING) == TOOL_POST_STAGES
     assert TOOL_ERROR_STAGES == (
         Stage.ON_ERROR,
         Stage.WILL_AUDIT,

@@ -24,6 +24,8 @@ UNEVALUATED = 3  # measured on jsonschema-rs 0.60: each nested unevaluated* chec
 HEAVY = 10_000
 CHARACTERS_PER_CHECK = 3  # as a shift: eight characters against one automaton state cost at most about 0.2 µs
 LONG_PATTERNS = 256
+LONG_ENUM = 256
+NODES_PER_ERROR = 5
 
 
 @dataclass(slots=True)
@@ -39,6 +41,8 @@ class _Node:
     others: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     prefix: list[int] = field(default_factory=list[int])
     items: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    own: int = 1
+    mistakes: int = 1
     weight: int = 0
     key_weight: int = 0
     by_key: bool = False
@@ -51,10 +55,10 @@ class _Node:
 
 
 class Budget:
-    """Counts checks for one schema. ``max_expansion`` is the most that one value can be checked in place.
+    """Counts the checks that a value can need under one schema.
 
     ``heavy`` names the keyword through which even a modest value could cost much: references that recur or multiply,
-    or large regular expressions. ``branches`` says that there is an ``anyOf`` or ``oneOf``.
+    large regular expressions, many objects in an enum. ``branches`` says that there is an ``anyOf`` or ``oneOf``.
 
     Raises:
         SchemaRefused: a reference cycle that never descends into the value, or too many checks in place.
@@ -64,8 +68,7 @@ class Budget:
         self._limits = limits
         self._nodes = _nodes(document)
         self._order = self._in_place_order()
-        expansion = self._expansions()
-        self.max_expansion = max(expansion)
+        self._refuse_expansion()
         self.has_refs = bool(document.targets)
         self.weight = sum(node.weight + node.key_weight for node in self._nodes)
         self.heavy = (
@@ -81,7 +84,7 @@ class Budget:
             raise SchemaRefused("ref_cycle", "a $ref cycle that never descends into the value checks nothing", at)
         return order
 
-    def _expansions(self) -> list[int]:
+    def _refuse_expansion(self) -> None:
         expansion = [1] * len(self._nodes)
         for index in self._order:
             node = self._nodes[index]
@@ -91,7 +94,13 @@ class Budget:
                 raise SchemaRefused("expansion", message, clip(node.at, 200))
         if sum(expansion) > 50 * self._limits.max_expansion:
             raise SchemaRefused("expansion", "its parts refer to each other too often")
-        return expansion
+
+    def _heavy(self) -> str:
+        if self.has_refs and self._multiplies():
+            return "$ref"
+        if self.weight > LONG_PATTERNS:
+            return "pattern"
+        return "enum" if max(node.own for node in self._nodes) > LONG_ENUM else ""
 
     def _multiplies(self) -> bool:
         edges = [[*node.in_place, *(child for child, _ in node.below())] for node in self._nodes]
@@ -108,67 +117,100 @@ class Budget:
 
     def quick(self, nodes: int, characters: int) -> int:
         """An upper bound on the cost of a value of that size; holds only where there are no references."""
-        return nodes * self.max_expansion + (characters * self.weight >> CHARACTERS_PER_CHECK)
+        return nodes * self._flattened().most + (characters * self.weight >> CHARACTERS_PER_CHECK)
 
-    def cost(self, value: Any, limit: int | None = None) -> tuple[int, int]:
-        """The checks that *value* can need, and those of its most costly part under an ``anyOf`` or ``oneOf``.
-
-        *value* must be JSON of limited depth.
+    def cost(self, value: Any) -> int:
+        """The checks that *value* can need; *value* must be JSON of limited depth.
 
         Raises:
-            Rejected: more than *limit*, which is the schema's budget by default.
+            Rejected: more than the schema's budget.
         """
+        flat = self._flattened()
+        return _Count(self._nodes, flat, flat.checks, self._limits.budget, {}).total(value)
+
+    def explaining(self, value: Any, limit: int) -> tuple[int, int]:
+        """About how many microseconds building all errors may take, and all those of its largest anyOf or oneOf.
+
+        jsonschema-rs copies the broken part of the value into every error, and into those of every branch.
+
+        Raises:
+            Rejected: more than *limit*.
+        """
+        flat = self._flattened()
+        sizes: dict[int, int] = {}
+        _measure(value, sizes)
+        count = _Count(self._nodes, flat, flat.mistakes, limit, sizes)
+        return count.total(value), count.branched
+
+    def _flattened(self) -> _Flat:
         if self._flat is None:
             self._flat = self._flatten()
-        count = _Count(self._nodes, self._flat, self._limits.budget if limit is None else limit)
-        total = count.visit(0, value)
-        if total > count.limit:
-            raise too_costly()
-        return total, count.branched
+        return self._flat
 
     def _flatten(self) -> _Flat:
-        size = len(self._nodes)
-        flat = _Flat([1] * size, [0] * size, [False] * size, [()] * size)
+        nodes = self._nodes
+        checks, mistakes = [node.own for node in nodes], [node.mistakes for node in nodes]
+        weights, branching = [node.weight for node in nodes], [node.branches for node in nodes]
+        descending: list[tuple[tuple[int, int], ...]] = [()] * len(nodes)
         for index in self._order:
-            node = self._nodes[index]
-            flat.weights[index], flat.branching[index] = node.weight, node.branches
+            node = nodes[index]
             counts = {index: 1} if node.below() or node.key_weight else {}
             for child in node.in_place:
-                flat.checks[index] += node.factor * flat.checks[child]
-                flat.weights[index] += node.factor * flat.weights[child]
-                flat.branching[index] = flat.branching[index] or flat.branching[child]
-                for other, times in flat.descending[child]:
+                checks[index] += node.factor * checks[child]
+                mistakes[index] += node.factor * mistakes[child]
+                weights[index] += node.factor * weights[child]
+                branching[index] = branching[index] or branching[child]
+                for other, times in descending[child]:
                     counts[other] = counts.get(other, 0) + node.factor * times
-            flat.descending[index] = tuple(counts.items())
-        return flat
+            descending[index] = tuple(counts.items())
+        return _Flat(checks, mistakes, weights, branching, descending, max(checks))
+
+
+def _measure(value: Any, sizes: dict[int, int]) -> int:
+    """Notes the size of every container in *value*, in units of one error's own cost."""
+    if value.__class__ in SCALARS:
+        return 1
+    parts = value.values() if isinstance(value, dict) else value
+    nodes = 1 + sum(_measure(part, sizes) for part in parts)
+    sizes[id(value)] = 1 + nodes // NODES_PER_ERROR
+    return nodes
 
 
 @dataclass(frozen=True, slots=True)
 class _Flat:
-    """Per subschema, over everything that applies in place: checks, regex weight, branching, and what descends."""
+    """Per subschema, over everything that applies in place: checks, possible errors, regex weight, and what descends."""
 
     checks: list[int]
+    mistakes: list[int]
     weights: list[int]
     branching: list[bool]
     descending: list[tuple[tuple[int, int], ...]]
+    most: int
 
 
 class _Count:
     """One count over one value; each pair of subschema and container is counted once.
 
+    *prices* are per subschema; what a container costs is multiplied by its size where *sizes* tells it.
     ``branched`` is the cost of the most costly part of the value that an ``anyOf`` or ``oneOf`` applies to.
     """
 
-    __slots__ = ("_checks", "_flat", "_memo", "_nodes", "_weights", "branched", "limit")
+    __slots__ = ("_flat", "_limit", "_memo", "_nodes", "_prices", "_sizes", "_weights", "branched")
 
-    def __init__(self, nodes: list[_Node], flat: _Flat, limit: int) -> None:
-        self._nodes, self._flat, self.limit = nodes, flat, limit
-        self._checks, self._weights = flat.checks, flat.weights
+    def __init__(self, nodes: list[_Node], flat: _Flat, prices: list[int], limit: int, sizes: dict[int, int]) -> None:
+        self._nodes, self._flat, self._prices, self._limit, self._sizes = nodes, flat, prices, limit, sizes
+        self._weights = flat.weights
         self._memo: dict[tuple[int, int], int] = {}
         self.branched = 0
 
+    def total(self, value: Any) -> int:
+        total = self.visit(0, value)
+        if total > self._limit:
+            raise too_costly()
+        return total
+
     def visit(self, index: int, value: Any) -> int:
-        total = self._checks[index]
+        total = self._prices[index]
         if not value or value.__class__ in SCALARS:
             if value.__class__ is str:
                 total += len(value) * self._weights[index] >> CHARACTERS_PER_CHECK
@@ -177,10 +219,12 @@ class _Count:
         known = self._memo.get(key)
         if known is not None:
             return known
+        if self._sizes:
+            total *= self._sizes[id(value)]
         count: Callable[[_Node, Any], int] = self._object if isinstance(value, dict) else self._array
         for child, times in self._flat.descending[index]:
             total += times * count(self._nodes[child], value)
-            if total > self.limit:
+            if total > self._limit:
                 raise too_costly()
         self._memo[key] = total
         if self._flat.branching[index]:
@@ -188,19 +232,19 @@ class _Count:
         return total
 
     def _object(self, node: _Node, value: dict[str, Any]) -> int:
-        total, checks, weights = 0, self._checks, self._weights
+        total, prices, weights = 0, self._prices, self._weights
         for key, item in value.items():
             child = node.properties.get(key)
             if child is None:
                 for other, times in node.others:
                     total += times * self.visit(other, item)
             elif item.__class__ in SCALARS and not weights[child]:
-                total += checks[child]
+                total += prices[child]
             else:
                 total += self.visit(child, item)
             if node.by_key:
                 total += self._keyed(node, key, item)
-            if total > self.limit:
+            if total > self._limit:
                 raise too_costly()
         return total
 
@@ -210,16 +254,16 @@ class _Count:
         return total + sum(self.visit(other, key) for other in node.names)
 
     def _array(self, node: _Node, value: list[Any]) -> int:
-        total, checks, weights = 0, self._checks, self._weights
+        total, prices, weights = 0, self._prices, self._weights
         for child, item in zip(node.prefix, value, strict=False):
             total += self.visit(child, item)
         for child, times in node.items:
             for item in value:
                 if item.__class__ in SCALARS and not weights[child]:
-                    total += times * checks[child]
+                    total += times * prices[child]
                 else:
                     total += times * self.visit(child, item)
-                if total > self.limit:
+                if total > self._limit:
                     raise too_costly()
         return total
 
@@ -263,10 +307,19 @@ def _nodes(document: Document) -> list[_Node]:
         node.in_place += [index_of[place] for place in _in_place(schema, at) if place in index_of]
         node.factor = UNEVALUATED if not schema.keys().isdisjoint(_UNEVALUATED) else 1
         node.weight = pattern_weight(schema["pattern"]) if "pattern" in schema else 0
+        node.own = _own_checks(schema)
+        node.mistakes = 1 + len(schema.get("required", ()))
         node.branches = "anyOf" in schema or "oneOf" in schema
         _descend(node, schema, index_of)
         node.by_key = bool(node.patterns or node.names)
     return nodes
+
+
+def _own_checks(schema: dict[str, Any]) -> int:
+    """Only enums of plain values are looked up at once; objects in them are compared one by one."""
+    listed = [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else ())]
+    compared = 0 if all(item.__class__ in SCALARS for item in listed) else sum(_measure(item, {}) for item in listed)
+    return 1 + compared + len(schema.get("dependentRequired", ())) // 8 + len(schema.get("dependencies", ())) // 8
 
 
 _UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")

@@ -21,9 +21,10 @@ from callgate.tools.values import clip, pointer
 
 BACKTRACK_LIMIT = 10_000
 REGEX_SIZE = 262_144
-MAX_EXPLAINED_NODES = 2_000
-MAX_EXPLAINED_COST = 5_000
-MAX_COUNTED_COST = 100_000
+MAX_EXPLAINED = 2_000  # nodes of a value for which every error is built
+MAX_POINTED = 10_000  # nodes of a value for which the first one is
+MAX_EFFORT = 8_000  # errors of about five microseconds
+MAX_COUNTED = 100_000
 
 
 @cache
@@ -79,13 +80,27 @@ class RustEngine:
             f"fancy-regex={BACKTRACK_LIMIT}" if trusted else f"linear-regex={REGEX_SIZE},limits={limits.digest}"
         )
         ident = validator_id(self.name, self.version, policy, document.digest)
-        check: Check = native.validate if guard is None else _guarded(guard, native.is_valid)
+        check: Check = native.validate
+        if guard is not None:
+            check = _guarded(guard, native.is_valid)
+        elif budget.branches:
+            check = _asking(native.is_valid)
         return Compiled(ident, self.name, self.version, check, _Finder(document, native, budget, guard).find)
 
 
 def _guarded(guard: Guard, is_valid: Check) -> Check:
     def check(value: Any) -> None:
         guard(value)
+        if not is_valid(value):
+            raise Rejected("does not match the schema", "schema")
+
+    return check
+
+
+def _asking(is_valid: Check) -> Check:
+    """Without the errors of every branch, which ``validate`` builds for the anyOf that failed."""
+
+    def check(value: Any) -> None:
         if not is_valid(value):
             raise Rejected("does not match the schema", "schema")
 
@@ -148,22 +163,24 @@ class _Finder:
 
     def find(self, value: Any, limit: int) -> list[Issue]:
         try:
-            counted = self.guard(value) if self.guard is not None else None
-            errors = self._errors(value, guard_depth(value), counted or self._cost(value))
+            if self.guard is not None:
+                self.guard(value)
+            errors = self._errors(value, guard_depth(value))
         except Rejected as rejected:
             return [rejected.issue]
         except ValueError:
             return [Issue("", "json", "must be JSON")]
         return fit(errors, limit)
 
-    def _errors(self, value: Any, nodes: int, counted: tuple[int, int]) -> list[Issue]:
-        schema, (cost, branched) = self.document.schema, counted
-        if nodes <= MAX_EXPLAINED_NODES and cost <= MAX_EXPLAINED_COST:
+    def _errors(self, value: Any, nodes: int) -> list[Issue]:
+        schema = self.document.schema
+        whole, branch = self._effort(value, nodes)
+        if nodes <= MAX_EXPLAINED and whole <= MAX_EFFORT:
             return issues_of(self.native.iter_errors(value), value, schema)
         if self.native.is_valid(value):
             return []
         found = basic_issues(schema, value)
-        if found or branched > MAX_EXPLAINED_COST:
+        if found or nodes > MAX_POINTED or branch > MAX_EFFORT:
             return found or [NO_MATCH]
         try:
             self.native.validate(value)
@@ -171,9 +188,9 @@ class _Finder:
             return issues_of([error], value, schema)
         return []
 
-    def _cost(self, value: Any) -> tuple[int, int]:
-        """What checking costs, and what the dearest anyOf costs, whose error would hold those of all its branches."""
+    def _effort(self, value: Any, nodes: int) -> tuple[int, int]:
+        """What all errors would cost, and those of the largest anyOf: even the first error holds them."""
         try:
-            return self.budget.cost(value, MAX_COUNTED_COST)
+            return self.budget.explaining(value, MAX_COUNTED) if nodes <= MAX_POINTED else (MAX_COUNTED, MAX_COUNTED)
         except Rejected:
-            return MAX_COUNTED_COST, MAX_COUNTED_COST if self.budget.branches else 0
+            return MAX_COUNTED, MAX_COUNTED if self.budget.branches else 0

@@ -1,0 +1,160 @@
+"""``make bench``: what a call through the gate costs, as ratios to the same work written by hand.
+
+Absolute times serve for order only; a shared machine drifts. See ``timing.py`` for how the ratios are taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import counts, inflight, instructions, leases, overhead, scale
+from benchmarks.timing import FULL, QUICK, Effort
+
+OUT = Path(__file__).parent / "out" / "overhead.json"
+SECTIONS = {"counts": counts, "overhead": overhead, "leases": leases, "scale": scale, "inflight": inflight}
+ON_REQUEST = {"instructions": instructions}
+KEYS = (
+    *("zero_hooks_x_floor2s", "twelve_hooks_x_floor2s", "twelve_hooks_x_floor2", "calls_twelve_hooks"),
+    *("tasks_twelve_hooks", "inflight_cpu_x_floor", "inflight_kb", "plan_build_ms", "tools_1e5_x_10"),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table; without bounds it is there to be read."""
+
+    key: str
+    what: str
+    most: float | None = None
+    least: float | None = None
+    form: str = "{:.2f}"
+
+    @property
+    def target(self) -> str:
+        most, least = (None if bound is None else f"{bound:g}" for bound in (self.most, self.least))
+        if most is None:
+            return ""
+        return f"{least} to {most}" if least is not None else f"≤ {most}" if float(most) else "0"
+
+    def missed(self, value: float) -> bool:
+        return (self.most is not None and value > self.most) or (self.least is not None and value < self.least)
+
+
+ROWS = (
+    Row("floor1_us", "floor1: parse, validate, run (µs)"),
+    Row("floor2_us", "floor2: also authorise, quota, cache, validate output, audit (µs)"),
+    Row("floor2s_us", "floor2s: floor2, parsing strictly (µs)"),
+    Row("zero_hooks_x_floor2s", "no hooks, times floor2s", 1.0),
+    Row("zero_hooks_x_floor2", "no hooks, times floor2"),
+    Row("twelve_hooks_x_floor2s", "12 hooks at work, times floor2s", 1.6),
+    Row("twelve_hooks_x_floor2", "12 hooks at work, times floor2"),
+    Row("sync_method_x_floor1", "each further plain hook method, times floor1", 0.03, form="{:.3f}"),
+    Row("async_method_x_floor1", "each further async hook method, times floor1", 0.06, form="{:.3f}"),
+    Row("idle_hooks_x_zero", "12 hooks of other tools, times no hooks", 1.05, 0.95),
+    Row("calls_idle_hooks", "function calls for them", 0, form="{:.0f}"),
+    Row("calls_twelve_hooks", "function calls, 12 hooks, less the hooks' own", 60, form="{:.0f}"),
+    Row("calls_zero_hooks", "function calls, no hooks", form="{:.0f}"),
+    Row("calls_floor2s", "function calls, floor2s", form="{:.0f}"),
+    Row("tasks_twelve_hooks", "tasks made, 12 hooks", 0, form="{:.0f}"),
+    Row("tasks_zero_hooks", "tasks made, no hooks", 0, form="{:.0f}"),
+    Row("callbacks_twelve_hooks", "loop callbacks, 12 hooks", 0, form="{:.0f}"),
+    Row("callbacks_zero_hooks", "loop callbacks, no hooks", 0, form="{:.0f}"),
+    Row("lease_us_scaled", "async lease, over the same methods without one (µs where floor2s takes 4)", 0.4),
+    Row("lease_us_scaled_over_no_hook", "async lease, over no hook (the same µs)"),
+    Row("inflight_calls", "calls in flight at once", form="{:,.0f}"),
+    Row("inflight_cpu_x_floor", "in flight, no hooks: CPU, times floor2s", 1.15),
+    Row("inflight_kb", "in flight, no hooks: kB a call", 3.5),
+    Row("inflight_floor_kb", "in flight, floor2s: kB a call"),
+    Row("inflight_twelve_cpu_x_floor", "in flight, 12 hooks: CPU, times floor2s"),
+    Row("inflight_twelve_kb", "in flight, 12 hooks: kB a call"),
+    Row("plan_build_ms", "plan of 12 hooks, without validators (ms)", 0.3),
+    Row("tools", "tools in a large gate", form="{:,.0f}"),
+    Row("tools_1e5_x_10", "a call in it, times one among 10 tools", 1.1, 0.9),
+    Row("registration_growth", "registering a tool after 2,000 others, times the first", 3.0, form="{:.1f}"),
+    Row("instructions_floor2s", "instructions, floor2s", form="{:,.0f}"),
+    Row("instructions_zero_hooks_x_floor2s", "instructions, no hooks, times floor2s", form="{:.3f}"),
+    Row("instructions_twelve_hooks_x_floor2s", "instructions, 12 hooks, times floor2s", form="{:.3f}"),
+)
+
+
+def report(found: dict[str, float]) -> list[Row]:
+    """Print the table; returns the rows that miss their target."""
+    lines, missed = [], []
+    for row in ROWS:
+        if row.key not in found:
+            continue
+        late = row.missed(found[row.key])
+        missed += [row] if late else []
+        mark = "" if row.most is None else "MISSED" if late else "ok"
+        lines.append((row.what, row.form.format(found[row.key]), row.target, mark))
+    _print_table(lines)
+    return missed
+
+
+def _print_table(lines: list[tuple[str, str, str, str]]) -> None:
+    head = ("what", "value", "target", "")
+    try:
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        width = max(len(line[0]) for line in [head, *lines])
+        for what, value, target, mark in [head, *lines]:
+            print(f"{what:{width}}  {value:>9}  {target:>11}  {mark}")
+        return
+    table = Table(title="Callgate, against the same work written by hand", title_justify="left")
+    for name, justify in zip(head, ("left", "right", "right", "left"), strict=True):
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for what, value, target, mark in lines:
+        table.add_row(what, value, target, {"MISSED": "[red]MISSED", "ok": "[green]ok"}.get(mark, ""))
+    narrow = None if sys.stdout.isatty() else 120
+    Console(width=narrow).print(table)
+
+
+def as_json(found: dict[str, float]) -> dict[str, Any]:
+    """The file: the headline figures (null where they were not asked for), and ``more``."""
+    more: dict[str, Any] = {key: value for key, value in found.items() if key not in KEYS}
+    more["python"] = f"{platform.python_implementation()} {platform.python_version()}"
+    return {key: found.get(key) for key in KEYS} | {"more": more}
+
+
+async def run(names: list[str], effort: Effort, say: Callable[[str], None]) -> dict[str, float]:
+    """Measure some sections, one after another, in this process."""
+    found: dict[str, float] = {}
+    for name in names:
+        began = time.perf_counter()
+        found |= await (SECTIONS | ON_REQUEST)[name].measure(effort)
+        say(f"{name}: {time.perf_counter() - began:.1f} s")
+    return found
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a rough answer, in seconds")
+    parser.add_argument(
+        "--only", choices=[*SECTIONS, *ON_REQUEST], action="append", help="one section; may be repeated"
+    )
+    parser.add_argument("--json", type=Path, metavar="PATH", help=f"where to; default, for a whole run: {OUT.name}")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 when a target is missed")
+    asked = parser.parse_args(argv)
+    found = asyncio.run(run(asked.only or list(SECTIONS), QUICK if asked.quick else FULL, print))
+    missed = report(found)
+    path = asked.json or (None if asked.only else OUT)
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(as_json(found), indent=2) + "\n", "utf-8")
+        print(f"written: {path}")
+    print(f"{len(missed)} targets missed" if missed else "all targets met")
+    return 1 if missed and asked.strict else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

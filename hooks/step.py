@@ -1,0 +1,30 @@
+"""One step of a plan, and the kinds of step that the lifecycle tells apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from callgate.hooks.stages import STAGES, Row, Stage
+
+SYNC, ASYNC, SYNC_LEASE, ASYNC_LEASE = range(4)
+"""Kinds of step: how the lifecycle calls it. Lease kinds put ``step.release`` on the ledger when they return."""
+
+Compiled: TypeAlias = tuple[int, Callable[..., Any], "Step"]
+
+
+class Step:
+    """Where the lifecycle is: one hook in one stage, or the runtime itself (``hook`` is None)."""
+
+    __slots__ = ("hook", "name", "release", "row", "shadow", "stage")
+
+    def __init__(self, stage: Stage, name: str, hook: Any = None, *, shadow: bool = False) -> None:
+        self.stage = stage
+        self.row: Row = STAGES[stage]
+        self.name = name
+        self.hook = hook
+        self.shadow = shadow
+        self.release: Compiled | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.stage} {self.name}>"
