@@ -38,11 +38,15 @@ class StepsAtTool(Hook):
         return None
 
 
+KINDS: dict[str, type[Hook] | None] = {"none": None, "lease": Lease, "steps": Steps, "at tool": StepsAtTool}
+
+
 async def measure(effort: Effort) -> dict[str, float]:
     async with AsyncExitStack() as stack:
         cases = {}
-        for name, kinds in {"none": [], "lease": [Lease], "steps": [Steps], "at tool": [StepsAtTool]}.items():
-            cases[name] = call_of(await stack.enter_async_context(Gate([make_tool()], [kind() for kind in kinds])))
+        for name, kind in KINDS.items():
+            gate = Gate([make_tool()], [] if kind is None else [kind()])
+            cases[name] = call_of(await stack.enter_async_context(gate))
         found = await interleave(cases, {"floor2s": floor2s()}, effort)
     floor, lease = found["floor2s"].us, found["lease"]
     over_steps, over_at_tool, over_none = (

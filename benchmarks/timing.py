@@ -33,7 +33,7 @@ class Effort:
 
 
 FULL = Effort()
-QUICK = Effort(rounds=30, batch_us=1_500.0, in_flight=2_000, pairs=3, builds=15)
+QUICK = Effort(rounds=30, batch_us=1_500.0, in_flight=2_000, pairs=2, builds=15)
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from callgate.errors import Denied, Invalid
@@ -12,7 +12,7 @@ from callgate.tools.parsing import DEFAULT_LIMITS, Limits, ParseError, parse_arg
 from callgate.tools.reader import strict_reader
 from callgate.tools.record import ToolRecord
 from callgate.tools.validation import Validator, explain
-from callgate.tools.values import dump, thaw
+from callgate.tools.values import dump, json_bytes, thaw
 
 RAW, FROZEN, LIVE = 1, 2, 0
 
@@ -62,8 +62,10 @@ class BuiltIns:
         self.tolerates = definition.tolerates
         self.flat = is_flat(definition.parameters)
         self.floats = not self.flat or _admits(definition.parameters, {"number"})
+        #  True when the output schema itself keeps every output small and finite:
         self.bounded = is_flat(definition.output_schema) and not _admits(definition.output_schema, {"number", "string"})
         self.mode = None if arguments is not None else definition.no_schema_mode
+        self.read = strict_reader(None, self.limits, floats=True)
         self.admit = self._make_admit()
         self.check_output = self._make_check_output()
 
@@ -71,8 +73,16 @@ class BuiltIns:
 
     def parse(self, ctx: Any) -> None:
         """Raw text or object to a plain dict; what tolerance did is kept in ``ctx.parse_rules`` (contract 45-47)."""
+        raw = ctx._input
+        if raw.__class__ is str:
+            try:
+                ctx._input, ctx._input_state = self.read(raw), LIVE
+            except ValueError:  # not plainly right: the long way finds out what it is, and says it
+                pass
+            else:
+                return
         hydrated = ctx.hydration
-        ctx._input = thaw(hydrated.arguments) if ctx._input is hydrated is not None else self._read(ctx)
+        ctx._input = thaw(hydrated.arguments) if raw is hydrated is not None else self._read(ctx)
         ctx._input_state = LIVE
 
     def validate(self, ctx: Any) -> None:
@@ -155,10 +165,10 @@ class BuiltIns:
 
     # ------------------------------------------------------------------ output
 
-    def _make_check_output(self) -> Callable[[Any], None]:
-        validator, limit, bounded = self.output, self.limit_output, self.bounded
+    def _make_check_output(self) -> Callable[[Any], None] | None:
+        validator = self.output
         if validator is None:
-            return limit
+            return None
         check = validator.check
 
         def check_output(ctx: Any) -> None:
@@ -166,36 +176,28 @@ class BuiltIns:
                 check(ctx._output)
             except Exception as error:
                 raise output_refusal(validator, ctx._output) from error
-            if not bounded:  # else the schema itself keeps it small and finite
-                limit(ctx)
 
         return check_output
 
     def limit_output(self, ctx: Any) -> None:
         """JSON only, finite, within ``limits.max_output_bytes`` (part C of the contract, 4)."""
         try:
-            data = dump(ctx._output)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise Invalid(
-                f"the output is not JSON: {type(ctx._output).__name__}",
-                stage="output",
-                code="invalid_output",
-                public="The tool's output is not valid.",
-            ) from error
+            data = json_bytes(ctx._output)
+        except TypeError:
+            data = self._long_way(ctx._output)
         if len(data) > self.limits.max_output_bytes:
-            raise Invalid(
-                f"the output has {len(data)} bytes; {self.limits.max_output_bytes} is the most",
-                stage="output",
-                code="output_too_large",
-                public="The tool's output is too large.",
+            raise bad_output(
+                f"the output has {len(data)} bytes; {self.limits.max_output_bytes} is the most", code="output_too_large"
             )
         if b"null" in data and not _finite(ctx._output):
-            raise Invalid(
-                "the output holds a number that is not finite",
-                stage="output",
-                code="invalid_output",
-                public="The tool's output is not valid.",
-            )
+            raise bad_output("the output holds a number that is not finite")
+
+    @staticmethod
+    def _long_way(output: Any) -> bytes:
+        try:
+            return dump(output)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise bad_output(f"the output is not JSON: {type(output).__name__}") from error
 
 
 def _finite(value: Any) -> bool:
@@ -224,10 +226,15 @@ def refusal(validator: Validator, value: Any) -> Invalid:
 def output_refusal(validator: Validator, value: Any) -> Invalid:
     """The refusal of an output that breaks the output schema; the issues are for developers, not for the model."""
     issues = explain(validator, value)
-    return Invalid(
-        "the output breaks the output schema: " + "; ".join(map(str, issues))[:2000],
-        stage="output",
-        code="invalid_output",
-        public="The tool's output is not valid.",
-        issues=issues,
-    )
+    return bad_output("the output breaks the output schema: " + "; ".join(map(str, issues))[:2000], issues=issues)
+
+
+def bad_output(message: str, *, code: str = "invalid_output", issues: Sequence[Issue] = ()) -> Invalid:
+    """An output that may not leave; *message* is for developers."""
+    return Invalid(message, stage="output", code=code, public=OUTPUT_REFUSED[code], issues=issues)
+
+
+OUTPUT_REFUSED = {
+    "invalid_output": "The tool's output is not valid.",
+    "output_too_large": "The tool's output is too large.",
+}

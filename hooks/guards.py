@@ -48,9 +48,9 @@ def needs_guard(registration: Registration, step: Step) -> bool:
 def guard(registration: Registration, step: Step, is_coroutine: bool, call: Call) -> Call:
     """*call* with what its hook asks for around it; always a coroutine function."""
     if registration.option("timeout") and is_coroutine:
-        call = _limited(call, float(registration.option("timeout")), step)
+        call = limited(call, float(registration.option("timeout")), step)
     applies = applies_to(registration)
-    tolerant = step.shadow or registration.option("on_failure", "deny") == "ignore"
+    ignores = registration.option("on_failure", "deny") == "ignore"
     reads_cache = step.stage is Stage.WILL_READ_CACHE
 
     async def guarded(ctx: Any) -> Any:
@@ -60,14 +60,21 @@ def guard(registration: Registration, step: Step, is_coroutine: bool, call: Call
             if reads_cache and ctx.cache_hit is None:
                 ctx.cache_hit = False
             answer = call(ctx)
-            return await answer if inspect.isawaitable(answer) else answer
+            answer = await answer if inspect.isawaitable(answer) else answer
         except (Exception, Control) as error:
-            if not tolerant or (not step.shadow and isinstance(error, Control | InvocationError)):
+            if not (step.shadow or (ignores and is_failure(error))):
                 raise
             ctx.suppress(error)
             return SKIPPED
+        return SKIPPED if step.shadow and answer is not None else answer
 
     return guarded
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether a hook failed, rather than decided: only then may ``on_failure="ignore"`` pass over it."""
+    decided = isinstance(error, InvocationError) and not isinstance(error, DeadlineExceeded)
+    return isinstance(error, Exception) and not decided
 
 
 def applies_to(registration: Registration) -> Callable[[Any], Awaitable[bool]] | None:
@@ -88,18 +95,20 @@ def applies_to(registration: Registration) -> Callable[[Any], Awaitable[bool]] |
     return applies
 
 
-def _limited(call: Call, seconds: float, step: Step) -> Call:
-    async def limited(ctx: Any) -> Any:
+def limited(call: Call, seconds: float, step: Step) -> Call:
+    """*call*, with ``DeadlineExceeded`` when it takes longer."""
+
+    async def in_time(ctx: Any, *rest: Any) -> Any:
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
-                return await call(ctx)
+                return await call(ctx, *rest)
         except TimeoutError as error:
             if not limit.expired():
                 raise
             raise DeadlineExceeded(f"{step.name}.{step.stage} took longer than {seconds} s") from error
 
-    return limited
+    return in_time
 
 
 def traced(step: Step, call: Call) -> Call:

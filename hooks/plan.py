@@ -12,9 +12,16 @@ from callgate.errors import HookError
 from callgate.hooks.builtin import BuiltIns
 from callgate.hooks.context import Host
 from callgate.hooks.guards import bind, guard, needs_guard, traced
-from callgate.hooks.selection import Registration, collect_hooks_for_stage, register, register_by_stage
+from callgate.hooks.selection import (
+    Registration,
+    collect_hooks_for_stage,
+    register,
+    register_by_stage,
+    sort_for_stage,
+    why_not,
+)
 from callgate.hooks.stages import RELEASE_OF, STAGES, Section, Stage, stages_in
-from callgate.hooks.step import ASYNC, SYNC, SYNC_LEASE, Compiled, Step
+from callgate.hooks.step import ASYNC, SYNC, SYNC_LEASE, Compiled, Step, is_silent
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.record import ToolRecord
 
@@ -33,7 +40,7 @@ class Plan:
         "__dict__",
         "__weakref__",
         "before",
-        "closes",
+        "closing",
         "finals",
         "host",
         "limit",
@@ -75,14 +82,14 @@ class Plan:
         self.start = Step(Stage.WILL_CREATE_INVOKE_CONTEXT, "callgate")
         self.running = Step(Stage.WILL_EXECUTE, "tool")
         self.repeats = any(one.option("repeats", False) for one in registrations)
-        stages = {stage: self._stage(stage) for stage in Stage}
+        stages = self._stages()
         self.cache_hit, self.cache_miss = stages[Stage.DID_CACHE_HIT], stages[Stage.DID_CACHE_MISS]
         self.before = self._before(stages)
         self.around = stages[Stage.AROUND_EXECUTE]
         self.on_retry, self.on_give_up = stages[Stage.ON_RETRY], stages[Stage.ON_GIVE_UP]
         self.will_execute, self.did_execute = stages[Stage.WILL_EXECUTE], stages[Stage.DID_EXECUTE]
         self.shaping = self._shaping(stages, builtins.check_output)
-        self.unchecked_shaping = self._shaping(stages, builtins.limit_output)
+        self.unchecked_shaping = self._shaping(stages, None)
         self.straight = None if self.around or trace else straight
         if self.straight is not None:  # the tool runs once, between its own steps: they join the road on either side
             self.before += self.will_execute
@@ -91,17 +98,24 @@ class Plan:
         self.on_error = stages[Stage.ON_ERROR]
         self.records = _join(stages, Stage.WILL_AUDIT, Stage.DID_AUDIT, Stage.ON_METRICS)
         self.finals = stages[Stage.WILL_FINALIZE_INVOKE]
-        self.closes = bool(self.records or self.finals)
+        self.closing = self.records + self.finals
         self.limit = record.deadline
 
     # ------------------------------------------------------------------ compiling
 
-    def _stage(self, stage: Stage) -> tuple[Compiled, ...]:
-        chosen = collect_hooks_for_stage(stage, self.definition, self.registrations)
-        if stage in RELEASE_OF.values():
-            chosen = [one for one in chosen if STAGES[stage].gives_back not in one.all_stages()]
-        steps = [self._compile(one, stage) for one in chosen]
-        return tuple(steps)
+    def _stages(self) -> dict[Stage, tuple[Compiled, ...]]:
+        """The steps of every stage. A release that has an acquire is not among them: the ledger knows when it runs."""
+        chosen: dict[Stage, list[Registration]] = {stage: [] for stage in Stage}
+        for one in self.registrations:
+            if why_not(one, self.definition) is None:
+                stages = one.all_stages()
+                for stage in stages:
+                    if STAGES[stage].gives_back not in stages:
+                        chosen[stage].append(one)
+        return {
+            stage: tuple(self._compile(one, stage) for one in (sort_for_stage(stage, hooks) if hooks else ()))
+            for stage, hooks in chosen.items()
+        }
 
     def _compile(self, one: Registration, stage: Stage, *, bare: bool = False) -> Compiled:
         step = Step(stage, one.name, one.hook, shadow=one.option("mode", "enforce") == "shadow")
@@ -111,6 +125,7 @@ class Plan:
         if self.trace:
             coroutine, call = True, traced(step, call)
         kind = ASYNC if coroutine else SYNC
+        step.silent = coroutine and not one.is_class and is_silent(call)
         if stage in RELEASE_OF:
             paired = RELEASE_OF[stage]
             if paired in one.all_stages():
@@ -165,13 +180,15 @@ class Plan:
         own = self._own(Stage.WILL_READ_CACHE, "hit or miss", answer if hit or miss else looked)
         return (ASYNC, *own[1:]) if hit or miss else own
 
-    def _shaping(self, stages: dict[Stage, tuple[Compiled, ...]], check: Callable[..., Any]) -> tuple[Compiled, ...]:
+    def _shaping(
+        self, stages: dict[Stage, tuple[Compiled, ...]], check: Callable[..., Any] | None
+    ) -> tuple[Compiled, ...]:
         steps: list[Compiled] = []
         for stage in stages_in(Section.SHAPING):
             steps += stages[stage]
-            if stage is Stage.WILL_VALIDATE_OUTPUT:
+            if stage is Stage.WILL_VALIDATE_OUTPUT and check is not None:
                 steps.append(self._own(stage, "validate", check))
-            if stage is Stage.WILL_TRANSFORM_OUTPUT and stages[stage]:
+            if stage is Stage.WILL_TRANSFORM_OUTPUT and (stages[stage] or not self.builtins.bounded or check is None):
                 steps.append(self._own(stage, "limit", self.builtins.limit_output))
         return tuple(steps)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from callgate.errors import HookError
@@ -41,7 +41,7 @@ class Registration:
         """Whether the hook is a class, made once an invocation (contract C1f)."""
         return inspect.isclass(self.hook)
 
-    @property
+    @cached_property
     def priority(self) -> float:
         """Higher runs earlier, later in ``did_*`` stages (contract 91)."""
         value: Any = getattr(self.hook, "priority", 0)
@@ -63,6 +63,10 @@ class Registration:
 
     def all_stages(self) -> tuple[Stage, ...]:
         """Where it runs, paired release stages included (contract C1e)."""
+        return self._stages
+
+    @cached_property
+    def _stages(self) -> tuple[Stage, ...]:
         implemented = stages_of(self.hook)
         if self.stages is None:
             return implemented

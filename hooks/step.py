@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dis
+import inspect
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 from callgate.hooks.stages import STAGES, Row, Stage
@@ -16,7 +19,7 @@ Compiled: TypeAlias = tuple[int, Callable[..., Any], "Step"]
 class Step:
     """Where the lifecycle is: one hook in one stage, or the runtime itself (``hook`` is None)."""
 
-    __slots__ = ("hook", "name", "release", "row", "shadow", "stage")
+    __slots__ = ("hook", "name", "release", "row", "shadow", "silent", "stage")
 
     def __init__(self, stage: Stage, name: str, hook: Any = None, *, shadow: bool = False) -> None:
         self.stage = stage
@@ -25,6 +28,19 @@ class Step:
         self.hook = hook
         self.shadow = shadow
         self.release: Compiled | None = None
+        self.silent = False  # whether the call can be seen never to return a value
 
     def __repr__(self) -> str:
         return f"<{self.stage} {self.name}>"
+
+
+def is_silent(function: Any) -> bool:
+    """Whether a function can be seen to return nothing but None; False when that cannot be told."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return False
+    return all(
+        (op.argval if op.opname == "RETURN_CONST" else before.argval if before.opname == "LOAD_CONST" else code) is None
+        for before, op in pairwise(dis.get_instructions(code))
+        if op.opname in ("RETURN_VALUE", "RETURN_CONST")
+    )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 from callgate.errors import StageError
-from callgate.hooks.guards import applies_to
+from callgate.hooks.guards import applies_to, is_failure, limited
 from callgate.hooks.plan import Plan
-from callgate.hooks.step import Compiled
+from callgate.hooks.selection import Registration, collect_hooks_for_stage
+from callgate.hooks.stages import Stage
+from callgate.hooks.step import ASYNC, Compiled, Step
 
 Inner: TypeAlias = Callable[[Any], Awaitable[Any]]
 
@@ -17,47 +19,79 @@ Inner: TypeAlias = Callable[[Any], Awaitable[Any]]
 def wrap_with_around(plan: Plan, arounds: Sequence[Compiled], attempt: Inner) -> Inner:
     """The attempt inside its wrappers, the first of *arounds* outermost (contract 95)."""
     inner = attempt
-    by_hook = {id(one.hook): one for one in plan.registrations}
-    for _, call, step in reversed(arounds):
-        inner = _layer(call, step, inner, by_hook[id(step.hook)])
+    chosen = collect_hooks_for_stage(Stage.AROUND_EXECUTE, plan.definition, plan.registrations)
+    for (kind, call, step), registration in reversed(list(zip(arounds, chosen, strict=True))):
+        inner = _layer(call if kind == ASYNC else _awaited(call), step, inner, registration)
     return _outermost(inner)
 
 
-def _layer(call: Callable[..., Any], step: Any, inner: Inner, registration: Any) -> Inner:
+class _Turn:
+    """One invocation in one wrapper: whether ``next()`` may be called, and what came of it."""
+
+    __slots__ = ("ctx", "error", "failed_in", "inner", "output", "repeats", "state", "step")
+
+    def __init__(self, ctx: Any, step: Step, inner: Inner, repeats: bool) -> None:
+        self.ctx = ctx
+        self.step = step
+        self.inner = inner
+        self.repeats = repeats
+        self.state = "new"
+        self.output: Any = None
+        self.error: BaseException | None = None
+        self.failed_in = step
+
+    async def proceed(self) -> Any:
+        """The ``next`` that the wrapper is given."""
+        if self.state == "running":
+            raise StageError(f"{self.step.name} called next() while its first call was still running")
+        if self.state != "new" and not self.repeats:
+            raise StageError(f"{self.step.name} called next() twice; a hook that retries declares repeats = True")
+        self.state = "running"
+        try:
+            self.output = await self.inner(self.ctx)
+        except BaseException as error:
+            self.state, self.error, self.failed_in = "failed", error, self.ctx.step
+            raise
+        else:
+            self.state = "done"
+            return self.output
+        finally:
+            self.ctx.step = self.step
+
+
+def _layer(call: Callable[..., Any], step: Step, inner: Inner, registration: Registration) -> Inner:
     applies = applies_to(registration)
     repeats = bool(registration.option("repeats", False))
-    limit = registration.option("timeout")
     ignores = registration.option("on_failure", "deny") == "ignore"
+    if limit := registration.option("timeout"):
+        call = limited(call, float(limit), step)
 
     async def layer(ctx: Any) -> Any:
+        ctx.step = step
         if applies is not None and not await applies(ctx):
             return await inner(ctx)
-        state = "new"
-
-        async def proceed() -> Any:
-            nonlocal state
-            if state == "running":
-                raise StageError(f"{step.name} called next() while its first call was still running")
-            if state == "done" and not repeats:
-                raise StageError(f"{step.name} called next() twice; a hook that retries declares repeats = True")
-            state = "running"
-            try:
-                return await inner(ctx)
-            finally:
-                state = "done"
-                ctx.step = step
-
-        ctx.step = step
-        async with asyncio.timeout(limit):
-            try:
-                return await call(ctx, proceed)
-            except Exception as error:
-                if not ignores or state != "new":
-                    raise
-                ctx.suppress(error)
-        return await inner(ctx)
+        turn = _Turn(ctx, step, inner, repeats)
+        try:
+            return await call(ctx, turn.proceed)
+        except BaseException as error:
+            if error is turn.error:
+                ctx.step = turn.failed_in  # not this hook's failure: it only let it through
+            if not (ignores and turn.state in {"new", "done"} and is_failure(error)):
+                raise
+            ctx.suppress(error)
+        return turn.output if turn.state == "done" else await inner(ctx)
 
     return layer
+
+
+def _awaited(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A wrapper written ``def`` may return the awaitable of ``next()``, or a value."""
+
+    async def awaited(ctx: Any, proceed: Callable[[], Any]) -> Any:
+        answer = call(ctx, proceed)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    return awaited
 
 
 def _outermost(inner: Inner) -> Inner:

@@ -13,6 +13,8 @@ from typing import Any, TypeAlias
 from callgate.errors import Invalid, ProviderError, RetryLater
 from callgate.hooks.plan import Plan
 from callgate.providers.registry import MISSING, describe, look_up, missing
+from callgate.runtime.failure import crashed
+from callgate.runtime.leases import hold_back
 from callgate.tools.calls import Issue
 from callgate.tools.record import Style, ToolRecord
 from callgate.tools.values import thaw
@@ -185,7 +187,14 @@ def _in_thread(record: ToolRecord) -> Callable[[Any, Callable[[], Any]], Awaitab
     async def run(ctx: Any, call: Callable[[], Any]) -> Any:
         if len(busy) >= record.max_threads:
             raise RetryLater(1000, f"all {record.max_threads} threads of {record.id} are busy", code="threads_busy")
-        working = pool.submit(contextvars.copy_context().run, call)
+
+        def work() -> Any:
+            try:
+                return call()
+            except StopIteration as error:  # no future carries this one: the call would never end
+                raise RuntimeError("the tool raised StopIteration") from error
+
+        working = pool.submit(contextvars.copy_context().run, work)
         busy.add(working)
         working.add_done_callback(busy.discard)
         return await _outlive(ctx, asyncio.wrap_future(working), cancels=False)
@@ -195,13 +204,21 @@ def _in_thread(record: ToolRecord) -> Callable[[Any, Callable[[], Any]], Awaitab
 
 async def _abandonable(ctx: Any, call: Callable[[], Any]) -> Any:
     """A coroutine in a task of its own, which can be left behind."""
-    return await _outlive(ctx, asyncio.ensure_future(call()), cancels=True)
+
+    async def work() -> Any:
+        try:
+            return await call()
+        except (KeyboardInterrupt, SystemExit) as error:  # in a task of its own it would stop the loop
+            raise crashed(ctx, error) from error
+
+    return await _outlive(ctx, asyncio.ensure_future(work()), cancels=True)
 
 
 async def _outlive(ctx: Any, body: asyncio.Future[Any], *, cancels: bool) -> Any:
     """Wait for the body; when it outlives a cancellation by the grace, leave it behind with its leases.
 
     What it holds is given back when it really ends; until then ``ctx.pending_release`` says so (invariant I12).
+    A body that overran its deadline and ends within the grace has ended: how, is its own to say.
     """
     try:
         await asyncio.wait([body])
@@ -213,10 +230,12 @@ async def _outlive(ctx: Any, body: asyncio.Future[Any], *, cancels: bool) -> Any
             try:
                 await asyncio.wait([body], timeout=left)
             except asyncio.CancelledError as again:
-                ctx.hold_back(again)
+                hold_back(ctx, again)
         if not body.done():
             ctx.host.abandon(ctx, body)
-        elif not body.cancelled():
-            body.exception()  # seen: a failure after the cancellation is not the news here
-        raise
+            raise
+        if ctx.alarm is None or not ctx.alarm.alone:
+            if not body.cancelled():
+                body.exception()  # seen: a failure after the cancellation is not the news here
+            raise
     return body.result()

@@ -16,6 +16,7 @@ from callgate.errors import (
     OutcomeUnknown,
     RetryLater,
     Suspended,
+    ToolError,
     ToolFailed,
 )
 from callgate.hooks.plan import Plan
@@ -50,7 +51,8 @@ async def fail(plan: Plan, ctx: Any, error: BaseException) -> None:
         raise error  # the coroutine itself is being closed: nothing may be awaited any more
     ctx.error = told = contain(plan, ctx, error)
     ctx.outcome = outcome_of(told, failed_at)
-    if plan.on_give_up and plan.repeats and ctx.tries and not ctx.executed and ctx.outcome is not Outcome.CANCELLED:
+    attempted = ctx.tries and failed_at.row.section is Section.EXECUTE
+    if plan.repeats and attempted and ctx.outcome in {Outcome.ERROR, Outcome.UNKNOWN}:  # a decision is not given up on
         await _tell(ctx, plan.on_give_up)
     await _tell(ctx, plan.on_error)
 
@@ -73,30 +75,42 @@ async def _tell(ctx: Any, steps: Any) -> None:
 
 
 def contain(plan: Plan, ctx: Any, error: BaseException) -> BaseException:
-    """The error as the invocation's own: a fired deadline, a real cancellation, or what a tool must not do to its host."""
+    """The error as the invocation's own: a fired deadline, a real cancellation, or what nothing here may do to its host."""
     if isinstance(error, asyncio.CancelledError):
         if ctx.alarm is not None and ctx.alarm.fired:
-            ctx.alarm.forget()
-            if ctx.abandoned:
-                lost = OutcomeUnknown(f"{ctx.tool_id} was left behind after its deadline; it may still take effect")
-                lost.__cause__ = error
-                return lost
-            late = DeadlineExceeded(f"{ctx.tool_id} did not end within its deadline")
-            late.__cause__ = error
-            return late
-        task = asyncio.current_task()
-        if ctx.deferred is not None or (task is not None and task.cancelling()):
+            return _overdue(ctx, error) if ctx.alarm.forget() else error
+        task, before = asyncio.current_task(), 0 if ctx.alarm is None else ctx.alarm.before
+        if ctx.deferred is not None or (task is not None and task.cancelling() > before):
             return error
-        return _crashed(error)  # nobody cancelled us: the tool raised it by itself
-    if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit) and ctx.step is plan.running:
-        return _crashed(error)
+        return crashed(ctx, error)  # nobody cancelled us: it was raised by itself
+    if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+        return crashed(ctx, error)
     return error
 
 
-def _crashed(error: BaseException) -> ToolFailed:
-    crashed = ToolFailed(f"the tool raised {type(error).__name__}", code="tool_crashed")
-    crashed.__cause__ = error
-    return crashed
+def _overdue(ctx: Any, error: BaseException) -> BaseException:
+    """The deadline, and nobody else, cancelled the call."""
+    ctx.deferred = None
+    if ctx.abandoned:
+        told: BaseException = OutcomeUnknown(
+            f"{ctx.tool_id} was left behind after its deadline; it may still take effect"
+        )
+    else:
+        told = DeadlineExceeded(f"{ctx.tool_id} did not end within its deadline")
+    told.__cause__ = error
+    return told
+
+
+def crashed(ctx: Any, error: BaseException) -> BaseException:
+    """What becomes of an exception that would stop the host, or pass for a cancellation that nobody sent (I13)."""
+    what = type(error).__name__
+    told = (
+        ToolFailed(f"the tool raised {what}", code="tool_crashed")
+        if ctx.step is ctx.plan.running
+        else RuntimeError(f"{ctx.step.name} raised {what}")
+    )
+    told.__cause__ = error
+    return told
 
 
 def outcome_of(error: BaseException, step: Any) -> Outcome:
@@ -115,12 +129,14 @@ def outcome_of(error: BaseException, step: Any) -> Outcome:
 def as_invocation_error(ctx: Any) -> BaseException:
     """What ``gate.invoke`` raises: an ``InvocationError`` with a correlation id, the original as its cause."""
     error: BaseException = ctx.error
-    if isinstance(error, InvocationError):
-        told = error
+    denied = ctx.outcome is Outcome.DENIED
+    if isinstance(error, Denied if denied else InvocationError):
+        told: InvocationError = error
     elif not isinstance(error, Exception):
         return error
-    elif ctx.outcome is Outcome.DENIED:
-        told = Denied("a policy failed to run", code="policy_error")
+    elif denied:
+        public = error.public if isinstance(error, ToolError) else None
+        told = Denied("a policy failed to run", code="policy_error", public=public)
         told.__cause__ = error
     else:
         told = ToolFailed(

@@ -10,13 +10,17 @@ from jiter import from_json
 from callgate.tools.parsing import Limits, parse_strict
 
 
-def strict_reader(check: Callable[[Any], object], limits: Limits, *, floats: bool) -> Callable[[str], dict[str, Any]]:
-    """A function from the text of a JSON object to validated arguments: ``parse_strict``, then *check*.
+def strict_reader(
+    check: Callable[[Any], object] | None, limits: Limits, *, floats: bool
+) -> Callable[[str], dict[str, Any]]:
+    """A function from the text of a JSON object to arguments: ``parse_strict``, then *check* if there is one.
 
     ``floats=False`` says that the schema admits no float anywhere: then ``1e999``, which the parser reads as infinity,
     need not be looked for, because *check* refuses it. What it returns is plainly right; it raises some ``Exception``
     for anything else, and the caller then goes the long way to find out what it is.
     """
+    if check is None:
+        return lambda text: parse_strict(text, limits)
     small = 0 if floats else limits._small
 
     def read(text: str) -> dict[str, Any]:

@@ -42,8 +42,7 @@ RULES = (
 
 _SPACE = " \t\r\n"  # JSON's white space, no other: any other would be dropped without a name
 _NAME = re.compile(r"[a-z_]{2,24}")
-_FENCE = "```"
-_INFO = re.compile(r"[A-Za-z0-9_+-]{0,24}[ \t]{0,24}\r?\n")
+_FENCE = re.compile(r"```[A-Za-z0-9_+-]{0,24}[ \t]{0,24}\r?\n")
 
 # Possessive throughout: no way back, so no text can make it slow. A quote that is never closed is a token of its own.
 _TOKEN = re.compile(
@@ -109,7 +108,7 @@ def _without_mark(text: str, rules: set[str]) -> str:
 
 
 def _without_tokens(text: str, rules: set[str]) -> str:
-    """Whole tokens at the end; half a token, or nothing before them, is left for the strict parser to refuse."""
+    """Whole tokens at the end; half a token is left for the strict parser to refuse."""
     end = len(text)
     while text.endswith("|>", 0, end):
         start = text.rfind("<|", max(0, end - 28), end)
@@ -118,21 +117,18 @@ def _without_tokens(text: str, rules: set[str]) -> str:
         end = start
         while end and text[end - 1] in _SPACE:
             end -= 1
-    if end == len(text) or not end:
-        return text
-    rules.add("special-token")
+    if end < len(text):
+        rules.add("special-token")
     return text[:end]
 
 
 def _without_fence(text: str, rules: set[str]) -> str:
     """A fence that is not closed may be a cut text: only the pair counts."""
-    if len(text) < 2 * len(_FENCE) or not (text.startswith(_FENCE) and text.endswith(_FENCE)):
-        return text
-    opening = _INFO.match(text, len(_FENCE))
-    if opening is None or opening.end() > len(text) - len(_FENCE):
+    opening = _FENCE.match(text)
+    if opening is None or not text.endswith("```"):
         return text
     rules.add("fence")
-    return text[opening.end() : -len(_FENCE)].strip(_SPACE)
+    return text[opening.end() : -3].strip(_SPACE)
 
 
 def _decoded(text: str, rules: set[str]) -> str:

@@ -108,6 +108,10 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical(value)).hexdigest()
 
 
+json_bytes = orjson.dumps
+"""JSON bytes, fast; raises ``TypeError`` for what is not JSON and for integers beyond 64 bits (see ``dump``)."""
+
+
 def dump(value: Any) -> bytes:
     """JSON bytes of a value; integers beyond 64 bits included. Raises ``TypeError`` when it is not JSON."""
     try:

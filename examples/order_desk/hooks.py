@@ -77,16 +77,22 @@ class ForgetAfterWrite(Hook):
         self.cache = cache
         self.tools = tools
 
+    def will_execute(self, ctx: InvokeContext) -> None:
+        ctx.data[self] = "started"
+
     def will_finalize_invoke(self, ctx: InvokeContext) -> None:
-        if ctx.attempt:
+        if self in ctx.data:
             self.cache.answers = {key: value for key, value in self.cache.answers.items() if key[0] != ctx.tenant}
 
 
 class Audit(Hook):
     """One row a call, of those that were refused, too. Arguments are people's data: only their hash is kept."""
 
+    def will_execute(self, ctx: InvokeContext) -> None:
+        ctx.data[self] = ctx.attempt
+
     def will_audit(self, ctx: InvokeContext) -> None:
-        error = ctx.error
+        error, attempts = ctx.error, ctx.data.get(self, 0)
         row = (
             ctx.started_at.isoformat(),
             ctx.request_id,
@@ -97,9 +103,9 @@ class Audit(Hook):
             ctx.outcome or Outcome.SUCCESS,
             None if error is None else getattr(error, "code", type(error).__name__),
             None if error is None else storable(str(error)),
-            ctx.attempt,
+            attempts,
             bool(ctx.cache_hit),
-            ctx.input_hash if ctx.attempt or ctx.cache_hit else None,
+            ctx.input_hash if attempts or ctx.cache_hit else None,
         )
         db = ctx.get(AppContainer.db)
         with db:

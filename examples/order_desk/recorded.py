@@ -52,7 +52,7 @@ def read_recording(path: Path) -> Recording:
     try:
         codec(wire)
     except WireError:
-        raise Trouble(f"{name} was recorded from {shown(wire)!r}; there are codecs for {', '.join(WIRES)}") from None
+        raise Trouble(f"{name} was recorded from '{shown(wire)}'; there are codecs for {', '.join(WIRES)}") from None
     if "response_sse" in data or "response_ndjson" in data:
         raise Trouble(f"{name} holds a streamed answer; streams are not read yet, only answers that came in one piece")
     if not isinstance(data.get("response"), dict):

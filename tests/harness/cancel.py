@@ -443,7 +443,7 @@ def expire(loop: asyncio.AbstractEventLoop) -> int:
     for alarm in live:
         alarm.when = loop.time()
     if table is not None and live:
-        table._scan()
+        table._scan(loop)
     return len(live)
 
 

@@ -144,11 +144,12 @@ def fit(issues: Iterable[Issue], limit: int = MAX_ISSUES) -> list[Issue]:
     room = MAX_TEXT
     for issue in issues:
         shown = Issue(clip(issue.pointer, 200), clip(issue.keyword, 40), clip(issue.expected, 200))
+        if shown in kept:
+            continue
         room -= len(shown.pointer) + len(shown.expected) + len(shown.keyword)
         if len(kept) >= limit or (kept and room < 0):
             break
-        if shown not in kept:
-            kept.append(shown)
+        kept.append(shown)
     return kept
 
 

@@ -6,52 +6,21 @@ value checked in place, and for schemas whose references multiply, by counting o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from callgate.errors import SchemaRefused
 from callgate.tools.engines.base import Rejected
 from callgate.tools.engines.document import Document
-from callgate.tools.engines.patterns import pattern_weight
+from callgate.tools.engines.graph import Node, measure, nodes_of, postorder
 from callgate.tools.engines.raw import SchemaLimits
-from callgate.tools.values import SCALARS, clip, pointer
+from callgate.tools.values import SCALARS, clip
 
-IN_PLACE_ONE = ("not", "if", "then", "else")
-IN_PLACE_LIST = ("allOf", "anyOf", "oneOf")
-IN_PLACE_MAP = ("dependentSchemas", "dependencies")
-UNEVALUATED = 3  # measured on jsonschema-rs 0.60: each nested unevaluated* checks what is below it up to 3 times
 HEAVY = 10_000
 CHARACTERS_PER_CHECK = 3  # as a shift: eight characters against one automaton state cost at most about 0.2 µs
 LONG_PATTERNS = 256
 LONG_ENUM = 256
-NODES_PER_ERROR = 5
-
-
-@dataclass(slots=True)
-class _Node:
-    """One subschema as the count sees it; subschemas are indices."""
-
-    at: str
-    in_place: list[int] = field(default_factory=list[int])
-    factor: int = 1
-    properties: dict[str, int] = field(default_factory=dict[str, int])
-    patterns: list[int] = field(default_factory=list[int])
-    names: list[int] = field(default_factory=list[int])
-    others: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    prefix: list[int] = field(default_factory=list[int])
-    items: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    own: int = 1
-    mistakes: int = 1
-    weight: int = 0
-    key_weight: int = 0
-    by_key: bool = False
-    branches: bool = False
-
-    def below(self) -> list[tuple[int, int]]:
-        """Subschemas for parts of the value, each with how often the engine may check it."""
-        plain = [*self.properties.values(), *self.patterns, *self.names, *self.prefix]
-        return [*((child, 1) for child in plain), *self.others, *self.items]
 
 
 class Budget:
@@ -66,7 +35,7 @@ class Budget:
 
     def __init__(self, document: Document, limits: SchemaLimits) -> None:
         self._limits = limits
-        self._nodes = _nodes(document)
+        self._nodes = nodes_of(document)
         self._order = self._in_place_order()
         self._refuse_expansion()
         self.has_refs = bool(document.targets)
@@ -78,7 +47,7 @@ class Budget:
         self._flat: _Flat | None = None
 
     def _in_place_order(self) -> list[int]:
-        order, back = _postorder([node.in_place for node in self._nodes])
+        order, back = postorder([node.in_place for node in self._nodes])
         if back is not None:
             at = clip(self._nodes[back].at, 200)
             raise SchemaRefused("ref_cycle", "a $ref cycle that never descends into the value checks nothing", at)
@@ -104,7 +73,7 @@ class Budget:
 
     def _multiplies(self) -> bool:
         edges = [[*node.in_place, *(child for child, _ in node.below())] for node in self._nodes]
-        order, back = _postorder(edges)
+        order, back = postorder(edges)
         if back is not None:
             return True
         total = [1] * len(self._nodes)
@@ -138,7 +107,7 @@ class Budget:
         """
         flat = self._flattened()
         sizes: dict[int, int] = {}
-        _measure(value, sizes)
+        measure(value, sizes)
         count = _Count(self._nodes, flat, flat.mistakes, limit, sizes)
         return count.total(value), count.branched
 
@@ -166,16 +135,6 @@ class Budget:
         return _Flat(checks, mistakes, weights, branching, descending, max(checks))
 
 
-def _measure(value: Any, sizes: dict[int, int]) -> int:
-    """Notes the size of every container in *value*, in units of one error's own cost."""
-    if value.__class__ in SCALARS:
-        return 1
-    parts = value.values() if isinstance(value, dict) else value
-    nodes = 1 + sum(_measure(part, sizes) for part in parts)
-    sizes[id(value)] = 1 + nodes // NODES_PER_ERROR
-    return nodes
-
-
 @dataclass(frozen=True, slots=True)
 class _Flat:
     """Per subschema, over everything that applies in place: checks, possible errors, regex weight, and what descends."""
@@ -197,7 +156,7 @@ class _Count:
 
     __slots__ = ("_flat", "_limit", "_memo", "_nodes", "_prices", "_sizes", "_weights", "branched")
 
-    def __init__(self, nodes: list[_Node], flat: _Flat, prices: list[int], limit: int, sizes: dict[int, int]) -> None:
+    def __init__(self, nodes: list[Node], flat: _Flat, prices: list[int], limit: int, sizes: dict[int, int]) -> None:
         self._nodes, self._flat, self._prices, self._limit, self._sizes = nodes, flat, prices, limit, sizes
         self._weights = flat.weights
         self._memo: dict[tuple[int, int], int] = {}
@@ -221,7 +180,7 @@ class _Count:
             return known
         if self._sizes:
             total *= self._sizes[id(value)]
-        count: Callable[[_Node, Any], int] = self._object if isinstance(value, dict) else self._array
+        count: Callable[[Node, Any], int] = self._object if isinstance(value, dict) else self._array
         for child, times in self._flat.descending[index]:
             total += times * count(self._nodes[child], value)
             if total > self._limit:
@@ -231,7 +190,7 @@ class _Count:
             self.branched = max(self.branched, total)
         return total
 
-    def _object(self, node: _Node, value: dict[str, Any]) -> int:
+    def _object(self, node: Node, value: dict[str, Any]) -> int:
         total, prices, weights = 0, self._prices, self._weights
         for key, item in value.items():
             child = node.properties.get(key)
@@ -248,12 +207,12 @@ class _Count:
                 raise too_costly()
         return total
 
-    def _keyed(self, node: _Node, key: str, item: Any) -> int:
+    def _keyed(self, node: Node, key: str, item: Any) -> int:
         total = len(key) * node.key_weight >> CHARACTERS_PER_CHECK
         total += sum(self.visit(other, item) for other in node.patterns)
         return total + sum(self.visit(other, key) for other in node.names)
 
-    def _array(self, node: _Node, value: list[Any]) -> int:
+    def _array(self, node: Node, value: list[Any]) -> int:
         total, prices, weights = 0, self._prices, self._weights
         for child, item in zip(node.prefix, value, strict=False):
             total += self.visit(child, item)
@@ -271,86 +230,3 @@ class _Count:
 def too_costly() -> Rejected:
     """What a value over the budget is refused with."""
     return Rejected("is too costly to check against the schema; send less")
-
-
-def _postorder(edges: list[list[int]]) -> tuple[list[int], int | None]:
-    """Children before parents, and a node that closes a cycle if there is one; iterative."""
-    state = [0] * len(edges)
-    order: list[int] = []
-    for start in range(len(edges)):
-        stack = [(start, 0)] if not state[start] else []
-        while stack:
-            index, step = stack.pop()
-            state[index] = 1
-            if step == len(edges[index]):
-                state[index] = 2
-                order.append(index)
-                continue
-            stack.append((index, step + 1))
-            child = edges[index][step]
-            if state[child] == 1:
-                return order, child
-            if not state[child]:
-                stack.append((child, 0))
-    return order, None
-
-
-def _nodes(document: Document) -> list[_Node]:
-    index_of = {at: index for index, at in enumerate(document.nodes)}
-    nodes: list[_Node] = []
-    for at, schema in document.nodes.items():
-        node = _Node(at)
-        nodes.append(node)
-        if isinstance(schema, bool):
-            continue
-        node.in_place = [index_of[target] for target in document.targets.get(at, ())]
-        node.in_place += [index_of[place] for place in _in_place(schema, at) if place in index_of]
-        node.factor = UNEVALUATED if not schema.keys().isdisjoint(_UNEVALUATED) else 1
-        node.weight = pattern_weight(schema["pattern"]) if "pattern" in schema else 0
-        node.own = _own_checks(schema)
-        node.mistakes = 1 + len(schema.get("required", ()))
-        node.branches = "anyOf" in schema or "oneOf" in schema
-        _descend(node, schema, index_of)
-        node.by_key = bool(node.patterns or node.names)
-    return nodes
-
-
-def _own_checks(schema: dict[str, Any]) -> int:
-    """Only enums of plain values are looked up at once; objects in them are compared one by one."""
-    listed = [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else ())]
-    compared = 0 if all(item.__class__ in SCALARS for item in listed) else sum(_measure(item, {}) for item in listed)
-    return 1 + compared + len(schema.get("dependentRequired", ())) // 8 + len(schema.get("dependencies", ())) // 8
-
-
-_UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
-
-
-def _in_place(schema: dict[str, Any], at: str) -> Iterable[str]:
-    for key in IN_PLACE_ONE:
-        if key in schema:
-            yield f"{at}/{key}"
-    for key in IN_PLACE_LIST:
-        for number in range(len(schema.get(key, ()))):
-            yield f"{at}/{key}/{number}"
-    for key in IN_PLACE_MAP:
-        for name in schema.get(key, ()):
-            yield f"{at}/{key}{pointer([name])}"
-
-
-def _descend(node: _Node, schema: dict[str, Any], index_of: dict[str, int]) -> None:
-    at = node.at
-    for name in schema.get("properties", ()):
-        node.properties[name] = index_of[f"{at}/properties{pointer([name])}"]
-    for name in schema.get("patternProperties", ()):
-        node.patterns.append(index_of[f"{at}/patternProperties{pointer([name])}"])
-        node.key_weight += pattern_weight(name)
-    prefix = "items" if isinstance(schema.get("items"), list) else "prefixItems"
-    node.prefix = [index_of[f"{at}/{prefix}/{number}"] for number in range(len(schema.get(prefix, ())))]
-    for key in ("items", "contains", "additionalItems", "unevaluatedItems"):
-        if f"{at}/{key}" in index_of:
-            node.items.append((index_of[f"{at}/{key}"], UNEVALUATED if key in _UNEVALUATED else 1))
-    for key in ("additionalProperties", "unevaluatedProperties"):
-        if f"{at}/{key}" in index_of:
-            node.others.append((index_of[f"{at}/{key}"], UNEVALUATED if key in _UNEVALUATED else 1))
-    if f"{at}/propertyNames" in index_of:
-        node.names.append(index_of[f"{at}/propertyNames"])

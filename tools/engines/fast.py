@@ -91,16 +91,14 @@ def refusal(document: Document, budget: Budget) -> tuple[str, str] | None:
 
 
 def _generate(reduced: dict[str, Any], *, detailed: bool) -> Check:
-    import fastjsonschema
-
     try:
-        return fastjsonschema.compile(
-            _copy(reduced),
-            handlers=_NoHandlers(),
-            use_default=False,
-            use_formats=False,
-            detailed_exceptions=detailed,
-        )
+        if not detailed:
+            from callgate.tools.engines.codegen import compile_lean
+
+            return compile_lean(_copy(reduced), _NoHandlers())
+        import fastjsonschema
+
+        return fastjsonschema.compile(_copy(reduced), handlers=_NoHandlers(), use_default=False, use_formats=False)
     except Exception as error:  # re.error, SyntaxError, RecursionError, … besides its own
         message = f"fastjsonschema cannot compile it ({type(error).__name__})"
         raise SchemaRefused("engine_failed", message) from error
@@ -125,6 +123,13 @@ def _reduced(schema: Any) -> Any:
             kept[key] = item
     if "$ref" in kept:
         return {key: kept[key] for key in kept if key == "$ref" or key in CONTAINERS}
+    branches = kept.get("anyOf")
+    if (
+        branches
+        and "type" not in kept
+        and all(set(one) == {"type"} and isinstance(one["type"], str) for one in branches)
+    ):
+        kept["type"] = [one["type"] for one in kept.pop("anyOf")]  # says the same, and is one test
     if "const" in schema:
         only = {"enum": [schema["const"]]}
         kept = {"allOf": [kept, only]} if "enum" in kept else kept | only

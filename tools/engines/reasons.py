@@ -41,13 +41,23 @@ def _explain(error: Any, value: Any, schema: Mapping[str, Any], depth: int) -> I
         inner = next(_explain(argument, value, schema, depth + 1), None)
         text = describe(path, name, None).expected if inner is None else f"has a property name that {inner[1].expected}"
         yield _REST, Issue(place(path), name, clip(text, 160))
+    elif name == "falseSchema":
+        yield from _forbidden(error.schema_path, path, at)
     elif type(kind).__name__ in {"BacktrackLimitExceeded", "RegexEngineFailure"}:
         yield _REST, Issue(place(path), name, "cannot be matched against its pattern; send something simpler")
-    elif name == "falseSchema":
-        yield _REST, describe(path, "false", None)
     else:
         keyword = tail if name in {"required", "contains"} and isinstance(tail, str) else name
         yield _REST, describe(path, keyword, argument)
+
+
+def _forbidden(schema_path: list[Any], path: list[str | int], at: Any) -> Iterator[_Ranked]:
+    """``additionalProperties: false`` with no properties beside it is told as a false schema for the object."""
+    whole = schema_path[-1:] == ["additionalProperties"] and schema_path[-2:-1] != ["properties"]
+    if whole and isinstance(at, Mapping):
+        for member in list(at)[:_MAX_NAMES]:
+            yield (_REST if path else _UNKNOWN), unknown(path, member)
+    else:
+        yield _REST, describe(path, "false", None)
 
 
 def _branches(

@@ -23,7 +23,7 @@ BACKTRACK_LIMIT = 10_000
 REGEX_SIZE = 262_144
 MAX_EXPLAINED = 2_000  # nodes of a value for which every error is built
 MAX_POINTED = 10_000  # nodes of a value for which the first one is
-MAX_EFFORT = 8_000  # errors of about five microseconds
+MAX_EFFORT = 5_000  # errors of about five microseconds
 MAX_COUNTED = 100_000
 
 
@@ -80,11 +80,7 @@ class RustEngine:
             f"fancy-regex={BACKTRACK_LIMIT}" if trusted else f"linear-regex={REGEX_SIZE},limits={limits.digest}"
         )
         ident = validator_id(self.name, self.version, policy, document.digest)
-        check: Check = native.validate
-        if guard is not None:
-            check = _guarded(guard, native.is_valid)
-        elif budget.branches:
-            check = _asking(native.is_valid)
+        check = _asking(native.is_valid) if guard is None else _guarded(guard, native.is_valid)
         return Compiled(ident, self.name, self.version, check, _Finder(document, native, budget, guard).find)
 
 
@@ -98,7 +94,7 @@ def _guarded(guard: Guard, is_valid: Check) -> Check:
 
 
 def _asking(is_valid: Check) -> Check:
-    """Without the errors of every branch, which ``validate`` builds for the anyOf that failed."""
+    """``validate`` would copy the value that failed into an error, and the errors of every branch of an anyOf."""
 
     def check(value: Any) -> None:
         if not is_valid(value):

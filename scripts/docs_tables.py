@@ -1,0 +1,158 @@
+"""Write the parts of the docs that are made from the code: the stage table, the diagram, the errors, the parsing rules.
+
+In a page they stand between ``<!-- generated: NAME -->`` and ``<!-- end -->``. ``python scripts/docs_tables.py``
+brings them up to date; ``tests/test_docs.py`` fails when they are stale.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from callgate import errors
+from callgate.hooks.stages import STAGES, May, OnFailure, Row, Stage, diagram
+from callgate.hooks.step import Step
+from callgate.runtime.failure import outcome_of
+from callgate.tools import tolerance
+from callgate.tools.calls import ErrorInfo, Outcome, ToolResult
+from callgate.tools.parsing import Limits
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+_BLOCK = re.compile(r"(?<=<!-- generated: )([a-z-]+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
+_RAISING = {
+    OnFailure.DENY: "denies",
+    OnFailure.FAIL: "fails the call",
+    OnFailure.SUPPRESS: "is recorded",
+}
+_VERBS = {May.MASK: "set masked_input", May.BIND: "bind providers", May.REPLACE_ERROR: "replace the error"}
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
+    """A Markdown table."""
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "".join(f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+def code(text: object) -> str:
+    """Text as code, or nothing."""
+    return f"`{text}`" if text else ""
+
+
+def stage_table() -> str:
+    """Every stage, in the order of the lifecycle."""
+    rows = [
+        (row.position + 1, code(row.stage), row.section.value, _powers(row), _RAISING[row.on_failure], _own(row))
+        for row in STAGES.values()
+    ]
+    return table(("", "Stage", "Section", "Hooks may", "A hook that raises", "The runtime's own step"), rows)
+
+
+def _powers(row: Row) -> str:
+    named = (
+        _VERBS.get(power, f"set {power.value}" if power in {May.INPUT, May.OUTPUT} else power.value)
+        for power in May
+        if power in row.may
+    )
+    return ", ".join(named)
+
+
+def _own(row: Row) -> str:
+    return f"gives back what `{row.gives_back}` took" if row.gives_back else row.built_in or ""
+
+
+def error_table() -> str:
+    """Every way in which an invocation ends without a result."""
+    rows = [
+        (code(kind.__name__), _outcome(kind), kind.http_status, code(kind.code), kind.default_public)
+        for kind in _tree(errors.InvocationError)
+        if kind is not errors.InvocationError
+    ]
+    return table(("`gate.invoke` raises", "Outcome", "HTTP", "`code`", "`public`, unless it says more"), rows)
+
+
+def _tree(kind: type[errors.InvocationError]) -> Iterator[type[errors.InvocationError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        if child.__module__ == errors.__name__:
+            yield from _tree(child)
+
+
+_NEEDED: dict[type, tuple[object, ...]] = {errors.RetryLater: (0,), errors.ToolError: ("",)}
+
+
+def _outcome(kind: type[errors.InvocationError]) -> str:
+    return code(outcome_of(kind(*_NEEDED.get(kind, ())), Step(Stage.WILL_EXECUTE, "tool")))
+
+
+def outcome_table() -> str:
+    """Every outcome, with what a result shows in both of the documents' shapes."""
+    rows = []
+    for outcome in Outcome:
+        error = None if outcome is Outcome.SUCCESS else ErrorInfo(outcome, outcome)
+        result = ToolResult("c1", "t", outcome, output=1 if error is None else None, error=error)
+        rows.append(
+            (code(outcome), code(result.to_status()["status"]), code(result.to_success()["success"]) or "`False`")
+        )
+    return table(("`outcome`", "`to_status()`: `status`", "`to_success()`: `success`"), rows)
+
+
+def tree() -> str:
+    """The error tree, as ``callgate.errors`` draws it."""
+    found = re.search(r"::\n\n(.*?)\n\n``public``", errors.__doc__ or "", re.DOTALL)
+    if found is None:
+        raise ValueError("callgate.errors has no tree in its docstring")
+    return f"```text\n{re.sub('^    ', '', found[1], flags=re.MULTILINE)}\n```\n"
+
+
+def rule_table() -> str:
+    """The rules of tolerance, as ``callgate.tools.tolerance`` lists them."""
+    lines = (tolerance.__doc__ or "").splitlines()
+    rows = [
+        tuple(re.sub(r"``(.*?)``", r"`\1`", cell) for cell in line.split(None, 1)) for line in lines if _is_rule(line)
+    ]
+    return table(("Rule", "What it reads"), rows)
+
+
+def _is_rule(line: str) -> bool:
+    return line.startswith("``") and line.split("``")[1] in tolerance.RULES
+
+
+def limit_table() -> str:
+    """The limits on values, with their defaults."""
+    limits = Limits()
+    names = [name for name in Limits.__dataclass_fields__ if not name.startswith("_")]
+    return table(("`Limits`", "Default"), [(code(name), f"{getattr(limits, name):,}") for name in names])
+
+
+GENERATED: dict[str, Callable[[], str]] = {
+    "diagram": lambda: f"{diagram()}\n",
+    "error-table": error_table,
+    "error-tree": tree,
+    "limits": limit_table,
+    "outcomes": outcome_table,
+    "rules": rule_table,
+    "stages": stage_table,
+}
+
+
+def refreshed(page: str) -> str:
+    """A page with its generated parts made anew.
+
+    Raises:
+        KeyError: it asks for a part that there is none of.
+    """
+    return _BLOCK.sub(lambda found: f"{found[1]}{found[2]}\n{GENERATED[found[1]]()}\n", page)
+
+
+def main() -> None:
+    """Bring every page up to date."""
+    for page in sorted(DOCS.glob("*.md")):
+        text = page.read_text("utf-8")
+        if refreshed(text) != text:
+            page.write_text(refreshed(text), "utf-8")
+            print(f"{page.name}: brought up to date")
+
+
+if __name__ == "__main__":
+    main()

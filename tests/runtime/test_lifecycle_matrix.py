@@ -1,0 +1,422 @@
+"""Every verb in every stage where it can be done, against a model that knows nothing but the stage table.
+
+A cell is one invocation: a scenario, a stage, what a hook does there, how the hook is written, where it is registered,
+and whether it runs before or after its neighbour in the stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count, product
+from typing import Any
+
+import pytest
+
+from callgate import (
+    Denied,
+    Gate,
+    Hook,
+    Invalid,
+    InvocationError,
+    InvokeContext,
+    Outcome,
+    RetryLater,
+    Stage,
+    StageError,
+    Suspended,
+    ToolCall,
+    ToolError,
+    ToolFailed,
+)
+from callgate.hooks.stages import RELEASE_OF, STAGES, May, OnFailure, Row, Section, stages_in
+from tests.hooks.making import USER, Act, acting, record
+from tests.hooks.verbs import POWER, VERBS
+
+# ---------------------------------------------------------------------- the cells
+
+ATTEMPTS = 2
+NEIGHBOURS = {  # plans differ by which stages have hooks at all
+    "everywhere": frozenset(Stage),
+    "not around": frozenset(Stage) - {Stage.AROUND_EXECUTE},
+    "where leases are": frozenset(stages_in(Section.CLOSING)) | {stage for stage in Stage if STAGES[stage].acquires},
+    "where nothing is shaped": frozenset(Stage) - {row.stage for row in STAGES.values() if row.built_in},
+}
+WHERE = ("gate object", "gate class", "gate use", "tool object", "tool class", "gate by stage", "tool by stage")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What the tool and the cache do: how often the tool fails, whether somebody retries, whether there is a hit."""
+
+    name: str
+    failures: int = 0
+    retries: bool = False
+    hit: bool = False
+
+    @property
+    def stages(self) -> set[Stage]:
+        """The stages that are reached when no hook interferes."""
+        never = {Stage.DID_CACHE_HIT, Stage.ON_RETRY, Stage.ON_GIVE_UP, Stage.ON_ERROR}
+        if self.hit:
+            return set(Stage) - {*stages_in(Section.EXECUTE, Section.ERROR), Stage.DID_CACHE_MISS}
+        if self.failures >= ATTEMPTS:
+            return set(Stage) - {*stages_in(Section.SHAPING), Stage.DID_CACHE_HIT, Stage.DID_EXECUTE}
+        return set(Stage) - (never - {Stage.ON_RETRY} if self.failures else never)
+
+
+SCENARIOS = (
+    Scenario("runs"),
+    Scenario("hit", hit=True),
+    Scenario("retried", failures=1, retries=True),
+    Scenario("fails", failures=ATTEMPTS, retries=True),
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    scenario: Scenario
+    stage: Stage
+    verb: str
+    is_async: bool
+    first: bool
+    where: str
+    neighbour: str
+
+
+def cells(stage: Stage, verb: str) -> Iterator[Cell]:
+    """Every cell of a stage and a verb; the place of registration and the neighbour rotate."""
+    turn = count(list(Stage).index(stage) + list(VERBS).index(verb))
+    neighbours = list(NEIGHBOURS)
+    for scenario, is_async, first in product(SCENARIOS, (False, True), (False, True)):
+        if stage in scenario.stages and (is_async or verb != "lease"):
+            number = next(turn)
+            yield Cell(scenario, stage, verb, is_async, first, WHERE[number % len(WHERE)], neighbours[number % 4])
+
+
+# ---------------------------------------------------------------------- the model
+
+
+class Flaky(ValueError):
+    """What the tool raises when it fails; the only error that the retrying hook retries."""
+
+
+class Stop(Exception):
+    """The model's way out of the straight road."""
+
+    def __init__(self, error: type[BaseException], outcome: Outcome) -> None:
+        self.error, self.outcome = error, outcome
+
+
+class Answer(Exception):
+    """``respond``."""
+
+    def __init__(self, value: Any, checked: bool = True) -> None:
+        self.value, self.checked = value, checked
+
+
+OUTCOMES = {Denied: Outcome.DENIED, RetryLater: Outcome.RETRY_LATER, Suspended: Outcome.SUSPENDED}
+RAISED: dict[str, type[Exception]] = {
+    "abort": Denied,
+    "retry_after": RetryLater,
+    "suspend": Suspended,
+    "raise ValueError": ValueError,
+    "raise ToolError": ToolError,
+}
+ANSWERS = {
+    "respond": Answer(99),
+    "respond wrongly": Answer("no number"),
+    "respond unchecked": Answer("prove who you are", checked=False),
+}
+
+
+class Model:
+    """What must happen in a cell, worked out from the columns ``section``, ``may``, ``on_failure`` and ``gives_back``."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
+        self.trail: list[Any] = []
+        self.held: list[Any] = []
+        self.ran_with: list[int] = []
+        self.n, self.attempt, self.output, self.checked = 2, 0, None, True
+        self.error: type[BaseException] | None = None
+        self.cause: type[BaseException] | None = None
+        self.outcome, self.suppressed, self.bound, self.masked = Outcome.SUCCESS, 0, False, False
+        self.at = Stage.WILL_CREATE_INVOKE_CONTEXT
+        try:
+            self.before_and_execute()
+            self.shaping()
+        except Stop as stop:
+            self.failing(stop)
+        self.closing()
+        if self.error is not None:
+            self.output = None
+
+    # the lifecycle
+
+    def before_and_execute(self) -> None:
+        try:
+            for stage in stages_in(Section.BEFORE):
+                self.visit(stage)
+            if self.cell.scenario.hit:
+                raise Answer(50)
+            self.visit(Stage.DID_CACHE_MISS)
+            self.visit(Stage.AROUND_EXECUTE)
+            if (self.cell.stage, self.cell.verb) == (Stage.AROUND_EXECUTE, "return False"):
+                return  # a wrapper that does not go on
+            self.attempts()
+            if (self.cell.stage, self.cell.verb) == (Stage.AROUND_EXECUTE, "set output"):
+                self.output = 77  # a wrapper that does so when the tool has run
+        except Answer as answer:
+            self.take(answer)
+
+    def attempts(self) -> None:
+        for self.attempt in range(1, ATTEMPTS + 1):
+            if self.attempt > 1:
+                self.visit(Stage.ON_RETRY)
+            self.visit(Stage.WILL_EXECUTE)
+            self.ran_with.append(self.n)
+            if self.attempt > self.cell.scenario.failures:
+                self.output = 2 * self.n
+                return self.visit(Stage.DID_EXECUTE)
+        raise Stop(Flaky, Outcome.ERROR)
+
+    def take(self, answer: Answer) -> None:
+        while True:
+            self.output, self.checked = answer.value, answer.checked
+            if self.at is not Stage.WILL_READ_CACHE:
+                return
+            try:
+                self.visit(Stage.DID_CACHE_HIT)
+            except Answer as again:
+                answer = again
+
+    def shaping(self) -> None:
+        for stage in stages_in(Section.SHAPING):
+            try:
+                self.visit(stage)
+            except Answer as answer:  # the rest of the stage is skipped, the next follows
+                self.take(answer)
+            if stage is Stage.WILL_VALIDATE_OUTPUT and self.checked and type(self.output) is not int:
+                raise Stop(Invalid, Outcome.ERROR)
+
+    def failing(self, stop: Stop) -> None:
+        self.fail(stop.error, stop.outcome)
+        if stop.outcome is Outcome.SUSPENDED:
+            return
+        within = self.attempt > 0 and STAGES[self.at].section is Section.EXECUTE
+        if self.cell.scenario.retries and within and stop.outcome is Outcome.ERROR:
+            self.visit(Stage.ON_GIVE_UP)
+        self.visit(Stage.ON_ERROR)
+
+    def closing(self) -> None:
+        for stage in stages_in(Section.CLOSING):
+            if STAGES[stage].gives_back is None and stage is not Stage.WILL_FINALIZE_INVOKE:
+                self.visit(stage)
+        for held in reversed(self.held):
+            if held in RELEASE_OF:
+                self.visit(RELEASE_OF[held])
+            else:
+                self.trail.append("given back")
+        self.visit(Stage.WILL_FINALIZE_INVOKE)
+
+    def fail(self, error: type[BaseException], outcome: Outcome) -> None:
+        """What callers get: the error itself, or an ``InvocationError`` that says no more than it should."""
+        itself = issubclass(error, InvocationError) and (outcome is not Outcome.DENIED or issubclass(error, Denied))
+        self.cause = self.cause or self.error if itself else error
+        self.error = error if itself else Denied if outcome is Outcome.DENIED else ToolFailed
+        self.outcome = outcome
+
+    # one stage
+
+    def visit(self, stage: Stage) -> None:
+        row, self.at = STAGES[stage], stage
+        early = self.cell.first is not row.mirrored
+        if early and stage is self.cell.stage:
+            self.act(row)
+        if stage in NEIGHBOURS[self.cell.neighbour]:
+            self.trail.append(stage)
+        if row.acquires:
+            self.held.append(stage)
+        if not early and stage is self.cell.stage:
+            self.act(row)
+
+    def act(self, row: Row) -> None:
+        verb, allowed = self.cell.verb, POWER.get(self.cell.verb) in row.may
+        closed = row.section in (Section.ERROR, Section.CLOSING)
+        raised = RAISED.get(verb)
+        if verb in ANSWERS:
+            if allowed:
+                raise ANSWERS[verb]
+            self.suppressed += 1  # only where the invocation has ended
+            return
+        if verb in POWER and not allowed and not (closed and raised in (Denied, RetryLater)):
+            raised = StageError
+        if verb == "return False" and row.section is Section.BEFORE and row.stage is not Stage.WILL_READ_CACHE:
+            raised = TypeError
+        if raised is None:
+            self.effect(verb, row)
+        elif not closed:
+            denies = row.on_failure is OnFailure.DENY
+            raise Stop(raised, OUTCOMES.get(raised, Outcome.DENIED if denies else Outcome.ERROR))
+        elif row.section is Section.ERROR and issubclass(raised, InvocationError):
+            self.cause = Flaky
+            self.fail(raised, OUTCOMES.get(raised, Outcome.ERROR))
+        else:
+            self.suppressed += 1
+
+    def effect(self, verb: str, row: Row) -> None:
+        if verb == "set input":
+            self.n = 5
+        elif verb == "set output":
+            self.output = 77
+        elif verb == "return False" and row.stage is Stage.AROUND_EXECUTE:
+            self.output = False
+        elif verb == "lease":
+            self.trail.append("taken")
+            self.held.append("lease")
+        self.bound |= verb == "bind_provider"
+        self.masked |= verb == "set masked_input"
+
+    def expected(self) -> dict[str, Any]:
+        return {
+            "outcome": self.outcome,
+            "output": self.output,
+            "error": self.error,
+            "cause": self.cause,
+            "trail": self.trail,
+            "tool ran with": self.ran_with,
+            "suppressed": self.suppressed,
+            "bound": self.bound,
+            "masked": self.masked,
+        }
+
+
+# ---------------------------------------------------------------------- the real thing
+
+
+class Retrying(Hook):
+    """Innermost wrapper: tries again when the tool was flaky."""
+
+    priority = -100
+    repeats = True
+
+    async def around_execute(self, ctx: InvokeContext, next: Callable[[], Any]) -> Any:
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return await next()
+            except Flaky:
+                continue
+        return await next()
+
+
+def neighbour(cell: Cell, trail: list[Any], kept: list[InvokeContext]) -> Hook:
+    """Notes the stages it has; holds a lease from both acquire stages."""
+
+    def note(stage: Stage) -> Act:
+        def act(ctx: InvokeContext) -> None:
+            trail.append(stage)
+            kept[:] = [ctx]
+
+        return act
+
+    return acting({stage: note(stage) for stage in NEIGHBOURS[cell.neighbour]}, is_async=not cell.is_async)()
+
+
+def meddler(cell: Cell, trail: list[Any]) -> type[Hook]:
+    """Does the verb in the stage; elsewhere it does not exist."""
+
+    def act(ctx: InvokeContext) -> Any:
+        ctx.data["log"] = trail
+        return VERBS[cell.verb](ctx)
+
+    priority = 10 if cell.first else -10
+    if (cell.stage, cell.verb) == (Stage.AROUND_EXECUTE, "set output"):
+
+        class Late(Hook):
+            async def around_execute(self, ctx: InvokeContext, next: Callable[[], Any]) -> Any:
+                await next()
+                act(ctx)
+                return ctx.output
+
+        Late.priority = priority
+        return Late
+    return acting({cell.stage: act}, is_async=cell.is_async, priority=priority, name="Meddler")
+
+
+def put_together(cell: Cell, trail: list[Any], kept: list[InvokeContext], ran_with: list[int]) -> Gate:
+    """A gate with the tool, the neighbour, the cache, the retrying hook, and the meddler where the cell says."""
+
+    async def execute(n: int) -> int:
+        ran_with.append(n)
+        if len(ran_with) <= cell.scenario.failures:
+            raise Flaky
+        return 2 * n
+
+    def look(ctx: InvokeContext) -> None:
+        if cell.scenario.hit:
+            ctx.respond(50)
+
+    hooks: list[Any] = [neighbour(cell, trail, kept), acting({Stage.WILL_READ_CACHE: look}, priority=-50)()]
+    if cell.scenario.retries:
+        hooks.append(Retrying)
+    made = meddler(cell, trail)
+    hook = made if cell.where.endswith("class") else made()
+    options: dict[str, Any] = {}
+    if cell.where.startswith("tool"):
+        options = {"hooks_by_stage": {cell.stage: [hook]}} if cell.where == "tool by stage" else {"hooks": [hook]}
+    elif cell.where in ("gate object", "gate class"):
+        hooks.append(hook)
+    by_stage = {cell.stage.value: [hook]} if cell.where == "gate by stage" else None
+    gate = Gate([record(execute, **options)], hooks, hooks_by_stage=by_stage, open=True, lazy=True)
+    if cell.where == "gate use":
+        gate.use(hook, tags={"maths"})
+    return gate
+
+
+def cause_of(error: BaseException | None) -> type[BaseException] | None:
+    """The cause, unless it is a validator's own business."""
+    return None if error is None or error.__cause__ is None or isinstance(error, Invalid) else type(error.__cause__)
+
+
+async def observed(cell: Cell) -> dict[str, Any]:
+    trail: list[Any] = []
+    kept: list[InvokeContext] = []
+    ran_with: list[int] = []
+    async with put_together(cell, trail, kept, ran_with) as gate:
+        result = await gate.call(ToolCall("c1", "double", {"n": 2}), user=USER)
+    (ctx,) = kept
+    assert result.ok is (ctx.error is None)
+    assert (result.error is None) is result.ok
+    return {
+        "outcome": result.outcome,
+        "output": result.output,
+        "error": None if ctx.error is None else type(ctx.error),
+        "cause": cause_of(ctx.error),
+        "trail": trail,
+        "tool ran with": ran_with,
+        "suppressed": len(ctx.suppressed),
+        "bound": ctx.try_get("colour") == "red",
+        "masked": ctx.masked_input == "***",
+    }
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("stage", Stage)
+async def test_a_verb_in_a_stage_does_what_the_table_says(stage: Stage, verb: str) -> None:
+    """Contract 88, 96, 97, 98, 99, 100, 101, 102, 103, C1, C1a, C15a, C16, C17, C18, C19."""
+    tried = 0
+    for cell in cells(stage, verb):
+        assert await observed(cell) == Model(cell).expected(), cell
+        tried += 1
+    assert tried >= 2
+
+
+def test_the_matrix_is_whole() -> None:
+    """Contract 90, 97."""
+    assert set().union(*(scenario.stages for scenario in SCENARIOS)) == set(Stage)
+    everything = [cell for stage in Stage for verb in VERBS for cell in cells(stage, verb)]
+    assert {cell.where for cell in everything} == set(WHERE)
+    assert len(everything) > 5_000
+    used = {POWER[verb] for verb in VERBS if verb in POWER}
+    assert used | {May.REPLACE_ERROR} == set(May)
