@@ -117,7 +117,7 @@ class InvokeContext:
         self.user = user
         self.started = started
         self.special = False
-        self.leases: list[Any] | None = None
+        self.leases: Any = None
 
     # ------------------------------------------------------------------ identity
 

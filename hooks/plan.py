@@ -21,7 +21,7 @@ from callgate.hooks.selection import (
     why_not,
 )
 from callgate.hooks.stages import RELEASE_OF, STAGES, Section, Stage, stages_in
-from callgate.hooks.step import ASYNC, SYNC, SYNC_LEASE, Compiled, Step, is_silent
+from callgate.hooks.step import ASYNC, ASYNC_LEASE, SYNC, SYNC_LEASE, Compiled, Step, is_silent
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.record import ToolRecord
 
@@ -44,6 +44,7 @@ class Plan:
         "finals",
         "host",
         "limit",
+        "now",
         "prepare",
         "records",
         "running",
@@ -57,6 +58,7 @@ class Plan:
     before: tuple[Compiled, ...]
     host: Host
     limit: float | None
+    now: Callable[[], float]
     prepare: Callable[[dict[str, Any]], dict[str, Any]] | None
     straight: Callable[..., Awaitable[Any]] | None
     surface: Callable[[Any], BaseException]
@@ -69,12 +71,14 @@ class Plan:
         builtins: BuiltIns,
         resolve: Callable[[Any], Any],
         *,
+        take: Callable[[Step, Callable[..., Any]], Callable[..., Any]],
         straight: Callable[..., Awaitable[Any]] | None = None,
         trace: bool = False,
     ) -> None:
         self.record = record
         self.definition = record.definition
         self.registrations = tuple(registrations)
+        self._take = take
         self.resolve = resolve
         self.trace = trace
         self.builtins = builtins
@@ -125,12 +129,15 @@ class Plan:
         if self.trace:
             coroutine, call = True, traced(step, call)
         kind = ASYNC if coroutine else SYNC
-        step.silent = coroutine and not one.is_class and is_silent(call)
-        if stage in RELEASE_OF:
-            paired = RELEASE_OF[stage]
-            if paired in one.all_stages():
-                step.release = self._compile(one, paired, bare=True)
-                kind += SYNC_LEASE
+        paired = RELEASE_OF.get(stage)
+        if paired is not None and paired in one.all_stages():
+            step.release = self._compile(one, paired, bare=True)
+            if not coroutine:
+                kind = SYNC_LEASE
+            elif not one.is_class and is_silent(call):
+                kind = ASYNC_LEASE
+            else:  # it may answer something: it is looked at before it counts as taken
+                call = self._take(step, call)
         return kind, call, step
 
     def _before(self, stages: dict[Stage, tuple[Compiled, ...]]) -> tuple[Compiled, ...]:
@@ -222,7 +229,8 @@ def _holding(releases: tuple[Compiled, ...]) -> Callable[[Any], None]:
     """Hooks with a release and no acquire of their own give back once the acquire stage is over (contract C1a)."""
 
     def hold(ctx: Any) -> None:
-        ctx.leases = [*(ctx.leases or ()), *releases[::-1]]
+        for release in releases[::-1]:
+            ctx.leases = (release, ctx.leases)
 
     return hold
 

@@ -19,7 +19,7 @@ Compiled: TypeAlias = tuple[int, Callable[..., Any], "Step"]
 class Step:
     """Where the lifecycle is: one hook in one stage, or the runtime itself (``hook`` is None)."""
 
-    __slots__ = ("hook", "name", "release", "row", "shadow", "silent", "stage")
+    __slots__ = ("hook", "name", "release", "row", "shadow", "stage")
 
     def __init__(self, stage: Stage, name: str, hook: Any = None, *, shadow: bool = False) -> None:
         self.stage = stage
@@ -28,7 +28,6 @@ class Step:
         self.hook = hook
         self.shadow = shadow
         self.release: Compiled | None = None
-        self.silent = False  # whether the call can be seen never to return a value
 
     def __repr__(self) -> str:
         return f"<{self.stage} {self.name}>"

@@ -21,19 +21,33 @@ class ProviderRegistry:
     def __init__(self, container: Any = None) -> None:
         self.container = container
         self._singletons: dict[Any, Any] = {}
+        self._promised: set[Any] = set()
         self._sessions: dict[str, dict[Any, Any]] = {}
         self._instance_providers: dict[Any, Any] = {}
 
     def register_singletons(self, providers: Mapping[Any, Any]) -> None:
         """Add global instances, keyed by token. Raises ``ProviderError`` for a token that is taken."""
         for token, instance in providers.items():
-            if token in self._singletons:
-                raise ProviderError(f"a global provider for {describe(token)} is registered already")
+            self._refuse_taken(token)
             self._singletons[token] = instance
 
+    def promise_singletons(self, tokens: Iterable[Any]) -> None:
+        """Take tokens whose instances come later, by ``set_singleton``. Raises ``ProviderError`` for one that is taken."""
+        for token in tokens:
+            self._refuse_taken(token)
+            self._promised.add(token)
+
     def set_singleton(self, token: Any, instance: Any) -> None:
-        """Put an instance in the place of one that was registered before the gate opened."""
+        """Keep a promise."""
         self._singletons[token] = instance
+
+    def withdraw_singleton(self, token: Any) -> None:
+        """Take back what ``set_singleton`` gave; the token stays promised."""
+        self._singletons.pop(token, None)
+
+    def _refuse_taken(self, token: Any) -> None:
+        if token in self._singletons or token in self._promised:
+            raise ProviderError(f"a global provider for {describe(token)} is registered already")
 
     def register_session_providers(self, session_id: str, providers: Mapping[Any, Any]) -> None:
         """Add instances to one session."""
@@ -53,12 +67,12 @@ class ProviderRegistry:
         """Forget a session's instances."""
         self._sessions.pop(session_id, None)
 
-    def find_global(self, token: Any) -> Any:
+    def find_global(self, token: Any, modifier: Any = None) -> Any:
         """The global instance for a token, or ``MISSING``; errors of a lazy factory are not hidden (contract C25)."""
         found = self._singletons.get(token, MISSING)
         if found is not MISSING:
             return found
-        provider = self.provider_for(token)
+        provider = self.provider_for(token, modifier)
         return MISSING if provider is None else provider()
 
     def provider_for(self, token: Any, modifier: Any = None) -> Any:
@@ -66,12 +80,15 @@ class ProviderRegistry:
         if self.container is None:
             return None
         key = (token, modifier)
-        if key not in self._instance_providers:
-            self._instance_providers[key] = _resolve(self.container, token, modifier)
-        return self._instance_providers[key]
+        found = self._instance_providers.get(key)
+        if found is None:
+            found = _resolve(self.container, token, modifier)
+            if found is not None:  # what is not there is not remembered: tokens may be made up at each call
+                self._instance_providers[key] = found
+        return found
 
     def __contains__(self, token: Any) -> bool:
-        return token in self._singletons or self.provider_for(token) is not None
+        return token in self._singletons or token in self._promised or self.provider_for(token) is not None
 
 
 def _resolve(container: Any, token: Any, modifier: Any) -> Any:
@@ -85,8 +102,17 @@ def _resolve(container: Any, token: Any, modifier: Any) -> Any:
         return None
 
 
-def look_up(token: Any, request: Mapping[Any, Any] | None, session: Mapping[Any, Any] | None, registry: Any) -> Any:
-    """Request, then session, then global; ``MISSING`` when nowhere (contract 85). None is a legal instance (C25)."""
+def look_up(
+    token: Any,
+    request: Mapping[Any, Any] | None,
+    session: Mapping[Any, Any] | None,
+    registry: Any,
+    modifier: Any = None,
+) -> Any:
+    """Request, then session, then global; ``MISSING`` when nowhere (contract 85). None is a legal instance (C25).
+
+    *modifier* is a marker's, such as ``as_int()``; it applies to what the container gives, not to what was bound.
+    """
     if request is not None:
         found = request.get(token, MISSING)
         if found is not MISSING:
@@ -95,7 +121,7 @@ def look_up(token: Any, request: Mapping[Any, Any] | None, session: Mapping[Any,
         found = session.get(token, MISSING)
         if found is not MISSING:
             return found
-    return registry.find_global(token)
+    return registry.find_global(token, modifier)
 
 
 def missing(token: Any) -> ProviderMissing:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from callgate.runtime.results import cancelled_call
 from callgate.tools.calls import ToolResult, User
 
 
@@ -20,7 +21,7 @@ async def call_many(
     """
     if at_once < 1:
         raise ValueError("at_once must be at least 1")
-    results: list[ToolResult | None] = [None] * len(calls)
+    results: dict[int, ToolResult] = {}
     places = asyncio.Semaphore(at_once)
 
     async def one(index: int) -> None:
@@ -36,8 +37,11 @@ async def call_many(
             await one(start)
             start += 1
             continue
-        async with asyncio.TaskGroup() as group:
-            for index in range(start, end):
-                group.create_task(one(index))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for index in range(start, end):
+                    group.create_task(one(index))
+        except BaseExceptionGroup as errors:  # what no result can tell, such as a closed gate, as one call raises it
+            raise errors.exceptions[0] from None
         start = end
-    return [result for result in results if result is not None]
+    return [results.get(index) or cancelled_call(call) for index, call in enumerate(calls)]

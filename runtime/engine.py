@@ -19,7 +19,7 @@ from callgate.providers.registry import ProviderRegistry
 from callgate.runtime.around import wrap_with_around
 from callgate.runtime.bodies import arguments_of, check_providers, direct_call, make_body
 from callgate.runtime.invoke import attempt, close, run, walk
-from callgate.runtime.leases import enter_lease
+from callgate.runtime.leases import enter_lease, taken_off, taking
 from callgate.tools.naming import did_you_mean
 from callgate.tools.parsing import DEFAULT_LIMITS, Limits
 from callgate.tools.record import ToolRecord
@@ -85,8 +85,10 @@ class Engine:
         if definition.output_schema is not None:
             output = compile_schema(definition.output_schema, trusted=record.trusted, engine=self.validator)
         builtins = BuiltIns(record, arguments, output, self.limits)
-        plan = Plan(record, registrations, builtins, self.resolve, straight=direct_call(record), trace=trace)
-        plan.host, plan.surface = self, self.surface
+        plan = Plan(
+            record, registrations, builtins, self.resolve, take=taking, straight=direct_call(record), trace=trace
+        )
+        plan.host, plan.now, plan.surface = self, self.monotonic, self.surface
         plan.body, plan.prepare, plan.typed = make_body(plan), arguments_of(plan), record.from_json is not None
         if trace:
             plan.body = traced(plan.running, plan.body)
@@ -141,7 +143,7 @@ class Engine:
             await asyncio.wait([body])
             if not body.cancelled():
                 body.exception()
-            await close(ctx, (held or [])[::-1])
+            await close(ctx, taken_off(held))
             ctx.pending_release = False
 
         task = asyncio.ensure_future(see_off())

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from typing import Any
 
 from callgate.errors import ProviderError
 from callgate.providers.registry import ProviderRegistry, describe
 
 
-class _NotOpen:
-    """Stands for a global provider until the gate opens."""
-
-    def __init__(self, token: Any) -> None:
-        self.token = token
-
-
 class Factories:
-    """The plain factories of a gate. A value that is no function or class is provided as it is."""
+    """The plain factories of a gate. A value that is no function or class is provided as it is.
+
+    A function may be async; a generator's first value is the instance, and what follows its ``yield`` closes it, with
+    ``@contextmanager`` or ``@asynccontextmanager`` on it or without. Other context managers are instances like any.
+    """
 
     def __init__(self, provide: Mapping[Any, Any], registry: ProviderRegistry) -> None:
         self._provide = dict(provide)
         self._registry = registry
         self._stack = AsyncExitStack()
-        registry.register_singletons({token: _NotOpen(token) for token in self._provide})
+        registry.promise_singletons(self._provide)
 
     async def open(self) -> None:
-        """Make every instance, in the order given; when one fails, close those made before.
+        """Make every instance, in the order given; when one fails or is cancelled, close those made before.
 
         Raises:
             ProviderError: a factory failed; its error is the cause.
@@ -36,34 +35,39 @@ class Factories:
         for token, source in self._provide.items():
             try:
                 self._registry.set_singleton(token, await self._make(source))
-            except Exception as error:
-                await self.close()
+            except BaseException as error:
+                try:
+                    await self.close()
+                except Exception as closing:  # noqa: BLE001  (the first failure is the news)
+                    error.add_note(f"closing what was made before failed, too: {type(closing).__name__}")
+                if not isinstance(error, Exception):
+                    raise
                 raise ProviderError(f"the factory of {describe(token)} failed: {type(error).__name__}") from error
 
     async def close(self) -> None:
-        """Close generators and context managers in reverse; tokens are not available after."""
+        """Close generators in reverse; tokens are not available after."""
         stack, self._stack = self._stack, AsyncExitStack()
         try:
             await stack.aclose()
         finally:
             for token in self._provide:
-                self._registry.set_singleton(token, _NotOpen(token))
+                self._registry.withdraw_singleton(token)
 
     async def _make(self, source: Any) -> Any:
         if not _is_factory(source):
             return source
-        if inspect.isasyncgenfunction(source):
-            return await self._stack.enter_async_context(asynccontextmanager(source)())
-        if inspect.isgeneratorfunction(source):
-            return self._stack.enter_context(contextmanager(source)())
         made = source()
+        if inspect.isasyncgen(made):
+            made = contextlib.asynccontextmanager(lambda: made)()
+        elif inspect.isgenerator(made):
+            made = contextlib.contextmanager(lambda: made)()
+        if isinstance(made, contextlib._AsyncGeneratorContextManager):
+            return await self._stack.enter_async_context(made)
+        if isinstance(made, contextlib._GeneratorContextManager):
+            return self._stack.enter_context(made)
         return await made if inspect.isawaitable(made) else made
 
 
 def _is_factory(source: Any) -> bool:
-    return inspect.isfunction(source) or inspect.ismethod(source) or inspect.isclass(source) or _is_partial(source)
-
-
-def _is_partial(source: Any) -> bool:
-    inner: Callable[..., Any] | None = getattr(source, "func", None)
-    return inner is not None and callable(source)
+    made_of_code = inspect.isfunction(source) or inspect.ismethod(source) or inspect.isclass(source)
+    return made_of_code or isinstance(source, functools.partial)

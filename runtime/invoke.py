@@ -15,7 +15,7 @@ from callgate.hooks.step import ASYNC, SYNC, SYNC_LEASE, Compiled, Step
 from callgate.providers.registry import MISSING, as_pairs
 from callgate.runtime.deadlines import arm, stand_down
 from callgate.runtime.failure import fail
-from callgate.runtime.leases import RELEASE_LIMIT, begin, carry_on, finish_acquire, push
+from callgate.runtime.leases import ENDED, INSIDE, RELEASE_LIMIT, carry_on, finish_acquire, push, taken_off
 
 
 async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (one road; the reader sees all of it)
@@ -40,12 +40,13 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (one road; 
                 elif kind == SYNC_LEASE:
                     if (answer := call(ctx)) is None:
                         push(ctx, step.release)
-                else:  # an acquire: its first step runs here, and only if it waits is the rest carried through
+                else:  # an acquire that returns nothing: run here up to its first wait, if any; the rest is carried
                     answer, acquiring = None, call(ctx)
-                    if (unfinished := begin(acquiring, step.silent)) is None:
-                        push(ctx, step.release)
+                    INSIDE.set(acquiring)
+                    if (pending := next(acquiring.__await__(), ENDED)) is ENDED:
+                        ctx.leases = (step.release, ctx.leases)
                     else:
-                        answer = await finish_acquire(ctx, acquiring, unfinished, step)
+                        await finish_acquire(ctx, acquiring, pending, step)
                 if answer is not None:
                     await answered(ctx, step, answer)
             if plan.straight is None:
@@ -70,7 +71,8 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (one road; 
     if ctx.special and ctx.alarm is not None:
         await stand_down(ctx)
     if plan.closing or ctx.leases is not None:
-        await close(ctx, closing_steps(plan, ctx))
+        ctx.finished = plan.now()
+        await close(ctx, plan.closing if ctx.leases is None else closing_steps(plan, ctx))
     if ctx.special and (ctx.error is not None or ctx.deferred is not None):
         raise plan.surface(ctx)
     return ctx._output
@@ -78,9 +80,8 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (one road; 
 
 def closing_steps(plan: Plan, ctx: InvokeContext) -> tuple[Compiled, ...]:
     """Records, then what is held in reverse, then the last word. Takes the ledger: nothing is given back twice."""
-    ctx.finished = ctx.host.monotonic()
     held, ctx.leases = ctx.leases, None
-    return (*plan.records, *held[::-1], *plan.finals) if held else plan.closing
+    return (*plan.records, *taken_off(held), *plan.finals)
 
 
 async def close(ctx: InvokeContext, steps: Sequence[Compiled]) -> None:
@@ -89,8 +90,10 @@ async def close(ctx: InvokeContext, steps: Sequence[Compiled]) -> None:
         ctx.step = step
         try:
             closing = call(ctx)
-            if kind != SYNC and (unfinished := begin(closing, True)) is not None:
-                await carry_on(ctx, closing, unfinished.pending, RELEASE_LIMIT)
+            if kind != SYNC:
+                INSIDE.set(closing)
+                if (pending := next(closing.__await__(), ENDED)) is not ENDED:
+                    await carry_on(ctx, closing, pending, RELEASE_LIMIT)
         except BaseException as error:  # noqa: BLE001  (not even a hook that raises SystemExit may keep a lease)
             ctx.suppress(error)
 

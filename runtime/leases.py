@@ -1,19 +1,20 @@
 """Leases: acquired capacity that is given back exactly once, on every path (invariant I1).
 
-The ledger is ``ctx.leases``, a list of compiled release steps, pushed when an acquire returned. A step that takes or
+The ledger is ``ctx.leases``, a stack of compiled release steps, pushed when an acquire returned. A step that takes or
 gives back is *carried through*: it is driven in the caller's own task, so ``current_task()``, context variables and
 cancel scopes keep their meaning, but a cancellation from outside that arrives while it waits is held back until the
 step is over. A step that never waits costs one ``send``; no task is made, ever.
 
 What is outside? While a step is carried, its task waits on a ``_Wait``, and ``Task.cancel()`` asks that first, in the
-context of whoever cancels. A context that descends from the step's own (a time limit or scope that it opened, a task
-that it started) has the step in ``INSIDE``: such a cancellation is the step's own business, and reaches it.
+context of whoever cancels. A context that descends from the step's own (a time limit or scope that the step
+opened, a task that it started) has the step in ``INSIDE``: such a cancellation is the step's own business, and
+reaches it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from typing import Any
@@ -54,13 +55,16 @@ class Carried:
 
     __slots__ = (
         "coroutine",
+        "first",
         "grace",
         "held",
         "limit",
         "loop",
+        "message",
         "over",
         "pending",
         "refused",
+        "spared",
         "task",
         "timer",
         "told",
@@ -74,6 +78,8 @@ class Carried:
         self.held: asyncio.CancelledError | None = None
         self.refused: asyncio.CancelledError | None = None
         self.timer: asyncio.TimerHandle | None = None
+        self.message: Any = None
+        self.spared = 0
         self.told = self.over = False
 
     async def run(self) -> Any:
@@ -93,9 +99,20 @@ class Carried:
         Raises:
             TimeoutError: its time ran out; it was cancelled, or at last left behind.
         """
-        self.loop, self.task = asyncio.get_running_loop(), asyncio.current_task()
+        self.loop, self.task, self.first = asyncio.get_running_loop(), asyncio.current_task(), True
         if self.limit is not None:
             self.timer = self.loop.call_later(self.limit, self._late)
+        try:
+            answer = await self._drive(pending)
+        except GeneratorExit:  # the coroutine of the call is closed: nothing may be awaited any more
+            raise
+        except BaseException:
+            await self._arrive()
+            raise
+        await self._arrive()
+        return answer
+
+    async def _drive(self, pending: Any) -> Any:
         try:
             while True:
                 try:
@@ -106,7 +123,7 @@ class Carried:
                 if self.over:
                     self._leave_behind()
                 INSIDE.set(self.coroutine)
-                self.refused = None
+                self.refused, self.first = None, False
                 pending = self.coroutine.send(None) if thrown is None else self.coroutine.throw(thrown)
         except StopIteration as stop:
             return stop.value
@@ -120,16 +137,30 @@ class Carried:
                 self.timer.cancel()
 
     def cancel(self, msg: Any) -> bool:
-        """Somebody cancels the task: the step itself, or anybody else, whom it does not hear of."""
-        if INSIDE.get() is self.coroutine and asyncio.current_task(self.loop) is not self.task:
+        """Somebody cancels the task: the step itself, or anybody else, whom it does not hear of.
+
+        It does not see him in ``cancelling()`` either, or a time limit of its own would take him for its own.
+        """
+        own = asyncio.current_task(self.loop) is self.task  # asked for while it ran: before the step, or by it
+        if (not self.first) if own else INSIDE.get() is self.coroutine:
             return self.pending is not None and bool(self.pending.cancel(msg=msg))
-        if self.held is None:
-            self.held = asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg)
-            if self.grace is not None and not self.told:
-                self._allow(self.grace)
-        elif msg is not None:  # an anyio scope knows its own cancellation by the message
-            self.held = asyncio.CancelledError(msg)
+        self.task.uncancel()
+        self.spared += 1
+        if msg is not None:  # by its message an anyio scope knows its own cancellation
+            self.message = msg
+        if self.spared == 1 and self.grace is not None and not self.told:
+            self._allow(self.grace)
         return True
+
+    async def _arrive(self) -> None:
+        """The step is over: now what it was spared may come."""
+        if self.spared:
+            for _ in range(self.spared):
+                self.task.cancel(self.message)
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError as held:
+                self.held = held
 
     def _wait(self, pending: Any) -> _Wait:
         self.pending = pending
@@ -186,40 +217,32 @@ async def carry(ctx: Any, coroutine: Coroutine[Any, Any, Any], limit: float = RE
         hold_back(ctx, carried.held)
 
 
-class Unfinished:
-    """What a first step came to when it did not simply end: it waits for *pending*, or it returned *answer*."""
-
-    __slots__ = ("answer", "pending", "waits")
-
-    def __init__(self, *, waits: bool, pending: Any = None, answer: Any = None) -> None:
-        self.waits, self.pending, self.answer = waits, pending, answer
+ENDED: Any = object()
+"""What ``next(step.__await__(), ENDED)`` answers for a step that never waited: no exception is made on the way."""
 
 
-_ENDED: Any = object()
+def taking(step: Step, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """An acquire that may return something, as a plain async step: it puts its own release on the ledger."""
+
+    async def take(ctx: Any) -> Any:
+        coroutine = call(ctx)
+        INSIDE.set(coroutine)
+        try:
+            pending = coroutine.send(None)
+        except StopIteration as stop:
+            if stop.value is None:
+                push(ctx, step.release)
+            return stop.value
+        return await finish_acquire(ctx, coroutine, pending, step)
+
+    return take
 
 
-def begin(coroutine: Any, silent: bool = False) -> Unfinished | None:
-    """Drive a coroutine to its first wait, in place; None when it ended and returned nothing.
-
-    *silent* says that it never returns a value: ``next`` with a default then spares an exception.
-    """
-    INSIDE.set(coroutine)
-    if silent:
-        pending = next(coroutine.__await__(), _ENDED)
-        return None if pending is _ENDED else Unfinished(waits=True, pending=pending)
-    try:
-        return Unfinished(waits=True, pending=coroutine.send(None))
-    except StopIteration as stop:
-        return None if stop.value is None else Unfinished(waits=False, answer=stop.value)
-
-
-async def finish_acquire(ctx: Any, coroutine: Coroutine[Any, Any, Any], unfinished: Unfinished, step: Step) -> Any:
+async def finish_acquire(ctx: Any, coroutine: Coroutine[Any, Any, Any], pending: Any, step: Step) -> Any:
     """The rest of an acquire that waits: on the ledger when it returned, whatever arrived meanwhile."""
-    if not unfinished.waits:
-        return unfinished.answer
     carried = Carried(coroutine, grace=ACQUIRE_GRACE)
     try:
-        answer = await carried.through(unfinished.pending)
+        answer = await carried.through(pending)
     except BaseException as error:
         if carried.told and getattr(step.hook, "releases_by_token", False):
             push(ctx, step.release)
@@ -237,17 +260,23 @@ def _raise_held(carried: Carried, error: BaseException | None = None) -> None:
 
 
 def hold_back(ctx: Any, cancelled: asyncio.CancelledError | None) -> None:
-    """Keep a cancellation, if there was one, for the end. One with a message wins: by that an anyio scope knows its own."""
+    """Keep a cancellation, if there was one, for the end; one with the message of an anyio scope wins."""
     if cancelled is not None and (ctx.deferred is None or cancelled.args):
         ctx.hold_back(cancelled)
 
 
 def push(ctx: Any, release: Any) -> None:
-    """Put one release on the ledger."""
-    if ctx.leases is None:
-        ctx.leases = [release]
-    else:
-        ctx.leases.append(release)
+    """Put one release on the ledger, a linked stack: ``(release, those below)`` or None."""
+    ctx.leases = (release, ctx.leases)
+
+
+def taken_off(held: Any) -> list[Any]:
+    """A ledger's releases, the last taken first."""
+    releases = []
+    while held is not None:
+        release, held = held
+        releases.append(release)
+    return releases
 
 
 async def enter_lease(ctx: Any, manager: AbstractAsyncContextManager[Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from callgate.hooks.builtin import FROZEN
 from callgate.hooks.context import InvokeContext
 from callgate.runtime.failure import as_invocation_error, error_info
 from callgate.tools.calls import ErrorInfo, Outcome, ToolCall, ToolResult
@@ -28,7 +29,7 @@ def result_of(ctx: InvokeContext) -> ToolResult:
     if ctx.finished is None:  # no closing step asked for the time
         ctx.finished = ctx.host.monotonic()
     provenance = {
-        "validated": ctx.plan.builtins.arguments is not None,
+        "validated": ctx.plan.builtins.arguments is not None and ctx._input_state == FROZEN,
         "no_schema_mode": ctx.plan.builtins.mode,
         "validator": getattr(ctx.plan.builtins.arguments, "id", None),
         "parse_rules": ctx.parse_rules,
@@ -39,7 +40,7 @@ def result_of(ctx: InvokeContext) -> ToolResult:
         call_id=call.id,
         tool=call.tool,
         outcome=Outcome.SUCCESS if error is None else ctx.outcome or Outcome.ERROR,
-        output=ctx.output if error is None else None,
+        output=ctx._output if error is None else None,
         error=None if error is None else error_info(error),
         retry_after=getattr(error, "retry_after", None),
         pending=ctx.pending,
@@ -53,3 +54,9 @@ def result_of(ctx: InvokeContext) -> ToolResult:
 def unknown_tool(call: ToolCall, error: ErrorInfo) -> ToolResult:
     """The result for a tool that does not exist (contract C10a): never dropped."""
     return ToolResult(call.id, call.tool, Outcome.INVALID, error=error)
+
+
+def cancelled_call(call: Any) -> ToolResult:
+    """The result for a call, hydrated or not, whose tool cancelled the very task it ran in."""
+    asked = getattr(call, "call", call)
+    return ToolResult(asked.id, asked.tool, Outcome.CANCELLED, error=ErrorInfo("cancelled", "The call was cancelled."))

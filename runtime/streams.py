@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import threading
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -46,18 +47,30 @@ class Events:
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[Event] = asyncio.Queue(QUEUE)
+        self.loop = asyncio.get_running_loop()
+        self.thread = threading.get_ident()
 
     def progress(self, ctx: Any, progress: float, total: float | None, message: str | None) -> None:
-        """Never waits: progress that nobody reads in time is dropped."""
+        """Never waits: progress that nobody reads in time is dropped. Plain tools report theirs from their thread."""
+        event = Progress(ctx.tool_id, progress, total, message)
+        if threading.get_ident() == self.thread:
+            self._offer(event)
+            return
+        try:
+            self.loop.call_soon_threadsafe(self._offer, event)
+        except RuntimeError:  # the loop has closed: a thread that was left behind reports to nobody
+            return
+
+    def _offer(self, event: Event) -> None:
         if not self.queue.full():
-            self.queue.put_nowait(Progress(ctx.tool_id, progress, total, message))
+            self.queue.put_nowait(event)
 
     async def partial(self, ctx: Any, value: Any) -> None:
         """Waits while the reader is slow: output is never dropped."""
         await self.queue.put(Partial(ctx.tool_id, value))
 
 
-async def stream(gate: Any, call: Any, user: User, options: Mapping[str, Any]) -> AsyncIterator[Event]:
+async def stream(gate: Any, call: Any, user: User, options: Mapping[str, Any]) -> AsyncGenerator[Event, None]:
     """See ``Gate.stream``. A reader that stops early cancels the call and waits for its end."""
     events = Events()
     running = asyncio.ensure_future(gate.call(call, user=user, events=events, **options))
@@ -79,3 +92,5 @@ async def stream(gate: Any, call: Any, user: User, options: Mapping[str, Any]) -
         if not running.done():
             running.cancel()
             await asyncio.wait([running])
+        if not running.cancelled():
+            running.exception()  # seen: nobody reads any more

@@ -123,8 +123,8 @@ def dump(value: Any) -> bytes:
 def snapshot(value: Any) -> bytes | None:
     """A value as JSON bytes, kept for a history; None when it is not JSON."""
     try:
-        return dump(value)
-    except (TypeError, ValueError, RecursionError):
+        return json_bytes(value)
+    except TypeError:
         return None
 
 

@@ -64,6 +64,7 @@ def test_the_object_of_an_sdk_is_refused_with_the_way_to_give_it() -> None:
     ],
 )
 def test_contract_61_an_answer_without_calls_gives_none_and_does_not_raise(wire: str, body: dict[str, Any]) -> None:
+    """Contract 61."""
     assert codec(wire).calls(body) == []
     assert codec(wire).calls(MappingProxyType(body), codec(wire).translate([tool(strict=True)])) == []
 
@@ -85,6 +86,7 @@ def test_calls_beside_an_error_are_not_read(wire: str, error: Any) -> None:
 )
 @pytest.mark.parametrize("wire", WIRES)
 def test_contract_46_arguments_are_handed_on_as_they_were_sent(wire: str, arguments: Any) -> None:
+    """Contract 46."""
     answers = {
         "openai_chat": chat(function("f", arguments)),
         "anthropic": message(tool_use("f", arguments)),
@@ -96,6 +98,7 @@ def test_contract_46_arguments_are_handed_on_as_they_were_sent(wire: str, argume
 
 
 def test_contract_46_the_chunk_is_the_fragment_itself() -> None:
+    """Contract 46."""
     fragment = function("f", "{}")
     assert OPENAI.calls(chat(fragment))[0].chunk is fragment
     block = tool_use("f", {})
@@ -106,16 +109,19 @@ def test_contract_46_the_chunk_is_the_fragment_itself() -> None:
 
 
 def test_contract_c10b_missing_ids_are_made_by_position_and_flagged() -> None:
+    """Contract C10b."""
     calls = OLLAMA.calls(ollama(*({"function": {"name": name, "arguments": {}}} for name in "abc")))
     assert [(call.id, call.synthetic_id) for call in calls] == [(f"call_{n}", True) for n in (1, 2, 3)]
 
 
 def test_contract_c10b_a_repeated_id_is_kept_once_and_then_made_anew() -> None:
+    """Contract C10b."""
     calls = OPENAI.calls(chat(function("a", "{}", "x"), function("b", "{}", "x"), function("c", "{}", "y")))
     assert [(call.id, call.synthetic_id) for call in calls] == [("x", False), ("call_2", True), ("y", False)]
 
 
 def test_contract_c10b_a_made_id_never_equals_one_that_the_provider_sent() -> None:
+    """Contract C10b."""
     sent = [None, "call_1", "call_3", 7, "", "call_1_"]
     calls = OPENAI.calls(chat(*(function("f", "{}", call_id) for call_id in sent)))
     assert len({call.id for call in calls}) == len(sent)
@@ -127,6 +133,7 @@ def test_contract_c10b_a_made_id_never_equals_one_that_the_provider_sent() -> No
 
 
 def test_contract_50_wire_names_are_mapped_back_to_tool_ids() -> None:
+    """Contract 50."""
     names = NameMap.of(["fs.read"])
     translation = Translation({"tools": []}, {}, names)
     for wire, answer in (
@@ -138,12 +145,14 @@ def test_contract_50_wire_names_are_mapped_back_to_tool_ids() -> None:
 
 
 def test_contract_c10a_a_call_of_an_unknown_tool_is_not_dropped() -> None:
+    """Contract C10a."""
     translation = OPENAI.translate([tool()])
     assert [call.tool for call in OPENAI.calls(chat(function("nope", "{}")), translation)] == ["nope"]
 
 
 @pytest.mark.parametrize("name", [None, "", 5, ["f"]])
 def test_contract_c10a_a_call_without_a_usable_name_is_kept_for_hydration_to_refuse(name: Any) -> None:
+    """Contract C10a."""
     for wire, answer in (
         (OPENAI, chat(function(name, '{"a": 1}'))),
         (ANTHROPIC, message(tool_use(name, {"a": 1}))),

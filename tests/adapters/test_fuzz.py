@@ -111,6 +111,7 @@ def fuzz(answer: dict[str, Any], rng: random.Random, rounds: int) -> Counter[str
 
 @pytest.mark.needs_data
 def test_no_mutation_of_a_recorded_answer_raises() -> None:
+    """Contract 61."""
     counts: Counter[str] = Counter()
     for number, (_, recorded) in enumerate(ours()):
         counts += fuzz(recorded["response"], random.Random(number), ROUNDS)
@@ -128,12 +129,13 @@ def test_no_mutation_of_a_recorded_answer_raises() -> None:
     ],
 )
 def test_no_mutation_of_a_made_answer_raises(answer: dict[str, Any]) -> None:
+    """Contract 61."""
     assert fuzz(answer, random.Random(99), 1500)["answers"] == 9000
 
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_no_odd_value_in_the_place_of_any_part_raises(wire: str) -> None:
-    """One by one, not by chance: every node of a small answer replaced by every odd value."""
+    """Contract 61: one by one, not by chance: every node of a small answer replaced by every odd value."""
     made = {
         "openai_chat": chat(function("f", "{}"), {"type": "custom", "custom": {"name": "f", "input": "x"}}),
         "anthropic": message(tool_use("f", {"a": None}), stop="max_tokens"),

@@ -18,6 +18,7 @@ RECORDED = ours() or [("none", {})]
 
 @pytest.mark.parametrize(("name", "recorded"), RECORDED, ids=[name for name, _ in RECORDED])
 def test_every_recorded_answer_gives_exactly_the_expected_calls(name: str, recorded: dict[str, Any]) -> None:
+    """Contract 46, 50, 56, 61."""
     kept = copy.deepcopy(recorded["response"])
     calls = codec(CODEC_OF[wire_of(name)]).calls(recorded["response"])
     expected = recorded["expect_calls"]
@@ -64,6 +65,7 @@ def test_a_chat_completion_recorded_from_ollama_is_for_the_chat_codec() -> None:
 
 @pytest.mark.parametrize(("name", "recorded"), RECORDED, ids=[name for name, _ in RECORDED])
 def test_the_chunk_is_the_providers_own_fragment(name: str, recorded: dict[str, Any]) -> None:
+    """Contract 46."""
     for call in codec(CODEC_OF[wire_of(name)]).calls(recorded["response"]):
         function = call.chunk.get("function", call.chunk)
         assert function["name"] == call.tool
@@ -71,7 +73,7 @@ def test_the_chunk_is_the_providers_own_fragment(name: str, recorded: dict[str, 
 
 
 def test_tools_are_spelled_as_the_recorded_requests_spell_them() -> None:
-    """What SDKs really sent, read back into a definition and translated again, is the same JSON."""
+    """Contract 57-59: what SDKs really sent, read back into a definition and translated again, is the same JSON."""
     spelled: Counter[str] = Counter()
     for name, recorded in RECORDED:
         wire = wire_of(name)

@@ -56,6 +56,7 @@ def test_an_error_is_its_code_public_text_and_issues() -> None:
 
 
 def test_a_failure_tells_nothing_of_an_output_it_may_still_hold() -> None:
+    """Contract I9."""
     result = ToolResult("c", "f", Outcome.DENIED, output="secret", error=ErrorInfo("denied", "The call was denied."))
     assert "secret" not in codec("openai_chat").results([result])[0]["content"]
 

@@ -15,6 +15,7 @@ WIRES = ("openai_chat", "anthropic", "ollama")
 
 
 def test_contract_58_and_c3_chat_completions_nests_the_tool_under_function() -> None:
+    """Contract 58, C3."""
     definition = tool(RICH, description="Weather.")
     assert codec("openai_chat").translate([definition]).request == {
         "tools": [
@@ -27,6 +28,7 @@ def test_contract_58_and_c3_chat_completions_nests_the_tool_under_function() -> 
 
 
 def test_contract_58_and_c3_anthropic_takes_input_schema_and_neither_type_nor_parameters() -> None:
+    """Contract 58, C3."""
     definition = tool(RICH, description="Weather.", strict=True)
     assert codec("anthropic").translate([definition]).request == {
         "tools": [{"name": "get_weather", "description": "Weather.", "input_schema": RICH}]
@@ -34,6 +36,7 @@ def test_contract_58_and_c3_anthropic_takes_input_schema_and_neither_type_nor_pa
 
 
 def test_contract_59_ollama_takes_the_raw_schema_and_its_type() -> None:
+    """Contract 59."""
     definition = tool(RICH, description="Weather.", strict=True)
     assert codec("ollama").translate([definition]).request == {
         "tools": [
@@ -53,6 +56,7 @@ def test_contract_59_ollama_takes_the_raw_schema_and_its_type() -> None:
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("strict", [None, False, True])
 def test_contract_60_translation_works_on_copies_and_changes_nothing(wire: str, strict: bool | None) -> None:
+    """Contract 60."""
     definition = tool(RICH, strict=strict, provider_schema=RICH)
     before = digest(definition.parameters), digest(definition.provider_schema), definition.digest
     made = codec(wire).translate([definition]).request
@@ -68,6 +72,7 @@ def test_contract_60_translation_works_on_copies_and_changes_nothing(wire: str, 
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_contract_60_a_second_translation_is_the_same_json(wire: str) -> None:
+    """Contract 60."""
     definitions = [tool(RICH, strict=True), tool(name="other")]
     first, second = codec(wire).translate(definitions), codec(wire).translate(definitions)
     assert first == second
@@ -76,11 +81,13 @@ def test_contract_60_a_second_translation_is_the_same_json(wire: str) -> None:
 
 @pytest.mark.parametrize(("strict", "sent"), [(None, {}), (False, {"strict": False}), (True, {"strict": True})])
 def test_contract_12_strict_is_sent_only_if_it_is_set(strict: bool | None, sent: dict[str, bool]) -> None:
+    """Contract 12."""
     (spelled,) = codec("openai_chat").translate([tool(strict=strict)]).request["tools"]
     assert {name: value for name, value in spelled["function"].items() if name == "strict"} == sent
 
 
 def test_contract_12_a_wish_that_strict_mode_cannot_say_is_sent_plain_with_the_reason_on_record() -> None:
+    """Contract 12."""
     free = {"type": "object", "properties": {"any": {"type": "object"}}}
     translation = codec("openai_chat").translate([tool(free, strict=True)])
     assert translation.request["tools"][0]["function"] == {"name": "get_weather", "parameters": free, "strict": False}
@@ -89,6 +96,7 @@ def test_contract_12_a_wish_that_strict_mode_cannot_say_is_sent_plain_with_the_r
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_contract_20_the_compact_provider_schema_is_sent_where_there_is_one(wire: str) -> None:
+    """Contract 20."""
     compact = {"type": "object", "properties": {"city": {"type": "string"}}}
     (spelled,) = codec(wire).translate([tool(RICH, provider_schema=compact)]).request["tools"]
     inner = spelled.get("function", spelled)
@@ -97,6 +105,7 @@ def test_contract_20_the_compact_provider_schema_is_sent_where_there_is_one(wire
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_contract_14_a_tool_without_a_schema_is_offered_with_an_open_object(wire: str) -> None:
+    """Contract 14."""
     loose = ToolDefinition(name="loose", allow_no_schema=True, no_schema_mode="full", strict=True)  # type: ignore[arg-type]
     translation = codec(wire).translate([loose])
     inner = translation.request["tools"][0].get("function", translation.request["tools"][0])
@@ -107,6 +116,7 @@ def test_contract_14_a_tool_without_a_schema_is_offered_with_an_open_object(wire
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_contract_61_a_root_without_a_type_gets_the_one_that_providers_ask_for(wire: str) -> None:
+    """Contract 61."""
     definition = tool({"properties": {}})
     (spelled,) = codec(wire).translate([definition]).request["tools"]
     inner = spelled.get("function", spelled)
@@ -126,6 +136,7 @@ def test_no_tools_are_no_tools(wire: str) -> None:
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_contract_50_the_record_holds_name_digest_and_schema_of_every_tool(wire: str) -> None:
+    """Contract 50."""
     definitions = [tool(RICH), tool(name="other")]
     translation = codec(wire).translate(definitions)
     assert list(translation.tools) == ["get_weather", "other"]
@@ -139,6 +150,7 @@ def test_contract_50_the_record_holds_name_digest_and_schema_of_every_tool(wire:
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_contract_c6_the_same_tool_twice_is_refused(wire: str) -> None:
+    """Contract C6."""
     with pytest.raises(DefinitionError, match="Duplicate tool names: get_weather"):
         codec(wire).translate([tool(), tool()])
 

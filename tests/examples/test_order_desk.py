@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import re
 import sqlite3
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,10 +19,9 @@ from examples.order_desk.answers import ANSWERS, Answer
 from examples.order_desk.app import OrderDesk, all_given_back, main, order_desk
 from examples.order_desk.desk import ORDERS, AppContainer
 from examples.order_desk.exchange import Passed, exchange
-from examples.order_desk.recorded import STAND_IN, WIRES
-from tests.conftest import DATA
+from examples.order_desk.tools import TOOLS
+from tests.examples.running import lines_of_calls, one_line, run
 
-ROOT = Path(__file__).resolve().parents[2]
 SUCCESS = ("success", None)
 ENDS = {
     "call_look": SUCCESS,
@@ -62,7 +57,7 @@ ALONE = sorted(REFUSED - {"call_unknown", "call_4"})  # refused for what they ar
 
 
 @contextmanager
-def a_desk() -> Iterator[OrderDesk]:
+def a_desk() -> Generator[OrderDesk]:
     container = AppContainer()
     container.config.db.from_value(":memory:")
     try:
@@ -72,7 +67,7 @@ def a_desk() -> Iterator[OrderDesk]:
 
 
 @asynccontextmanager
-async def after_all_answers() -> AsyncIterator[tuple[OrderDesk, dict[str, Passed]]]:
+async def after_all_answers() -> AsyncGenerator[tuple[OrderDesk, dict[str, Passed]]]:
     """The desk, still open, and every call by its id."""
     with a_desk() as desk:
         async with desk.gate:
@@ -140,7 +135,7 @@ async def test_no_refused_call_reaches_its_tool(monkeypatch: pytest.MonkeyPatch)
 
         return dataclasses.replace(record, execute=entering if record.is_async else entering_in_a_thread)
 
-    monkeypatch.setattr(app, "TOOLS", [spied(item) for item in app.TOOLS])
+    monkeypatch.setattr(app, "TOOLS", [spied(item) for item in TOOLS])
     async with after_all_answers() as (desk, passed):
         rows = audited(desk.db)
     ran = [one for call, one in passed.items() if call not in REFUSED and not rows[call]["cached"]]
@@ -249,18 +244,6 @@ def test_a_clerks_model_is_not_offered_the_refund() -> None:
 # What is printed
 
 
-@pytest.fixture
-def piped(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
-        monkeypatch.delenv(name, raising=False)
-
-
-def lines_of_calls(printed: str) -> list[str]:
-    return [
-        line for line in printed.splitlines() if re.match(r"(openai_chat|openai_compat|anthropic|ollama)[ |]+\w", line)
-    ]
-
-
 @pytest.mark.usefixtures("piped")
 def test_main_prints_one_line_a_call_the_stages_and_the_sum(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
@@ -283,20 +266,6 @@ def test_main_prints_one_line_a_call_the_stages_and_the_sum(capsys: pytest.Captu
     counts = Counter(outcome for outcome, _ in ENDS.values())
     summed = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
     assert printed.rstrip().splitlines()[-1] == f"{len(ENDS)} calls: {summed}"
-
-
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "FORCE_COLOR"}}
-    return subprocess.run(
-        [sys.executable, "-m", "examples.order_desk", *arguments],
-        cwd=ROOT,
-        env={**kept, "PYTHONIOENCODING": "utf-8", **environment},
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=60,
-        check=False,
-    )
 
 
 def test_it_runs_as_a_user_runs_it() -> None:
@@ -334,139 +303,3 @@ def test_a_database_that_cannot_be_used_is_one_line(
     (tmp_path / "text").write_text("no database\n" * 100)
     assert main(["--db", str(tmp_path / path)]) == 2
     assert one_line(capsys).startswith("order_desk: the database")
-
-
-# Recordings
-
-
-def one_line(capsys: pytest.CaptureFixture[str]) -> str:
-    printed, complaint = capsys.readouterr()
-    assert printed == ""
-    assert complaint.count("\n") == 1
-    return complaint
-
-
-WHOLE = {"provider": "anthropic", "request": None, "response": {"content": []}}
-BAD = {
-    "not JSON": ("{", "is not JSON"),
-    "empty": ("", "is not JSON"),
-    "binary": (b"\xff\xfe\x00", "is not JSON"),
-    "deep": ("[" * 100_000, "is not JSON"),
-    "a list": ("[]", "is no recorded exchange"),
-    "no provider": ('{"response": {}}', "is no recorded exchange"),
-    "provider of a wrong type": ('{"provider": 5, "response": {}}', "is no recorded exchange"),
-    "gemini": (json.dumps({**WHOLE, "provider": "gemini"}), "'gemini'; there are codecs for openai_chat"),
-    "responses": (json.dumps({**WHOLE, "provider": "openai_responses"}), "there are codecs for openai_chat"),
-    "control characters": (json.dumps({**WHOLE, "provider": "\x1b[2J"}), "'\\x1b[2J'"),
-    "streamed": (json.dumps({**WHOLE, "response_sse": "data: {}"}), "streamed"),
-    "streamed lines": (json.dumps({**WHOLE, "response_ndjson": "{}"}), "streamed"),
-    "no answer": (json.dumps({"provider": "ollama"}), "has no `response`"),
-    "an answer of a wrong type": (json.dumps({**WHOLE, "response": [1]}), "has no `response`"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_a_file_that_is_no_recording_is_one_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    content, reason = BAD[name]
-    path = tmp_path / "recording.json"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert main(["--input", str(path)]) == 2
-    assert reason in one_line(capsys)
-
-
-@pytest.mark.parametrize(("name", "reason"), [("nothing.json", "there is no file"), ("", "is a directory")])
-def test_a_path_that_is_no_file_is_one_line(
-    name: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--input", str(tmp_path / name)]) == 2
-    assert reason in one_line(capsys)
-
-
-def test_every_wire_that_is_named_has_a_codec() -> None:
-    assert [codec(wire).name for wire in WIRES]
-
-
-def recording(tmp_path: Path, offered: list[Any], *calls: tuple[str, Any]) -> str:
-    path = tmp_path / "recording.json"
-    content = [
-        {"type": "tool_use", "id": f"toolu_{index}", "name": name, "input": arguments}
-        for index, (name, arguments) in enumerate(calls)
-    ]
-    response = {"type": "message", "role": "assistant", "content": content, "stop_reason": "tool_use"}
-    path.write_text(json.dumps({"provider": "anthropic", "request": {"tools": offered}, "response": response}))
-    return str(path)
-
-
-CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-
-
-@pytest.mark.usefixtures("piped")
-def test_recorded_calls_are_judged_by_the_recorded_schemas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    offered = [
-        {"name": "weather", "description": "", "input_schema": CITY},
-        {"name": "news", "type": "custom", "input_schema": CITY},
-        {"name": "web_search", "type": "web_search_20250305"},  # runs at the provider
-        {"name": "far", "input_schema": {"type": "object", "properties": {"a": {"$ref": "https://far.example/a"}}}},
-        "no tool at all",
-    ]
-    calls = [("weather", {"city": "Turin"}), ("weather", {"city": 7}), ("news", {}), ("far", {}), ("nobody", {})]
-    assert main(["--input", recording(tmp_path, offered, *calls)]) == 0
-    printed = capsys.readouterr().out
-    outcomes = [line.split()[3:5] for line in lines_of_calls(printed)]
-    assert [outcome for outcome, _ in outcomes] == ["success", "invalid", "invalid", "invalid", "invalid"]
-    assert [code for _, code in outcomes[3:]] == ["unknown_tool", "unknown_tool"]
-    assert " ".join(printed.split()).count(STAND_IN) >= 2, "at the top, and in the answer that goes back"
-    assert printed.count("not registered") == 3
-    assert printed.rstrip().endswith("5 calls: 1 success, 4 invalid")
-
-
-@pytest.mark.usefixtures("piped")
-def test_what_a_recording_says_cannot_reach_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = ["\x1b[31mred", "[bold]x[/bold]", "\ud800", "a\nollama b", "\u202egnp"]
-    tools = [{"name": name, "input_schema": {"type": "object"}} for name in names]
-    calls = [(name, {name: name}) for name in names]
-    assert main(["--input", recording(tmp_path, tools, *calls)]) == 0
-    printed = capsys.readouterr().out
-    assert "\x1b" not in printed
-    assert "\u202e" not in printed
-    assert "[bold]x[/bold]" in printed
-    assert len(lines_of_calls(printed)) == len(names)
-
-
-RECORDINGS = sorted((DATA / "recordings").glob("*/*.json"))
-
-
-@pytest.mark.needs_data
-@pytest.mark.usefixtures("piped")
-def test_every_recording_runs_or_says_why_not(capsys: pytest.CaptureFixture[str]) -> None:
-    codes: Counter[int] = Counter()
-    outcomes: Counter[str] = Counter()
-    assert RECORDINGS
-    for path in RECORDINGS:
-        recorded = json.loads(path.read_text("utf-8"))
-        readable = recorded["provider"] in WIRES and isinstance(recorded.get("response"), dict)
-        code = main(["--input", str(path)])
-        codes[code] += 1
-        assert code == (0 if readable else 2), path
-        if code:
-            one_line(capsys)
-            continue
-        printed, complaint = capsys.readouterr()
-        assert complaint == "", path
-        calls = codec(recorded["provider"]).calls(recorded["response"])
-        lines = lines_of_calls(printed)
-        assert [line.split()[2] for line in lines] == [call.tool for call in calls], path
-        outcomes.update(line.split()[3] for line in lines)
-    with capsys.disabled():
-        print(f"\nrecordings: {codes[0]} ran, {codes[2]} not readable yet; calls: {dict(outcomes)}")
-    assert codes[0] >= 40
-    assert outcomes["success"] >= 40
-
-
-@pytest.mark.needs_data
-@pytest.mark.parametrize("path", RECORDINGS[:: max(1, len(RECORDINGS) // 4)], ids=lambda path: path.stem)
-def test_a_recording_runs_as_a_user_runs_it(path: Path) -> None:
-    done = run("--input", str(path))
-    assert done.returncode in {0, 2}
-    assert "Traceback" not in done.stderr
-    assert bool(done.stderr) == (done.returncode == 2)

@@ -115,6 +115,10 @@ class Answer(Exception):
         self.value, self.checked = value, checked
 
 
+class Short(Exception):
+    """A wrapper returned without going on."""
+
+
 OUTCOMES = {Denied: Outcome.DENIED, RetryLater: Outcome.RETRY_LATER, Suspended: Outcome.SUSPENDED}
 RAISED: dict[str, type[Exception]] = {
     "abort": Denied,
@@ -162,13 +166,13 @@ class Model:
                 raise Answer(50)
             self.visit(Stage.DID_CACHE_MISS)
             self.visit(Stage.AROUND_EXECUTE)
-            if (self.cell.stage, self.cell.verb) == (Stage.AROUND_EXECUTE, "return False"):
-                return  # a wrapper that does not go on
             self.attempts()
             if (self.cell.stage, self.cell.verb) == (Stage.AROUND_EXECUTE, "set output"):
                 self.output = 77  # a wrapper that does so when the tool has run
         except Answer as answer:
             self.take(answer)
+        except Short:
+            self.output = False
 
     def attempts(self) -> None:
         for self.attempt in range(1, ATTEMPTS + 1):
@@ -182,14 +186,12 @@ class Model:
         raise Stop(Flaky, Outcome.ERROR)
 
     def take(self, answer: Answer) -> None:
-        while True:
-            self.output, self.checked = answer.value, answer.checked
-            if self.at is not Stage.WILL_READ_CACHE:
-                return
+        self.output, self.checked = answer.value, answer.checked
+        if self.at is Stage.WILL_READ_CACHE:
             try:
                 self.visit(Stage.DID_CACHE_HIT)
             except Answer as again:
-                answer = again
+                self.take(again)
 
     def shaping(self) -> None:
         for stage in stages_in(Section.SHAPING):
@@ -271,7 +273,7 @@ class Model:
         elif verb == "set output":
             self.output = 77
         elif verb == "return False" and row.stage is Stage.AROUND_EXECUTE:
-            self.output = False
+            raise Short
         elif verb == "lease":
             self.trail.append("taken")
             self.held.append("lease")

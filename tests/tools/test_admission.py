@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from callgate.errors import SchemaRefused
 from callgate.tools.admission import AUTHOR_LIMITS, INPUT_LIMITS, OUTPUT_LIMITS, Guard, SchemaLimits, admit, guarded
+from callgate.tools.calls import Issue
 from callgate.tools.engines.base import Rejected, guard_depth, guard_json
 from callgate.tools.engines.budget import Budget
 from callgate.tools.engines.document import read
@@ -168,7 +170,7 @@ def test_the_count_is_an_upper_bound_on_what_the_engine_does() -> None:
     }
     budget = Budget(read(twice), INPUT_LIMITS)
     costs = [budget.cost(nested(depth)) for depth in range(1, 14)]
-    assert all(later > 1.9 * earlier for earlier, later in zip(costs, costs[1:], strict=False))
+    assert all(later > 1.9 * earlier for earlier, later in pairwise(costs))
     with pytest.raises(Rejected, match="too costly"):
         budget.cost(nested(40))
     native = jsonschema_rs.validator_for(twice, offline=True)
@@ -179,7 +181,7 @@ def test_the_count_takes_each_pair_of_schema_and_value_once() -> None:
     names = [f"d{n}" for n in range(30)]
     definitions: dict[str, Any] = {
         name: {"properties": {"a": {"$ref": f"#/$defs/{after}"}, "b": {"$ref": f"#/$defs/{after}"}}}
-        for name, after in zip(names, names[1:], strict=False)
+        for name, after in pairwise(names)
     }
     schema = {"$ref": "#/$defs/d0", "$defs": definitions | {"d29": {}}}
     value: Any = {}
@@ -210,7 +212,12 @@ GUARDED_VALUES = [
 def test_values_beyond_the_limits_are_refused_before_the_engine(says: str, value: Any) -> None:
     schema = {"items": {"allOf": [{}, {"type": "integer"}]}}
     called: list[Any] = []
-    inner = from_validate(lambda v: called.append(v) or [], engine="x", version="1", schema=schema)
+
+    def validate(seen: Any) -> list[Issue]:
+        called.append(seen)
+        return []
+
+    inner = from_validate(validate, engine="x", version="1", schema=schema)
     validator = guarded(inner, Guard(admit(schema, TINY)[1], TINY))
     with pytest.raises(Rejected, match=says):
         validator.check(value)

@@ -120,7 +120,7 @@ def test_get_definition_is_the_way_to_the_definition() -> None:
 
 
 def test_definition_and_validator_are_read_only_aliases() -> None:
-    """C2."""
+    """Contract C2."""
     assert read(Weather).definition is read(Weather).get_definition()
     for name in ("definition", "validator"):
         with pytest.raises(AttributeError):

@@ -136,7 +136,7 @@ def test_any_other_name_is_refused_and_the_message_points_to_title(name: Any) ->
 
 
 def test_a_name_for_people_goes_into_the_title() -> None:
-    """C5."""
+    """Contract C5."""
     assert make(name="sum", title="Sum Two Numbers").title == "Sum Two Numbers"
 
 
@@ -277,7 +277,7 @@ def test_read_only_mode_is_for_tools_that_declare_to_read() -> None:
 
 
 def test_beside_a_schema_the_flags_are_ignored_with_a_warning_at_the_authors_line() -> None:
-    """C9."""
+    """Contract C9."""
     with pytest.warns(DefinitionWarning, match="there is a schema") as caught:
         definition = ToolDefinition("x", "y", SCHEMA, allow_no_schema=True, no_schema_mode=NoSchemaMode.FULL)
     assert caught[0].filename == __file__
@@ -386,7 +386,7 @@ def test_each_extension_alone_survives_the_round_trip(part: str) -> None:
 
 @pytest.mark.parametrize("inner_type", [{}, {"type": "object"}, {"type": "function"}])
 def test_the_wrapped_form_is_read_like_the_flat_one(inner_type: dict[str, str]) -> None:
-    """C4, contract 41, 59."""
+    """Contract 41, 59, C4."""
     flat = {"name": "refund", "description": "Refund an order.", "parameters": SCHEMA, "strict": True}
     wrapped = {"type": "function", "function": {**flat, **inner_type}}
     assert ToolDefinition.from_dict(wrapped) == ToolDefinition.from_dict({"type": "function", **flat})
@@ -427,7 +427,7 @@ def test_what_is_no_definition_is_refused(data: Any) -> None:
 
 
 def test_verify_refuses_the_documents_malformed_sample() -> None:
-    """C31: a bare map of properties is kept verbatim, and refused loudly at registration."""
+    """Contract C31: a bare map of properties is kept verbatim, and refused loudly at registration."""
     validation = pytest.importorskip("callgate.tools.validation")
     assert validation
     malformed = {

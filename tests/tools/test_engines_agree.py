@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import zlib
 from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,8 +14,10 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from callgate.tools.engines import gate
+from callgate.errors import SchemaRefused
+from callgate.tools.engines import gate, rust
 from callgate.tools.engines.base import MAX_TEXT
+from callgate.tools.engines.dialect import KEYWORDS
 from callgate.tools.engines.document import read
 from callgate.tools.validation import Validator, compile_schema, explain, lint_schema, verify_schema
 from tests.tools.test_engines_samples import DRAFT7, DRAFT2020, broken, mcp_schemas, random_schema, value_for
@@ -62,7 +67,7 @@ class Referee:
 def accepts(validator: Validator, value: Any) -> bool:
     try:
         validator.check(value)
-    except Exception:
+    except Exception:  # noqa: BLE001
         return False
     return True
 
@@ -122,3 +127,72 @@ def test_linting_real_schemas_never_fails_and_never_repeats_an_argument(shared_d
         for line in lint_schema(schema)
     )
     assert lines
+
+
+JUNK: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    1.5,
+    "",
+    "a",
+    "#",
+    [],
+    ["a"],
+    [1],
+    [{}],
+    {},
+    {"a": 1},
+    {"a": {}},
+    {"a": []},
+    {"$ref": "#"},
+    1e300,
+    "(",
+]
+
+
+def spoil(schema: Any, rng: Random) -> Any:
+    """*schema* with something in it replaced by junk, or a keyword given junk."""
+    places = [(holder, key) for holder, key in walk(schema)]
+    holder, key = rng.choice(places)
+    if isinstance(holder, dict) and rng.random() < 0.3:
+        key = rng.choice(sorted(KEYWORDS))
+    holder[key] = copy.deepcopy(rng.choice(JUNK))
+    return schema
+
+
+def walk(value: Any) -> Iterator[tuple[Any, Any]]:
+    for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
+        yield value, key
+        if isinstance(item, dict | list):
+            yield from walk(item)
+
+
+def test_a_spoilt_schema_is_refused_properly_or_enforced(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, outcomes = Random(3), Counter[str]()
+    for number in range(700):
+        if number == 500:  # and the same on a platform without jsonschema-rs
+            monkeypatch.setattr(rust, "_library", lambda: None)
+        schema = random_schema(rng, rng.choice([None, DRAFT7, DRAFT2020]))
+        for _ in range(rng.randint(1, 3)):
+            spoil(schema, rng)
+        steps: list[Callable[[], Any]] = [
+            partial(compile_schema, schema),
+            partial(compile_schema, schema, trusted=False),
+            partial(verify_schema, schema),
+            partial(verify_schema, schema, trusted=False),
+            partial(lint_schema, schema),
+        ]
+        for step in steps:
+            try:
+                made = step()
+            except SchemaRefused as refused:
+                outcomes[refused.reason] += 1
+                continue
+            outcomes["made"] += 1
+            values: list[Any] = [{}, [], "a", 1, None, {"a": 1}] if isinstance(made, Validator) else []
+            for value in values:
+                assert accepts(made, value) != bool(made.issues(value))
+    print(f"\nspoilt schemas: {dict(outcomes)}")
+    assert min(outcomes["made"], outcomes["invalid_schema"], outcomes["bad_subschema"]) > 20

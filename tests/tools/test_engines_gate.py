@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -157,10 +158,8 @@ def test_a_pattern_that_is_called_simple_never_takes_long(pattern: str, text: st
     validator = compile_schema({"type": "string", "pattern": pattern})
     assert validator.engine == "fastjsonschema"
     start = time.thread_time()
-    try:
+    with suppress(ValueError):
         validator.check(text)
-    except Exception:
-        pass
     assert time.thread_time() - start < 0.1
 
 
@@ -197,6 +196,7 @@ def test_any_property_name_is_checked(name: str) -> None:
     validator = compile_schema(schema)
     assert validator.engine == "fastjsonschema"
     validator.check({name: {name: 1}})
+    wrong: dict[str, Any]
     for wrong in ({}, {name: 1}, {name: {}}, {name: {name: "x"}}, {name: {name: 1}, name + "!": 1}):
         with pytest.raises(Exception):  # noqa: B017
             validator.check(wrong)

@@ -47,7 +47,7 @@ def test_the_four_basic_messages_keep_their_words(weather: Validator) -> None:
 
 
 def test_type_names_are_jsons(weather: Validator) -> None:
-    got = {"null": None, "boolean": True, "number": 1.5, "object": {}, "array": []}
+    got: dict[str, Any] = {"null": None, "boolean": True, "number": 1.5, "object": {}, "array": []}
     for name, value in got.items():
         assert texts(weather, {"city": value, "days": 1}) == [
             f"Parameter city has wrong type: expected string, got {name}"
@@ -223,7 +223,7 @@ def test_no_value_is_ever_told() -> None:
             "i": {"items": {"type": "integer"}}, "k": {"properties": {"z": {"type": "null"}}},
         },
     }  # fmt: skip
-    value: dict[str, Any] = {name: CANARY for name in schema["properties"]}  # type: ignore[attr-defined]
+    value: dict[str, Any] = dict.fromkeys(schema["properties"], CANARY)
     value |= {"u": [CANARY, CANARY], "i": [CANARY], "k": {"z": CANARY}}
     for trusted in (True, False):
         validator = compile_schema(schema, trusted=trusted)

@@ -153,11 +153,12 @@ def test_without_jsonschema_rs_every_keyword_is_enforced_or_refused_by_name(
 ) -> None:
     monkeypatch.setattr(rust, "_library", lambda: None)
     monkeypatch.setattr("callgate.tools.validation._cache.get", lambda _key: None)
+    words = [*VALIDATION, "$schema", "$anchor", "contentEncoding", "contentMediaType"]
     try:
         validator = compile_schema(schema)
     except SchemaRefused as refused:
-        words = [word for word in [*VALIDATION, "$schema", "$anchor", "contentEncoding", "contentMediaType"]]
-        assert any(word in str(refused) for word in words)
+        named = any(word in str(refused) for word in words)
+        assert named, refused  # noqa: PT017 - either outcome is right
         return
     assert validator.engine == "fastjsonschema"
     with pytest.raises(Exception):  # noqa: B017

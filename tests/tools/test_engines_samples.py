@@ -95,9 +95,9 @@ def _number(schema: dict[str, Any], _root: Any, rng: Random, _depth: int) -> Any
 
 def _string(schema: dict[str, Any], _root: Any, rng: Random, _depth: int) -> str:
     known = {"uuid": "123e4567-e89b-12d3-a456-426614174000", "uri": "https://a.example/b", "date": "2024-01-02"}
-    text = known.get(schema.get("format", ""), rng.choice(WORDS))
+    text: str = known.get(schema.get("format", ""), rng.choice(WORDS))
     low, high = schema.get("minLength", 0), schema.get("maxLength", 10_000)
-    return (text + "a" * max(0, low - len(text)))[:high]
+    return str((text + "a" * max(0, low - len(text)))[:high])
 
 
 def _array(schema: dict[str, Any], root: Any, rng: Random, depth: int) -> list[Any]:
@@ -204,7 +204,7 @@ def edges(schema: Any) -> list[Any]:
 
 def random_schema(rng: Random, draft: str | None) -> dict[str, Any]:
     """A schema that means something, of every keyword that fastjsonschema may be trusted with and a few others."""
-    root = _part(rng, 0, top=True)
+    root: dict[str, Any] = _part(rng, 0, top=True)
     names = rng.sample(["User", "user", "A-B", "A_B", "node", "x.y", "item"], 3)
     key = rng.choice(["$defs", "definitions"])
     root[key] = {name: _part(rng, 2) for name in names}

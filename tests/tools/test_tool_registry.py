@@ -86,7 +86,7 @@ def test_a_taken_name_is_refused_with_the_documents_words() -> None:
 
 
 def test_a_taken_name_can_be_taken_over_on_purpose() -> None:
-    """C6."""
+    """Contract C6."""
     old, new = record("x"), record("x", "Does it better.")
     registry = ToolRegistry([record("w"), old, record("y")])
     registry.register(new, replace=True)
@@ -123,7 +123,7 @@ def test_validate_tool_gives_the_record(verified: list[str]) -> None:
 
 
 def test_an_unknown_name_tells_developers_the_nearest_and_models_nothing() -> None:
-    """C10a, C29."""
+    """Contract C10a, C29."""
     registry = ToolRegistry([record("get_weather"), record("get_time")])
     with pytest.raises(UnknownTool, match="did you mean 'get_weather'") as caught:
         registry.get("get_wether")

@@ -180,7 +180,7 @@ class _Count:
             return known
         if self._sizes:
             total *= self._sizes[id(value)]
-        count: Callable[[Node, Any], int] = self._object if isinstance(value, dict) else self._array
+        count: Callable[[Node, Any], int] = self._array if isinstance(value, list | tuple) else self._object
         for child, times in self._flat.descending[index]:
             total += times * count(self._nodes[child], value)
             if total > self._limit:

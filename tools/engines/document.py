@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import quote, unquote
@@ -82,6 +82,24 @@ def _refuse_bare_properties(schema: dict[str, Any]) -> None:
             )
 
 
+def _is_names(item: Any) -> bool:
+    return isinstance(item, list) and all(isinstance(name, str) for name in item)
+
+
+_SHAPES: dict[str, Callable[[Any], bool]] = {
+    "type": lambda item: isinstance(item, str) or _is_names(item),
+    "enum": lambda item: isinstance(item, list),
+    "required": _is_names,
+    "dependentRequired": lambda item: isinstance(item, dict) and all(map(_is_names, item.values())),
+}
+_EXPECTED = {
+    "type": "the name of a type or a list of such names",
+    "enum": "a list of values",
+    "required": "a list of property names, beside properties",
+    "dependentRequired": "a map from property names to lists of them",
+}
+
+
 class _Reader:
     """Walks a schema with a stack, never by recursion."""
 
@@ -111,27 +129,32 @@ class _Reader:
 
     def _look_at(self, schema: dict[str, Any], at: str) -> None:
         for key, item in schema.items():
-            if key in VALIDATION and key not in self.dialect.keywords:
-                raise SchemaRefused(
-                    "keyword_dialect",
-                    f"{key} is not a keyword of {self.dialect.name}, so nothing would enforce it; "
-                    "declare the $schema it belongs to, or use that dialect's own keyword",
-                    f"{at}/{key}",
-                )
+            self._require_known(key, item, at)
             if key == "type":
                 self._types(item, at)
             elif key in {"$ref", "$dynamicRef", "$recursiveRef"}:
                 self._ref(key, item, schema, at)
             elif key == "pattern":
                 self._pattern(item, f"{at}/pattern")
-            elif key == "enum" and isinstance(item, list) and len(item) > self.limits.max_enum:
-                raise SchemaRefused("enum_too_large", f"lists over {self.limits.max_enum} values", f"{at}/enum")
             elif key in {"$anchor", "$dynamicAnchor"} and isinstance(item, str):
                 self._anchors.setdefault(item, []).append(at)
             elif key in {"$id", "id"} and at and isinstance(item, str):
                 self._nested_id = f"{at}/{key}"
             elif key == "$schema" and at and dialect_of(item) is not self.dialect:
                 raise SchemaRefused("dialect", "a subschema may not change the dialect", f"{at}/$schema")
+
+    def _require_known(self, key: str, item: Any, at: str) -> None:
+        if key in VALIDATION and key not in self.dialect.keywords:
+            raise SchemaRefused(
+                "keyword_dialect",
+                f"{key} is not a keyword of {self.dialect.name}, so nothing would enforce it; "
+                "declare the $schema it belongs to, or use that dialect's own keyword",
+                f"{at}/{key}",
+            )
+        if key in _SHAPES and not _SHAPES[key](item):
+            raise SchemaRefused("invalid_schema", f"{key} must be {_EXPECTED[key]}", f"{at}/{key}")
+        if key == "enum" and len(item) > self.limits.max_enum:
+            raise SchemaRefused("enum_too_large", f"lists over {self.limits.max_enum} values", f"{at}/enum")
 
     def _types(self, names: Any, at: str) -> None:
         for name in names if isinstance(names, list) else [names]:

@@ -21,7 +21,7 @@ from callgate.tools.engines.raw import AUTHOR_LIMITS
 from callgate.tools.engines.rust import RustEngine, rust_installed
 from callgate.tools.engines.texts import basic_issues, describe, missing, wrong_type
 
-POLICY = f"gate={gate.VERSION},formats=off,defaults=off"
+POLICY = f"gate={gate.VERSION},code=lean1,formats=off,defaults=off"
 
 
 class _NoHandlers(Mapping[str, Callable[[str], Any]]):
@@ -127,7 +127,7 @@ def _reduced(schema: Any) -> Any:
     if (
         branches
         and "type" not in kept
-        and all(set(one) == {"type"} and isinstance(one["type"], str) for one in branches)
+        and all(isinstance(one, dict) and one.keys() == {"type"} and isinstance(one["type"], str) for one in branches)
     ):
         kept["type"] = [one["type"] for one in kept.pop("anyOf")]  # says the same, and is one test
     if "const" in schema:
