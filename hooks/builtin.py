@@ -59,30 +59,41 @@ class BuiltIns:
         self.arguments = arguments
         self.output = output
         self.limits = record.limits or limits
+        self.most = self.limits.max_output_bytes
         self.tolerates = definition.tolerates
         self.flat = is_flat(definition.parameters)
         self.floats = not self.flat or _admits(definition.parameters, {"number"})
         #  True when the output schema itself keeps every output small and finite:
         self.bounded = is_flat(definition.output_schema) and not _admits(definition.output_schema, {"number", "string"})
         self.mode = None if arguments is not None else definition.no_schema_mode
-        self.read = strict_reader(None, self.limits, floats=True)
+        self.parse = self._make_parse()
+        self.validate_last = self._make_validate_last()
         self.admit = self._make_admit()
         self.check_output = self._make_check_output()
 
     # ------------------------------------------------------------------ input
 
-    def parse(self, ctx: Any) -> None:
+    def _make_parse(self) -> Callable[[Any], None]:
         """Raw text or object to a plain dict; what tolerance did is kept in ``ctx.parse_rules`` (contract 45-47)."""
-        raw = ctx._input
-        if raw.__class__ is str:
-            try:
-                ctx._input, ctx._input_state = self.read(raw), LIVE
-            except ValueError:  # not plainly right: the long way finds out what it is, and says it
-                pass
-            else:
+        read, slowly = strict_reader(None, self.limits, floats=self.floats), self._parse_slowly
+
+        def parse(ctx: Any) -> None:
+            raw = ctx._input
+            if raw.__class__ is str:
+                try:
+                    ctx._input = read(raw)
+                except ValueError:  # not plainly right: the long way finds out what it is, and says it
+                    slowly(ctx)
+                else:
+                    ctx._input_state = LIVE
                 return
+            slowly(ctx)
+
+        return parse
+
+    def _parse_slowly(self, ctx: Any) -> None:
         hydrated = ctx.hydration
-        ctx._input = thaw(hydrated.arguments) if raw is hydrated is not None else self._read(ctx)
+        ctx._input = thaw(hydrated.arguments) if ctx._input is hydrated is not None else self._read(ctx)
         ctx._input_state = LIVE
 
     def validate(self, ctx: Any) -> None:
@@ -103,10 +114,26 @@ class BuiltIns:
         self.validate(ctx)
         ctx._input_state = FROZEN
 
-    def freeze(self, ctx: Any) -> None:
-        """From here on nobody else holds these arguments: hooks get copies."""
-        ctx._input = ctx._input.copy() if self.flat else thaw(ctx._input)
-        ctx._input_state = FROZEN
+    def _make_validate_last(self) -> Callable[[Any], None]:
+        """No hook normalises: valid arguments are frozen at once. Nobody else holds them any more; hooks get copies."""
+        validator, flat = self.arguments, self.flat
+
+        def validate_last(ctx: Any) -> None:
+            arguments = ctx._input
+            if arguments.__class__ is not dict:
+                raise Invalid("a hook left no object", issues=[Issue("", "type", "expected object")])
+            ctx._input = arguments = arguments.copy() if flat else thaw(arguments)
+            if validator is None:
+                self._without_schema()
+            else:
+                try:
+                    check(arguments)
+                except Exception as error:
+                    raise refusal(validator, arguments) from error
+            ctx._input_state = FROZEN
+
+        check = validator.check if validator is not None else None
+        return validate_last
 
     def _make_admit(self) -> Callable[[Any], None]:
         """Parse, validate and freeze in one call, for plans in which no hook looks in between."""
@@ -131,7 +158,7 @@ class BuiltIns:
 
     def _admit_slowly(self, ctx: Any) -> None:
         vouched = ctx.hydration is not None and ctx._input is ctx.hydration
-        self.parse(ctx)
+        self._parse_slowly(ctx)
         if not vouched:
             self.validate(ctx)
         ctx._input_state = FROZEN
@@ -185,10 +212,8 @@ class BuiltIns:
             data = json_bytes(ctx._output)
         except TypeError:
             data = self._long_way(ctx._output)
-        if len(data) > self.limits.max_output_bytes:
-            raise bad_output(
-                f"the output has {len(data)} bytes; {self.limits.max_output_bytes} is the most", code="output_too_large"
-            )
+        if len(data) > self.most:
+            raise bad_output(f"the output has {len(data)} bytes; {self.most} is the most", code="output_too_large")
         if b"null" in data and not _finite(ctx._output):
             raise bad_output("the output holds a number that is not finite")
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NoReturn, Protocol
+from operator import attrgetter
+from typing import Any, NoReturn, Protocol, cast
 
 from callgate.errors import ControlRespond, ControlSuspend, Denied, ProviderError, RetryLater, StageError
 from callgate.hooks.history import Entry, input_entries, output_entries
@@ -15,7 +16,8 @@ from callgate.hooks.stages import STAGES, May, Stage
 from callgate.hooks.step import Step
 from callgate.providers.registry import MISSING, ProviderRegistry, Scope, look_up, missing
 from callgate.tools.calls import Outcome, ToolCall, User
-from callgate.tools.values import digest, snapshot, thaw
+from callgate.tools.definition import ToolDefinition
+from callgate.tools.values import digest, thaw
 
 
 class Host(Protocol):
@@ -73,8 +75,8 @@ class InvokeContext:
     session_id: str | None = None
     failed_in: Step | None = None
     special: bool  # a deadline, an error or a held-back cancellation: something the happy path has not
-    error: BaseException | None = None
     deferred: BaseException | None = None
+    mark: Any = None  # see runtime/leases.py
     alarm: Any = None
     hydration: Any = None
     validate_response: bool = True
@@ -98,12 +100,11 @@ class InvokeContext:
     _input_view: Any = MISSING
     _masked: Any = MISSING
     _output: Any = None
-    _output_json: Any = MISSING
+    _output_json: bytes | None = None
     _input_log: list[Entry] | None = None
     _output_log: list[Entry] | None = None
     _call: ToolCall | None = None
     _request_id: str | None = None
-    _data: dict[Any, Any] | None = None
     _request: dict[Any, Any] | None = None
     _session: MutableMapping[Any, Any] | None = None
     _suppressed: list[Suppressed] | None = None
@@ -118,34 +119,17 @@ class InvokeContext:
         self.started = started
         self.special = False
         self.leases: Any = None
+        self.error: BaseException | None = None
+        self.data: dict[Any, Any] = {}
 
     # ------------------------------------------------------------------ identity
 
-    @property
-    def host(self) -> Host:
-        """The engine that runs this invocation."""
-        host: Host = self.plan.host
-        return host
-
-    @property
-    def tool(self) -> Any:
-        """The ``ToolDefinition``."""
-        return self.plan.definition
-
-    @property
-    def tool_id(self) -> str:
-        """The wire name of the tool."""
-        return str(self.plan.definition.name)
-
-    @property
-    def tool_name(self) -> str:
-        """The tool's name for people."""
-        return str(self.plan.record.name)
-
-    @property
-    def tenant(self) -> str | None:
-        """The user's tenant."""
-        return self.user.tenant
+    # Getters in C: hooks read these at every call, and a Python function would cost several times as much.
+    host: Host = cast("Host", property(attrgetter("plan.host"), doc="The engine that runs this invocation."))
+    tool: ToolDefinition = cast("ToolDefinition", property(attrgetter("plan.definition"), doc="What was called."))
+    tool_id: str = cast("str", property(attrgetter("plan.definition.name"), doc="The wire name of the tool."))
+    tool_name: str = cast("str", property(attrgetter("plan.record.name"), doc="The tool's name for people."))
+    tenant: str | None = cast("str | None", property(attrgetter("user.tenant"), doc="The user's tenant."))
 
     @property
     def request_id(self) -> str:
@@ -208,18 +192,16 @@ class InvokeContext:
         """SHA-256 of the canonical JSON of the arguments; worked out when asked for."""
         return digest(self._input)
 
-    @property
-    def output(self) -> Any:
-        """What the tool returned or a hook responded, as JSON; hooks of the output stages may set it."""
-        if self._output_json is MISSING:  # the first look: what it was, before anybody changes it in place
-            self._output_json = snapshot(self._output)
-        return self._output
-
-    @output.setter
-    def output(self, value: Any) -> None:
+    def _set_output(self, value: Any) -> None:
         self._need(May.OUTPUT, "set ctx.output")
         self._output = value
         self._output_log = [*(self._output_log or ()), Entry.now(self, value)]
+
+    output: Any = property(
+        attrgetter("_output"),
+        _set_output,
+        doc="What the tool returned or a hook responded, as JSON; hooks of the output stages may set it.",
+    )
 
     @property
     def input_history(self) -> tuple[Entry, ...]:
@@ -230,13 +212,6 @@ class InvokeContext:
     def output_history(self) -> tuple[Entry, ...]:
         """Every value ``output`` had; snapshots."""
         return output_entries(self)
-
-    @property
-    def data(self) -> dict[Any, Any]:
-        """Scratch space of the invocation."""
-        if self._data is None:
-            self._data = {}
-        return self._data
 
     # ------------------------------------------------------------------ time
 

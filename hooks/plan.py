@@ -40,6 +40,7 @@ class Plan:
         "__dict__",
         "__weakref__",
         "before",
+        "carries",
         "closing",
         "finals",
         "host",
@@ -52,6 +53,7 @@ class Plan:
         "straight",
         "surface",
         "typed",
+        "watched",
     )
     execute: Body
     body: Body
@@ -93,6 +95,7 @@ class Plan:
         self.on_retry, self.on_give_up = stages[Stage.ON_RETRY], stages[Stage.ON_GIVE_UP]
         self.will_execute, self.did_execute = stages[Stage.WILL_EXECUTE], stages[Stage.DID_EXECUTE]
         self.shaping = self._shaping(stages, builtins.check_output)
+        self.watched = any(step.hook is not None for _, _, step in (*self.did_execute, *self.shaping, *self.around))
         self.unchecked_shaping = self._shaping(stages, None)
         self.straight = None if self.around or trace else straight
         if self.straight is not None:  # the tool runs once, between its own steps: they join the road on either side
@@ -104,6 +107,10 @@ class Plan:
         self.finals = stages[Stage.WILL_FINALIZE_INVOKE]
         self.closing = self.records + self.finals
         self.limit = record.deadline
+        self.carries = any(kind % 2 for kind, _, _ in self.closing) or any(
+            step.release is not None and (kind in (ASYNC, ASYNC_LEASE) or step.release[0] == ASYNC)
+            for kind, _, step in self.before
+        )
 
     # ------------------------------------------------------------------ compiling
 
@@ -161,10 +168,12 @@ class Plan:
         if stage is Stage.WILL_PARSE_INPUT:
             return [self._own(stage, "parse", own.parse)]
         if stage is Stage.WILL_VALIDATE_INPUT:
-            return [self._own(stage, "validate", own.validate)]
-        if stage is Stage.WILL_NORMALIZE_INPUT:
-            return [self._own(stage, "freeze", own.revalidate if seen[stage] else own.freeze)]
-        if stage is Stage.WILL_READ_CACHE and (stages[stage] or self.cache_hit or self.cache_miss):
+            return [
+                self._own(stage, "validate", own.validate if seen[Stage.WILL_NORMALIZE_INPUT] else own.validate_last)
+            ]
+        if stage is Stage.WILL_NORMALIZE_INPUT and seen[stage]:
+            return [self._own(stage, "freeze", own.revalidate)]
+        if stage is Stage.WILL_READ_CACHE and (self.cache_hit or self.cache_miss):
             return [self._hit_or_miss()]
         return []
 
@@ -174,18 +183,14 @@ class Plan:
         looks = collect_hooks_for_stage(Stage.WILL_READ_CACHE, self.definition, self.registrations)
         always = any(one.filter is None and one.tenants is None for one in looks)
 
-        def looked(ctx: Any) -> None:
+        async def answer(ctx: Any) -> None:
             if ctx.cache_hit is None and always:
                 ctx.cache_hit = False
-
-        async def answer(ctx: Any) -> None:
-            looked(ctx)
             for kind, call, step in hit if ctx.cache_hit else miss if ctx.cache_hit is False else ():
                 ctx.step = step
                 await call(ctx) if kind == ASYNC else call(ctx)
 
-        own = self._own(Stage.WILL_READ_CACHE, "hit or miss", answer if hit or miss else looked)
-        return (ASYNC, *own[1:]) if hit or miss else own
+        return (ASYNC, *self._own(Stage.WILL_READ_CACHE, "hit or miss", answer)[1:])
 
     def _shaping(
         self, stages: dict[Stage, tuple[Compiled, ...]], check: Callable[..., Any] | None

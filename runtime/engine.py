@@ -19,7 +19,7 @@ from callgate.providers.registry import ProviderRegistry
 from callgate.runtime.around import wrap_with_around
 from callgate.runtime.bodies import arguments_of, check_providers, direct_call, make_body
 from callgate.runtime.invoke import attempt, close, run, walk
-from callgate.runtime.leases import enter_lease, taken_off, taking
+from callgate.runtime.leases import enter_lease, mark, taken_off, taking
 from callgate.tools.naming import did_you_mean
 from callgate.tools.parsing import DEFAULT_LIMITS, Limits
 from callgate.tools.record import ToolRecord
@@ -117,7 +117,11 @@ class Engine:
             own = inner.started + plan.record.deadline
             inner.deadline_at = own if inner.deadline_at is None else min(own, inner.deadline_at)
             inner.special = True
-        return await run(plan, inner)
+        try:
+            return await run(plan, inner)
+        finally:
+            if ctx.mark is not None:
+                mark(ctx)  # the outer call's steps are carried again
 
     async def lease(self, ctx: InvokeContext, manager: AbstractAsyncContextManager[Any]) -> Any:
         """See ``InvokeContext.lease``."""

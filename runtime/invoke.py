@@ -12,10 +12,13 @@ from callgate.hooks.guards import SKIPPED, never_returns_a_value
 from callgate.hooks.plan import Plan
 from callgate.hooks.stages import Stage
 from callgate.hooks.step import ASYNC, SYNC, SYNC_LEASE, Compiled, Step
-from callgate.providers.registry import MISSING, as_pairs
+from callgate.providers.registry import as_pairs
 from callgate.runtime.deadlines import arm, stand_down
 from callgate.runtime.failure import fail
-from callgate.runtime.leases import ENDED, INSIDE, RELEASE_LIMIT, carry_on, finish_acquire, push, taken_off
+from callgate.runtime.leases import ENDED, RELEASE_LIMIT, carry_on, finish_acquire, mark, push, taken_off
+from callgate.tools.values import snapshot
+
+# Kinds are tested for truth first: SYNC is 0, and most steps are.
 
 
 async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (one road; the reader sees all of it)
@@ -28,12 +31,14 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (one road; 
     """
     if ctx.special:
         ctx.alarm = arm(ctx.remaining() or 0.0)
+    if plan.carries:
+        mark(ctx)
     shaping = plan.shaping
     try:
         try:
             for kind, call, step in plan.before:
                 ctx.step = step
-                if kind == SYNC:
+                if not kind:
                     answer = call(ctx)
                 elif kind == ASYNC:
                     answer = await call(ctx)
@@ -42,7 +47,6 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (one road; 
                         push(ctx, step.release)
                 else:  # an acquire that returns nothing: run here up to its first wait, if any; the rest is carried
                     answer, acquiring = None, call(ctx)
-                    INSIDE.set(acquiring)
                     if (pending := next(acquiring.__await__(), ENDED)) is ENDED:
                         ctx.leases = (step.release, ctx.leases)
                     else:
@@ -55,15 +59,17 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (one road; 
                 ctx.step, prepare = plan.running, plan.prepare
                 ctx._output = await plan.straight(**(ctx._input if prepare is None else prepare(ctx._input)))
                 ctx.executed = True
+                if plan.watched:
+                    ctx._output_json = snapshot(ctx._output)
         except ControlRespond as response:
             shaping = await responded(plan, ctx, response)
         try:
             for kind, call, step in shaping:
                 ctx.step = step
-                if kind == SYNC:
-                    call(ctx)
-                else:
+                if kind:
                     await call(ctx)
+                else:
+                    call(ctx)
         except ControlRespond as response:
             await reshape(plan, ctx, response)
     except BaseException as error:  # noqa: BLE001  (cancellation and tool faults are told apart there)
@@ -81,6 +87,8 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (one road; 
 def closing_steps(plan: Plan, ctx: InvokeContext) -> tuple[Compiled, ...]:
     """Records, then what is held in reverse, then the last word. Takes the ledger: nothing is given back twice."""
     held, ctx.leases = ctx.leases, None
+    if held[1] is None:
+        return plan.records + held[:1] + plan.finals
     return (*plan.records, *taken_off(held), *plan.finals)
 
 
@@ -90,8 +98,7 @@ async def close(ctx: InvokeContext, steps: Sequence[Compiled]) -> None:
         ctx.step = step
         try:
             closing = call(ctx)
-            if kind != SYNC:
-                INSIDE.set(closing)
+            if kind:
                 if (pending := next(closing.__await__(), ENDED)) is not ENDED:
                     await carry_on(ctx, closing, pending, RELEASE_LIMIT)
         except BaseException as error:  # noqa: BLE001  (not even a hook that raises SystemExit may keep a lease)
@@ -106,8 +113,10 @@ async def attempt(plan: Plan, ctx: InvokeContext) -> Any:
         await walk(ctx, plan.on_retry)
     await walk(ctx, plan.will_execute)
     ctx.step = plan.running
-    ctx._output, ctx._output_json = await plan.body(ctx), MISSING
+    ctx._output = await plan.body(ctx)
     ctx.executed = True
+    if plan.watched:
+        ctx._output_json = snapshot(ctx._output)
     await walk(ctx, plan.did_execute)
     return ctx._output
 

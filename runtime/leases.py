@@ -6,9 +6,9 @@ cancel scopes keep their meaning, but a cancellation from outside that arrives w
 step is over. A step that never waits costs one ``send``; no task is made, ever.
 
 What is outside? While a step is carried, its task waits on a ``_Wait``, and ``Task.cancel()`` asks that first, in the
-context of whoever cancels. A context that descends from the step's own (a time limit or scope that the step
-opened, a task that it started) has the step in ``INSIDE``: such a cancellation is the step's own business, and
-reaches it.
+context of whoever cancels. A context that descends from the invocation's own (a time limit or scope that the step
+opened, a task that it started) has the invocation's mark in ``INSIDE``: such a cancellation is the step's own
+business, and reaches it. The mark is set once an invocation, by those that have steps to carry.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 
 from callgate.errors import StageError
 from callgate.hooks.step import ASYNC, Step
+from callgate.runtime import scopes
 
 ACQUIRE_GRACE = 1.0
 """Seconds that an acquire may still take once a cancellation has arrived; then it is cancelled and given back if it won."""
@@ -28,7 +29,16 @@ RELEASE_LIMIT = 10.0
 """Seconds that one closing step may take; then it is cancelled, and after a grace left behind."""
 
 INSIDE: ContextVar[Any] = ContextVar("callgate_inside", default=None)
-"""The coroutine that is being carried, in its context and in all that is started from there."""
+"""The mark of the invocation that carries steps, in its context and in all that is started from there."""
+
+
+def mark(ctx: Any) -> Any:
+    """The invocation's mark, set in its context."""
+    if ctx.mark is None:
+        ctx.mark = object()
+    if INSIDE.get() is not ctx.mark:
+        INSIDE.set(ctx.mark)
+    return ctx.mark
 
 
 class _Wait(asyncio.Future[None]):
@@ -60,6 +70,7 @@ class Carried:
         "held",
         "limit",
         "loop",
+        "mark",
         "message",
         "over",
         "pending",
@@ -72,8 +83,9 @@ class Carried:
     )
 
     def __init__(
-        self, coroutine: Coroutine[Any, Any, Any], *, limit: float | None = None, grace: float | None = None
+        self, ctx: Any, coroutine: Coroutine[Any, Any, Any], *, limit: float | None = None, grace: float | None = None
     ) -> None:
+        self.mark = mark(ctx)
         self.coroutine, self.limit, self.grace = coroutine, limit, grace
         self.held: asyncio.CancelledError | None = None
         self.refused: asyncio.CancelledError | None = None
@@ -84,14 +96,10 @@ class Carried:
 
     async def run(self) -> Any:
         """The whole step; as long as it does not wait, in place."""
-        outer = INSIDE.get()
-        INSIDE.set(self.coroutine)
         try:
             return await self.through(self.coroutine.send(None))
         except StopIteration as stop:
             return stop.value
-        finally:
-            INSIDE.set(outer)
 
     async def through(self, pending: Any) -> Any:
         """The rest of a step that waits for *pending*.
@@ -122,7 +130,7 @@ class Carried:
                     thrown = error
                 if self.over:
                     self._leave_behind()
-                INSIDE.set(self.coroutine)
+                INSIDE.set(self.mark)
                 self.refused, self.first = None, False
                 pending = self.coroutine.send(None) if thrown is None else self.coroutine.throw(thrown)
         except StopIteration as stop:
@@ -142,7 +150,7 @@ class Carried:
         It does not see him in ``cancelling()`` either, or a time limit of its own would take him for its own.
         """
         own = asyncio.current_task(self.loop) is self.task  # asked for while it ran: before the step, or by it
-        if (not self.first) if own else INSIDE.get() is self.coroutine:
+        if (not self.first) if own else INSIDE.get() is self.mark:
             return self.pending is not None and bool(self.pending.cancel(msg=msg))
         self.task.uncancel()
         self.spared += 1
@@ -201,7 +209,7 @@ class Carried:
 
 async def carry_on(ctx: Any, coroutine: Coroutine[Any, Any, Any], pending: Any, limit: float) -> Any:
     """Carry a step that has suspended on *pending* to its end; a cancellation goes to ``ctx.deferred``."""
-    carried = Carried(coroutine, limit=limit)
+    carried = Carried(ctx, coroutine, limit=limit)
     try:
         return await carried.through(pending)
     finally:
@@ -210,7 +218,7 @@ async def carry_on(ctx: Any, coroutine: Coroutine[Any, Any, Any], pending: Any, 
 
 async def carry(ctx: Any, coroutine: Coroutine[Any, Any, Any], limit: float = RELEASE_LIMIT) -> Any:
     """``carry_on`` from the start: the first step runs in place."""
-    carried = Carried(coroutine, limit=limit)
+    carried = Carried(ctx, coroutine, limit=limit)
     try:
         return await carried.run()
     finally:
@@ -226,7 +234,6 @@ def taking(step: Step, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     async def take(ctx: Any) -> Any:
         coroutine = call(ctx)
-        INSIDE.set(coroutine)
         try:
             pending = coroutine.send(None)
         except StopIteration as stop:
@@ -240,7 +247,7 @@ def taking(step: Step, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 async def finish_acquire(ctx: Any, coroutine: Coroutine[Any, Any, Any], pending: Any, step: Step) -> Any:
     """The rest of an acquire that waits: on the ledger when it returned, whatever arrived meanwhile."""
-    carried = Carried(coroutine, grace=ACQUIRE_GRACE)
+    carried = Carried(ctx, coroutine, grace=ACQUIRE_GRACE)
     try:
         answer = await carried.through(pending)
     except BaseException as error:
@@ -290,13 +297,17 @@ async def enter_lease(ctx: Any, manager: AbstractAsyncContextManager[Any]) -> An
     step = Step(ctx.step.stage, f"lease of {ctx.step.name}")
 
     async def enter() -> Any:
-        return await manager.__aenter__()
+        resource = await manager.__aenter__()
+        if scopes.current() is not None:
+            await manager.__aexit__(None, None, None)
+            raise StageError("ctx.lease takes capacity; open a cancel scope or a task group in around_execute")
+        return resource
 
     async def leave(_ctx: Any) -> None:
         error = ctx.error
         await manager.__aexit__(type(error) if error else None, error, None)
 
-    carried = Carried(enter(), grace=ACQUIRE_GRACE)
+    carried = Carried(ctx, enter(), grace=ACQUIRE_GRACE)
     try:
         resource = await carried.run()
     except BaseException as error:

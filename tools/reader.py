@@ -16,21 +16,20 @@ def strict_reader(
     """A function from the text of a JSON object to arguments: ``parse_strict``, then *check* if there is one.
 
     ``floats=False`` says that the schema admits no float anywhere: then ``1e999``, which the parser reads as infinity,
-    need not be looked for, because *check* refuses it. What it returns is plainly right; it raises some ``Exception``
+    need not be looked for, because validation refuses it. What it returns is plainly right; it raises some ``Exception``
     for anything else, and the caller then goes the long way to find out what it is.
     """
-    if check is None:
-        return lambda text: parse_strict(text, limits)
     small = 0 if floats else limits._small
 
     def read(text: str) -> dict[str, Any]:
         if len(text) <= small and "\\u0000" not in text:
-            arguments: dict[str, Any] = from_json(
-                text.encode(), catch_duplicate_keys=True, allow_inf_nan=False, cache_mode="none"
-            )
+            arguments: dict[str, Any] = from_json(text.encode(), catch_duplicate_keys=True, allow_inf_nan=False)
         else:
             arguments = parse_strict(text, limits)
-        check(arguments)
+        if check is not None:
+            check(arguments)
+        elif arguments.__class__ is not dict:
+            raise ValueError("not an object")
         return arguments
 
     return read

@@ -11,7 +11,9 @@ from callgate import Gate, Hook, InvokeContext, Outcome, Stage, ToolCall, User, 
 from callgate.hooks.stages import RELEASE_OF, STAGES, OnFailure, Section
 from tests.hooks.making import USER, Watch, acting, at, call, echoing, plan_of, record, refusing
 
-HAPPY = [stage for stage in Stage if stage not in {Stage.DID_CACHE_HIT, Stage.ON_RETRY, Stage.ON_GIVE_UP, Stage.ON_ERROR}]
+HAPPY = [
+    stage for stage in Stage if stage not in {Stage.DID_CACHE_HIT, Stage.ON_RETRY, Stage.ON_GIVE_UP, Stage.ON_ERROR}
+]
 FORMS = ["object", "class", "async filter", "on"]
 
 
@@ -33,6 +35,14 @@ def filtered(stage: Stage, form: str, answer: Callable[[InvokeContext], bool], s
     return cls if form == "class" else cls()
 
 
+def yes(ctx: InvokeContext) -> bool:
+    return True
+
+
+def no(ctx: InvokeContext) -> bool:
+    return False
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("stage", HAPPY)
 async def test_a_filter_decides_in_every_stage_whether_its_hook_runs(stage: Stage, form: str) -> None:
@@ -40,7 +50,7 @@ async def test_a_filter_decides_in_every_stage_whether_its_hook_runs(stage: Stag
     for takes_part in (True, False):
         seen: list[Stage] = []
         looks = at(Stage.WILL_READ_CACHE, lambda ctx: None)  # or there is no miss
-        result = await call(record(), filtered(stage, form, lambda ctx: takes_part, seen), looks)
+        result = await call(record(), filtered(stage, form, [no, yes][takes_part], seen), looks)
         assert (result.output, seen) == (4, [stage] * takes_part)
 
 
@@ -115,7 +125,9 @@ async def test_a_filter_is_asked_again_in_every_stage() -> None:
 @pytest.mark.parametrize("holds", [True, False])
 @pytest.mark.parametrize("form", ["object", "class"])
 @pytest.mark.parametrize("acquire", RELEASE_OF)
-async def test_what_the_filter_said_at_the_acquire_holds_for_the_release(acquire: Stage, form: str, holds: bool) -> None:
+async def test_what_the_filter_said_at_the_acquire_holds_for_the_release(
+    acquire: Stage, form: str, holds: bool
+) -> None:
     """Contract C1b, I1."""
     log: list[Stage] = []
 

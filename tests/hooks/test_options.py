@@ -13,7 +13,9 @@ from callgate.hooks.stages import RELEASE_OF, STAGES, OnFailure, Section
 from tests.hooks.making import Watch, acting, at, call, invoke, record, refusing
 from tests.hooks.verbs import POWER, VERBS
 
-HAPPY = [stage for stage in Stage if stage not in {Stage.DID_CACHE_HIT, Stage.ON_RETRY, Stage.ON_GIVE_UP, Stage.ON_ERROR}]
+HAPPY = [
+    stage for stage in Stage if stage not in {Stage.DID_CACHE_HIT, Stage.ON_RETRY, Stage.ON_GIVE_UP, Stage.ON_ERROR}
+]
 STEPS = [stage for stage in HAPPY if stage is not Stage.AROUND_EXECUTE]
 
 

@@ -115,7 +115,7 @@ def test_the_sorting_helper_is_stable_and_mirrored(priorities: list[float], stag
     assert sort_for_stage(stage, made) == expected
     assert sort_for_stage(stage.value, made) == expected
     assert collect_hooks_for_stage(stage, DEFINITION, made) == expected
-    mirror = [one for one in Stage if STAGES[one].mirrored is not STAGES[stage].mirrored][0]
+    mirror = next(one for one in Stage if STAGES[one].mirrored is not STAGES[stage].mirrored)
     assert sort_for_stage(mirror, made) == expected[::-1]
 
 
@@ -177,10 +177,12 @@ async def test_global_hooks_run_before_a_tools_own_and_are_mirrored_in_did_stage
     log: list[str] = []
 
     def both(name: str) -> Hook:
-        return acting({
-            Stage.WILL_EXECUTE: lambda ctx: log.append(f"{name} before"),
-            Stage.DID_EXECUTE: lambda ctx: log.append(f"{name} after"),
-        })()
+        return acting(
+            {
+                Stage.WILL_EXECUTE: lambda ctx: log.append(f"{name} before"),
+                Stage.DID_EXECUTE: lambda ctx: log.append(f"{name} after"),
+            }
+        )()
 
     await call(record(hooks=[both("tool")]), both("gate"))
     assert log == ["gate before", "tool before", "tool after", "gate after"]

@@ -6,7 +6,6 @@ value checked in place, and for schemas whose references multiply, by counting o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -180,7 +179,7 @@ class _Count:
             return known
         if self._sizes:
             total *= self._sizes[id(value)]
-        count: Callable[[Node, Any], int] = self._array if isinstance(value, list | tuple) else self._object
+        count = self._object if isinstance(value, dict) else self._array
         for child, times in self._flat.descending[index]:
             total += times * count(self._nodes[child], value)
             if total > self._limit:
@@ -190,7 +189,7 @@ class _Count:
             self.branched = max(self.branched, total)
         return total
 
-    def _object(self, node: Node, value: dict[str, Any]) -> int:
+    def _object(self, node: Node, value: Any) -> int:
         total, prices, weights = 0, self._prices, self._weights
         for key, item in value.items():
             child = node.properties.get(key)
@@ -212,7 +211,7 @@ class _Count:
         total += sum(self.visit(other, item) for other in node.patterns)
         return total + sum(self.visit(other, key) for other in node.names)
 
-    def _array(self, node: Node, value: list[Any]) -> int:
+    def _array(self, node: Node, value: Any) -> int:
         total, prices, weights = 0, self._prices, self._weights
         for child, item in zip(node.prefix, value, strict=False):
             total += self.visit(child, item)
