@@ -56,6 +56,7 @@ class BuiltIns:
         self, record: ToolRecord, arguments: Validator | None, output: Validator | None, limits: Limits = DEFAULT_LIMITS
     ) -> None:
         definition = record.definition
+        self.roles = frozenset(definition.allowed_roles)
         self.arguments = arguments
         self.output = output
         self.limits = record.limits or limits
@@ -70,6 +71,13 @@ class BuiltIns:
         self.validate_last = self._make_validate_last()
         self.admit = self._make_admit()
         self.check_output = self._make_check_output()
+
+    # ------------------------------------------------------------------ policy
+
+    def check_roles(self, ctx: Any) -> None:
+        """``allowed_roles`` of the definition: one rule for what is shown and for what is run (contract C29)."""
+        if self.roles.isdisjoint(ctx.user.roles):
+            raise Denied(f"{ctx.user.id} has none of the roles {sorted(self.roles)}", code="role")
 
     # ------------------------------------------------------------------ input
 
@@ -93,7 +101,12 @@ class BuiltIns:
 
     def _parse_slowly(self, ctx: Any) -> None:
         hydrated = ctx.hydration
-        ctx._input = thaw(hydrated.arguments) if ctx._input is hydrated is not None else self._read(ctx)
+        if hydrated is None or ctx._input is not hydrated:
+            ctx._input = self._read(ctx)
+        elif hydrated.success:
+            ctx._input = thaw(hydrated.arguments)
+        else:
+            raise not_hydrated(hydrated)
         ctx._input_state = LIVE
 
     def validate(self, ctx: Any) -> None:
@@ -239,6 +252,14 @@ def unparsable(error: ParseError) -> Invalid:
     """The refusal of arguments that cannot be read; carries no value."""
     issue = Issue("", error.code, error.public)
     return Invalid(str(error), stage="parse", code="invalid_json", public=error.public, issues=[issue])
+
+
+def not_hydrated(hydrated: Any) -> Invalid:
+    """The refusal of a call whose hydration failed: it takes the error path, so it is audited (design 10.2)."""
+    first = hydrated.errors[0]
+    issues = [one for one in first.detail if isinstance(one, Issue)] if isinstance(first.detail, tuple) else []
+    code = {"parse": "invalid_json", "validate": "invalid_arguments"}.get(first.stage, first.stage)
+    return Invalid(first.message, stage=first.stage, code=code, public=first.message, issues=issues)
 
 
 def refusal(validator: Validator, value: Any) -> Invalid:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from hashlib import sha256
 from operator import attrgetter
 from typing import Any, NoReturn, Protocol, cast
 
@@ -156,7 +157,7 @@ class InvokeContext:
         """
         if self._input_state:
             if self._input_state == 1:
-                if self._input is self.hydration:
+                if self._input is self.hydration or self._input is self._call:  # a stand-in, see Gate.call
                     return self.raw_input
                 if self._input is self.raw_input and isinstance(self._input, Mapping):
                     self._input = thaw(dict(self._input))  # the caller's object is not ours to change
@@ -189,8 +190,11 @@ class InvokeContext:
 
     @property
     def input_hash(self) -> str:
-        """SHA-256 of the canonical JSON of the arguments; worked out when asked for."""
-        return digest(self._input)
+        """SHA-256 of the canonical JSON of the arguments, or of the raw text before it is parsed; made when asked for."""
+        value = self.input if self._input_state == 1 else self._input
+        if isinstance(value, str):
+            return sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
+        return digest(value)
 
     def _set_output(self, value: Any) -> None:
         self._need(May.OUTPUT, "set ctx.output")

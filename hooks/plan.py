@@ -156,6 +156,8 @@ class Plan:
 
     def _built_in(self, stage: Stage, stages: dict[Stage, tuple[Compiled, ...]]) -> list[Compiled]:
         """The runtime's own step at the end of a stage (contract C34)."""
+        if stage is Stage.WILL_AUTHORIZE and self.builtins.roles:
+            return [self._own(stage, "roles", self.builtins.check_roles)]
         if stage in RELEASE_OF and stages[RELEASE_OF[stage]]:
             return [self._own(stage, "hold", _holding(stages[RELEASE_OF[stage]]))]
         seen = {

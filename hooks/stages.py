@@ -134,7 +134,7 @@ def _rows() -> Iterator[Row]:
     yield row(Stage.WILL_CREATE_INVOKE_CONTEXT, "context", before, _RAW)
     yield row(Stage.DID_CREATE_INVOKE_CONTEXT, "context", before, _RAW)
     yield row(Stage.WILL_BIND_PROVIDERS, "providers", before, _RAW)
-    yield row(Stage.WILL_AUTHORIZE, "policy", before, _ASK, deny)
+    yield row(Stage.WILL_AUTHORIZE, "policy", before, _ASK, deny, built_in="allowed roles")
     yield row(Stage.WILL_CHECK_CONSENT, "policy", before, _ASK, deny)
     yield row(Stage.WILL_CHECK_FEATURE_FLAGS, "policy", before, _ASK, deny)
     yield row(Stage.WILL_ACQUIRE_QUOTA, "capacity", before, _ASK)
@@ -157,7 +157,7 @@ def _rows() -> Iterator[Row]:
     yield row(Stage.WILL_WRITE_CACHE, "cache", Section.SHAPING, {May.RESPOND, May.ABORT})
     yield row(Stage.WILL_REDACT_OUTPUT, "output", Section.SHAPING, shape)
     yield row(Stage.WILL_VALIDATE_OUTPUT, "output", Section.SHAPING, shape, built_in="validate")
-    yield row(Stage.WILL_TRANSFORM_OUTPUT, "output", Section.SHAPING, shape, built_in="limit, validate again")
+    yield row(Stage.WILL_TRANSFORM_OUTPUT, "output", Section.SHAPING, shape, built_in="limit")
     yield row(Stage.ON_ERROR, "error", Section.ERROR, {May.REPLACE_ERROR}, suppress)
     closing = Section.CLOSING
     yield row(Stage.WILL_AUDIT, "records", closing, set(), suppress)

@@ -29,6 +29,9 @@ from callgate.tools.validation import compile_schema
 MAX_DEPTH = 8
 """How deep nested calls may go (``ctx.call`` inside ``ctx.call``)."""
 
+CLOSE_LIMIT = 10.0
+"""Seconds that a closing gate waits for bodies that outlived their deadline."""
+
 
 def new_instance(cls: type) -> Any:
     """The default ``resolve``: a hook class is made without arguments."""
@@ -136,6 +139,11 @@ class Engine:
             await ctx.events.partial(ctx, ctx._output)
         finally:
             ctx._output, ctx.step = kept
+
+    async def drain(self) -> None:
+        """Wait for bodies that were left behind, so that what they hold is given back."""
+        if self.left_behind:
+            await asyncio.wait(self.left_behind, timeout=CLOSE_LIMIT)
 
     def abandon(self, ctx: InvokeContext, body: asyncio.Future[Any]) -> None:
         """Keep the leases of a body that was left behind until it really ends."""

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from typing import Any
 
 from callgate.errors import ProviderError
@@ -23,7 +22,7 @@ class Factories:
     def __init__(self, provide: Mapping[Any, Any], registry: ProviderRegistry) -> None:
         self._provide = dict(provide)
         self._registry = registry
-        self._stack = AsyncExitStack()
+        self._managers: list[Any] = []
         registry.promise_singletons(self._provide)
 
     async def open(self) -> None:
@@ -45,13 +44,25 @@ class Factories:
                 raise ProviderError(f"the factory of {describe(token)} failed: {type(error).__name__}") from error
 
     async def close(self) -> None:
-        """Close generators in reverse; tokens are not available after."""
-        stack, self._stack = self._stack, AsyncExitStack()
-        try:
-            await stack.aclose()
-        finally:
-            for token in self._provide:
-                self._registry.withdraw_singleton(token)
+        """Close generators in reverse, every one, whatever another raises; tokens are not available after.
+
+        Raises:
+            BaseException: the first that a generator raised, or a cancellation.
+        """
+        managers, self._managers = self._managers, []
+        failed: list[BaseException] = []
+        for manager in reversed(managers):
+            try:
+                if isinstance(manager, contextlib.AbstractAsyncContextManager):
+                    await manager.__aexit__(None, None, None)
+                else:
+                    manager.__exit__(None, None, None)
+            except BaseException as error:  # noqa: BLE001  (raised below, when the others are closed)
+                failed.append(error)
+        for token in self._provide:
+            self._registry.withdraw_singleton(token)
+        if failed:
+            raise next((error for error in failed if not isinstance(error, Exception)), failed[0])
 
     async def _make(self, source: Any) -> Any:
         if not _is_factory(source):
@@ -62,10 +73,13 @@ class Factories:
         elif inspect.isgenerator(made):
             made = contextlib.contextmanager(lambda: made)()
         if isinstance(made, contextlib._AsyncGeneratorContextManager):
-            return await self._stack.enter_async_context(made)
-        if isinstance(made, contextlib._GeneratorContextManager):
-            return self._stack.enter_context(made)
-        return await made if inspect.isawaitable(made) else made
+            instance = await made.__aenter__()
+        elif isinstance(made, contextlib._GeneratorContextManager):
+            instance = made.__enter__()
+        else:
+            return await made if inspect.isawaitable(made) else made
+        self._managers.append(made)
+        return instance
 
 
 def _is_factory(source: Any) -> bool:

@@ -156,9 +156,10 @@ class Gate:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Close: wait for abandoned bodies to be given up, then close what the factories opened, in reverse."""
+        """Close: wait, at most ``CLOSE_LIMIT`` seconds, for bodies that were left behind; then close the factories."""
         self._running = False
         self._live.clear()
+        await self._engine.drain()
         await self._factories.close()
 
     # ------------------------------------------------------------------ calling
@@ -245,7 +246,7 @@ class Gate:
 
     def hydrate(self, call: ToolCall, *, wire: str | None = None) -> HydrationResult:
         """Parse and validate one call; runs nothing. Give the result to ``call``, which does not do it again."""
-        return hydrate(call, self._record_of, self._validator_of, wire=wire)
+        return hydrate(call, self._record_of, self._validator_of, wire=wire, limits=self._engine.limits)
 
     # ------------------------------------------------------------------ inside
 
@@ -269,8 +270,12 @@ class Gate:
         ctx._call = asked
         if trace:
             ctx.trace = []
-        if hydrated is not None and hydrated.vouched_for(plan.definition, plan.builtins.arguments):
-            ctx.hydration = ctx._input = hydrated
+        if hydrated is not None and not (
+            hydrated.success and not hydrated.vouched_for(plan.definition, plan.builtins.arguments)
+        ):
+            ctx.hydration = ctx._input = hydrated  # vouched for, or failed: either way it is not read again
+        elif asked.truncated:
+            ctx._input = asked  # no text: the short way must not take it
         return ctx
 
     def _plan_for(self, tool: Any, *, running: bool = False, trace: bool = False) -> Plan:

@@ -16,6 +16,7 @@ from callgate.providers.registry import as_pairs
 from callgate.runtime.deadlines import arm, stand_down
 from callgate.runtime.failure import fail
 from callgate.runtime.leases import ENDED, RELEASE_LIMIT, carry_on, finish_acquire, mark, push, taken_off
+from callgate.tools.calls import Outcome
 from callgate.tools.values import snapshot
 
 # Kinds are tested for truth first: SYNC is 0, and most steps are.
@@ -78,6 +79,8 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (one road; 
         await stand_down(ctx)
     if plan.closing or ctx.leases is not None:
         ctx.finished = plan.now()
+        if ctx.error is None:
+            ctx.outcome = Outcome.SUCCESS
         await close(ctx, plan.closing if ctx.leases is None else closing_steps(plan, ctx))
     if ctx.special and (ctx.error is not None or ctx.deferred is not None):
         raise plan.surface(ctx)

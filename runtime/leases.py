@@ -95,11 +95,18 @@ class Carried:
         self.told = self.over = False
 
     async def run(self) -> Any:
-        """The whole step; as long as it does not wait, in place."""
+        """The whole step; as long as it does not wait, in place. With a mark of its own: a limit about it is outside."""
+        outer, hidden = INSIDE.get(), scopes.hide()
+        self.mark = object()
+        INSIDE.set(self.mark)
         try:
             return await self.through(self.coroutine.send(None))
         except StopIteration as stop:
             return stop.value
+        finally:
+            INSIDE.set(outer)
+            if hidden is not None:
+                hidden.restore()
 
     async def through(self, pending: Any) -> Any:
         """The rest of a step that waits for *pending*.

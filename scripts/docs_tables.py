@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from callgate import errors
 from callgate.hooks.stages import STAGES, May, OnFailure, Row, Stage, diagram
@@ -78,7 +79,7 @@ def _tree(kind: type[errors.InvocationError]) -> Iterator[type[errors.Invocation
             yield from _tree(child)
 
 
-_NEEDED: dict[type, tuple[object, ...]] = {errors.RetryLater: (0,), errors.ToolError: ("",)}
+_NEEDED: dict[type, tuple[Any, ...]] = {errors.RetryLater: (0,), errors.ToolError: ("",)}
 
 
 def _outcome(kind: type[errors.InvocationError]) -> str:

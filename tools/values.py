@@ -90,7 +90,7 @@ def canonical(value: Any) -> bytes:
     """
     return json.dumps(
         _canonical_numbers(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    ).encode()
+    ).encode("utf-8", "surrogatepass")
 
 
 def _canonical_numbers(value: Any) -> Any:

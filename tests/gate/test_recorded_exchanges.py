@@ -66,7 +66,9 @@ async def test_every_recorded_call_is_hydrated_without_an_exception_and_then_pas
                 registered = expected["name"] in gate.registry
                 if not registered:
                     assert [error.detail for error in found.errors] == [{"code": "unknown_tool"}]
-                ends[found.errors[0].stage if registered and found.errors else "hydrated" if registered else "unknown"] += 1
+                ends[
+                    found.errors[0].stage if registered and found.errors else "hydrated" if registered else "unknown"
+                ] += 1
             for found, result in zip(results, await gate.call_many(results, user=USER), strict=True):
                 assert result.outcome is (Outcome.SUCCESS if found.success else Outcome.INVALID)
                 if found.success:
@@ -74,4 +76,9 @@ async def test_every_recorded_call_is_hydrated_without_an_exception_and_then_pas
                     assert result.output == {"seen": sorted(found.arguments)}
                 outcomes[result.outcome.value] += 1
     print(f"exchanges {len(read)}, tools {dict(tools)}, calls {dict(ends)}, outcomes {dict(outcomes)}")
-    assert len(read) >= 40
+    assert len(read) >= 46
+    assert tools["registered"] >= 57
+    assert set(tools) <= {"registered", "the provider's own"}, "no recorded schema is refused"
+    assert ends["hydrated"] >= 60
+    assert ends["unknown"] <= 3, "their requests were recorded without the tools"
+    assert set(ends) == {"hydrated", "unknown"}
