@@ -8,7 +8,13 @@ from typing import Any
 
 import orjson
 
-from callgate.hooks.stages import Stage
+from callgate.hooks.stages import STAGES, Stage
+from callgate.providers.registry import MISSING
+from callgate.tools.values import canonical
+
+RAW = 1
+"""``ctx._input_state`` before the input is parsed."""
+_UNPARSED = frozenset(stage for stage in Stage if STAGES[stage].position <= STAGES[Stage.WILL_PARSE_INPUT].position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +38,24 @@ def _snapshot(value: Any) -> Any:
         return value
 
 
+def _copied(entry: Entry) -> Entry:
+    return Entry(entry.at, entry.stage, _snapshot(entry.value))
+
+
 def input_entries(ctx: Any) -> tuple[Entry, ...]:
-    """Raw, as parsed, as set by hooks, as frozen; neighbours that are equal are one entry."""
-    entries = [Entry(ctx.started, None, ctx.raw_input)]
-    if ctx._input_state != 1:
-        parsed = ctx.plan.parse_again(ctx)
-        entries.append(Entry(ctx.started, Stage.WILL_PARSE_INPUT, parsed))
-    entries += ctx._input_log or ()
-    entries.sort(key=lambda entry: entry.at)
-    if ctx._input_state != 1:
-        entries.append(Entry(ctx.host.monotonic(), ctx.step.stage, _snapshot(ctx._input)))
+    """Raw, as parsed, as set by hooks, as it is now; neighbours that are equal are one entry.
+
+    Once a hook has masked the input, the mask is all that a history shows (contract C15b).
+    """
+    if ctx._masked is not MISSING:
+        return (Entry(ctx.started, Stage.WILL_REDACT_INPUT, _snapshot(ctx._masked)),)
+    log: list[Entry] = ctx._input_log or []
+    entries = [Entry(ctx.started, None, _snapshot(ctx.raw_input))]
+    parsed = ctx._input_state != RAW
+    if parsed and not any(entry.stage is not None and entry.stage in _UNPARSED for entry in log):
+        entries.append(Entry(ctx.started, Stage.WILL_PARSE_INPUT, ctx.plan.parse_again(ctx)))
+    entries += map(_copied, log)
+    entries.append(Entry(ctx.host.monotonic(), ctx.step.stage, _snapshot(ctx._input if parsed else ctx.input)))
     return _without_repeats(entries)
 
 
@@ -50,7 +64,7 @@ def output_entries(ctx: Any) -> tuple[Entry, ...]:
     entries: list[Entry] = []
     if isinstance(ctx._output_json, bytes):
         entries.append(Entry(ctx.started, Stage.DID_EXECUTE, orjson.loads(ctx._output_json)))
-    entries += ctx._output_log or ()
+    entries += map(_copied, ctx._output_log or ())
     if entries or ctx._output is not None:
         entries.append(Entry(ctx.host.monotonic(), ctx.step.stage, _snapshot(ctx._output)))
     return _without_repeats(entries)
@@ -59,6 +73,14 @@ def output_entries(ctx: Any) -> tuple[Entry, ...]:
 def _without_repeats(entries: list[Entry]) -> tuple[Entry, ...]:
     kept = entries[:1]
     for entry in entries[1:]:
-        if type(entry.value) is not type(kept[-1].value) or entry.value != kept[-1].value:
+        if not _same(entry.value, kept[-1].value):
             kept.append(entry)
     return tuple(kept)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal as JSON: ``1`` and ``True`` are not."""
+    try:
+        return canonical(one) == canonical(other)
+    except (TypeError, ValueError):
+        return type(one) is type(other) and bool(one == other)

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from callgate.errors import HookError
 from callgate.hooks.builtin import BuiltIns
 from callgate.hooks.context import Host
-from callgate.hooks.guards import bind, guard, needs_guard, traced
+from callgate.hooks.guards import bind, guard, limited, needs_guard, traced
 from callgate.hooks.selection import (
     Registration,
     collect_hooks_for_stage,
@@ -94,7 +94,7 @@ class Plan:
         self.around = stages[Stage.AROUND_EXECUTE]
         self.on_retry, self.on_give_up = stages[Stage.ON_RETRY], stages[Stage.ON_GIVE_UP]
         self.will_execute, self.did_execute = stages[Stage.WILL_EXECUTE], stages[Stage.DID_EXECUTE]
-        self.shaping = self._shaping(stages, builtins.check_output)
+        self.shaping = self.after_response = self._shaping(stages, builtins.check_output)
         self.watched = any(step.hook is not None for _, _, step in (*self.did_execute, *self.shaping, *self.around))
         self.unchecked_shaping = self._shaping(stages, None)
         self.straight = None if self.around or trace else straight
@@ -131,6 +131,8 @@ class Plan:
     def _compile(self, one: Registration, stage: Stage, *, bare: bool = False) -> Compiled:
         step = Step(stage, one.name, one.hook, shadow=one.option("mode", "enforce") == "shadow")
         coroutine, call = bind(one, stage)
+        if bare and coroutine and one.option("timeout"):
+            call = limited(call, float(one.option("timeout")), step)
         if not bare and stage is not Stage.AROUND_EXECUTE and needs_guard(one, step):
             coroutine, call = True, guard(one, step, coroutine, call)
         if self.trace:
@@ -158,6 +160,8 @@ class Plan:
         """The runtime's own step at the end of a stage (contract C34)."""
         if stage is Stage.WILL_AUTHORIZE and self.builtins.roles:
             return [self._own(stage, "roles", self.builtins.check_roles)]
+        if stage is Stage.WILL_READ_CACHE and (self.cache_hit or self.cache_miss):
+            return [self._hit_or_miss()]
         if stage in RELEASE_OF and stages[RELEASE_OF[stage]]:
             return [self._own(stage, "hold", _holding(stages[RELEASE_OF[stage]]))]
         seen = {
@@ -175,8 +179,6 @@ class Plan:
             ]
         if stage is Stage.WILL_NORMALIZE_INPUT and seen[stage]:
             return [self._own(stage, "freeze", own.revalidate)]
-        if stage is Stage.WILL_READ_CACHE and (self.cache_hit or self.cache_miss):
-            return [self._hit_or_miss()]
         return []
 
     def _hit_or_miss(self) -> Compiled:

@@ -49,7 +49,7 @@ async def fail(plan: Plan, ctx: Any, error: BaseException) -> None:
         return
     if isinstance(error, GeneratorExit) and failed_at is not plan.running:
         raise error  # the coroutine itself is being closed: nothing may be awaited any more
-    ctx.error = told = contain(plan, ctx, error)
+    ctx.error = told = contain(ctx, error)
     ctx.outcome = outcome_of(told, failed_at)
     attempted = ctx.tries and failed_at.row.section is Section.EXECUTE
     if plan.repeats and attempted and ctx.outcome in {Outcome.ERROR, Outcome.UNKNOWN}:  # a decision is not given up on
@@ -74,7 +74,7 @@ async def _tell(ctx: Any, steps: Any) -> None:
                 ctx.suppress(error)
 
 
-def contain(plan: Plan, ctx: Any, error: BaseException) -> BaseException:
+def contain(ctx: Any, error: BaseException) -> BaseException:
     """The error as the invocation's own: a fired deadline, a real cancellation, or what nothing here may do to its host."""
     if isinstance(error, asyncio.CancelledError):
         if ctx.alarm is not None and ctx.alarm.fired:

@@ -78,10 +78,7 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (one road; 
     if ctx.special and ctx.alarm is not None:
         await stand_down(ctx)
     if plan.closing or ctx.leases is not None:
-        ctx.finished = plan.now()
-        if ctx.error is None:
-            ctx.outcome = Outcome.SUCCESS
-        await close(ctx, plan.closing if ctx.leases is None else closing_steps(plan, ctx))
+        await close(ctx, closing_steps(plan, ctx))
     if ctx.special and (ctx.error is not None or ctx.deferred is not None):
         raise plan.surface(ctx)
     return ctx._output
@@ -89,7 +86,12 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (one road; 
 
 def closing_steps(plan: Plan, ctx: InvokeContext) -> tuple[Compiled, ...]:
     """Records, then what is held in reverse, then the last word. Takes the ledger: nothing is given back twice."""
+    ctx.finished = plan.now()
+    if ctx.error is None:
+        ctx.outcome = Outcome.SUCCESS
     held, ctx.leases = ctx.leases, None
+    if held is None:
+        return plan.closing
     if held[1] is None:
         return plan.records + held[:1] + plan.finals
     return (*plan.records, *taken_off(held), *plan.finals)
@@ -101,11 +103,12 @@ async def close(ctx: InvokeContext, steps: Sequence[Compiled]) -> None:
         ctx.step = step
         try:
             closing = call(ctx)
-            if kind:
-                if (pending := next(closing.__await__(), ENDED)) is not ENDED:
-                    await carry_on(ctx, closing, pending, RELEASE_LIMIT)
+            if kind and (pending := next(closing.__await__(), ENDED)) is not ENDED:
+                await carry_on(ctx, closing, pending, RELEASE_LIMIT)
         except BaseException as error:  # noqa: BLE001  (not even a hook that raises SystemExit may keep a lease)
             ctx.suppress(error)
+    if ctx.plan.finals:  # they may have taken their time, and are not the last to ask
+        ctx.finished = ctx.plan.now()
 
 
 async def attempt(plan: Plan, ctx: InvokeContext) -> Any:
@@ -163,7 +166,7 @@ async def responded(plan: Plan, ctx: InvokeContext, response: ControlRespond) ->
             except ControlRespond as again:
                 response = again
                 continue
-        return plan.shaping if response.validate else plan.unchecked_shaping
+        return plan.after_response if response.validate else plan.unchecked_shaping
 
 
 async def reshape(plan: Plan, ctx: InvokeContext, response: ControlRespond) -> None:

@@ -26,7 +26,7 @@ def result_of(ctx: InvokeContext) -> ToolResult:
     """The result of a finished invocation."""
     call = ctx.tool_call
     error = ctx.error
-    if ctx.finished is None:  # no closing step asked for the time
+    if ctx.finished is None:
         ctx.finished = ctx.host.monotonic()
     provenance = {
         "validated": ctx.plan.builtins.arguments is not None and ctx._input_state == FROZEN,

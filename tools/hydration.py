@@ -143,14 +143,6 @@ class HydrationResult:
         except (TypeError, ValueError, RecursionError):  # altered into something that is not JSON
             return False
 
-    def refusal(self) -> Invalid:
-        """A failed result as the error that ends an invocation; carries no value."""
-        first = self.errors[0]
-        issues = first.detail if isinstance(first.detail, tuple) else (Issue("", first.stage, first.message),)
-        public = f"The arguments are not valid: {first.message}" if first.stage == "validate" else first.message
-        code = {"parse": "invalid_json", "instantiate": "instantiate"}.get(first.stage)
-        return Invalid(first.message, stage=first.stage, issues=issues, public=public, code=code)
-
     def to_wire(self) -> dict[str, Any]:
         """The documents' own shape, as plain JSON (contract 52), plus the call's id (C10b)."""
         seen = self.provenance.to_dict()

@@ -45,12 +45,15 @@ from callgate.tools.engines.raw import AUTHOR_LIMITS, INPUT_LIMITS, OUTPUT_LIMIT
 from callgate.tools.engines.rust import RustEngine, rust_installed
 
 __all__ = [
+    "INPUT_LIMITS",
+    "OUTPUT_LIMITS",
     "Check",
     "Engine",
     "FastEngine",
     "LazyValidator",
     "Rejected",
     "RustEngine",
+    "SchemaLimits",
     "Validator",
     "compile_schema",
     "explain",
@@ -100,7 +103,8 @@ def compile_schema(
     """A validator that enforces all of *schema* (contract 11, 18); the same schema is compiled once.
 
     *trusted* says that the author of the code wrote the schema; one from outside (False) is admitted within *limits*
-    first, and its ``check`` bounds every value. *engine* replaces the automatic choice.
+    first (``INPUT_LIMITS``; give ``OUTPUT_LIMITS`` for an output schema), and its ``check`` bounds every value.
+    *engine* replaces the automatic choice.
 
     Raises:
         SchemaRefused: invalid, unsafe, or no engine here would enforce all of it.
@@ -149,7 +153,7 @@ def _for_author(document: Document, budget: Budget) -> Validator:
 
 
 def verify_schema(schema: Mapping[str, Any], role: Role = "parameters", *, trusted: bool = True) -> None:
-    """The checks at registration (contract 13, 19, C31; schemas.md 8): cheap, and nothing is compiled to code.
+    """The checks at registration (contract 13, 19, C31; schemas.md 8); code is generated only without jsonschema-rs.
 
     ``role="parameters"`` demands an object at the root; an output schema may have any root.
 

@@ -12,153 +12,17 @@ own deadline. Nothing waits for real: the loop's clock jumps to the next timer. 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import dataclasses
+import functools
 import gc
-import selectors
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
+from typing import Any
 
-import anyio
+from tests.harness.cancel_modes import PAIRED, SINGLE, Ending, Mode
+from tests.harness.steploop import StepLoop, Stepping, close
 
-from callgate import DeadlineExceeded
-from callgate.runtime import deadlines
-
-T = TypeVar("T")
 Scenario = Callable[["Ledger"], Awaitable[Any]]
-
-FAR = 7_777_777.0
-"""Seconds of a time limit that only the harness lets pass."""
-TURN = 0.001
-"""Seconds on the loop's clock that one turn of it takes, so that a busy loop gets on, too."""
-STUCK = 200_000
-"""Callbacks after which a run is given up: it goes round in circles."""
-
-
-# ---------------------------------------------------------------------- the loop
-
-
-class Stuck(AssertionError):
-    """Nothing is left that could ever wake the loop, or it turns for ever."""
-
-
-class _Jumping(selectors.DefaultSelector):
-    """Does not sleep: the loop's clock jumps instead. Only where nothing but a thread can wake it, it waits for real."""
-
-    loop: StepLoop
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        found = super().select(0)
-        if found or timeout == 0:
-            self.loop.now += TURN
-        elif timeout is not None:
-            self.loop.now += timeout
-        else:
-            found = super().select(5.0)
-            if not found:
-                raise Stuck("nothing is left that could wake the loop")
-        return found
-
-
-class StepLoop(asyncio.SelectorEventLoop):
-    """An event loop with a clock of its own that counts its callbacks and can act just before the k-th."""
-
-    def __init__(self) -> None:
-        selector = _Jumping()
-        selector.loop = self
-        self.now = 1000.0
-        self.steps = self.tasks_made = 0
-        self.acts: dict[int, Callable[[], None]] = {}
-        self.far: list[Callable[[], None]] = []
-        self.faults: list[str] = []
-        super().__init__(selector)
-        self.set_exception_handler(self._note)
-        self.set_task_factory(self._make_task)
-        self.start_over()
-
-    def time(self) -> float:
-        return self.now
-
-    def start_over(self) -> None:
-        """Count from zero."""
-        self.steps = self.tasks_made = 0
-        self.acts, self.far, self.faults = {}, [], []
-
-    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
-        return super().call_soon(self._step, callback, args, context=context)
-
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
-        return super().call_soon_threadsafe(self._step, callback, args, context=context)
-
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:
-        handle = super().call_at(when, self._step, callback, args, context=context)
-        if when - self.now >= FAR - 1.0:
-
-            def pass_by() -> None:
-                if not handle.cancelled():
-                    handle.cancel()
-                    callback(*args)
-
-            self.far.append(pass_by)
-        return handle
-
-    def _step(self, callback: Any, args: Any) -> None:
-        act = self.acts.get(self.steps)
-        self.steps += 1
-        if act is not None:
-            from_outside(act)
-        if self.steps > STUCK:
-            self.stop()
-            return
-        callback(*args)
-
-    def _make_task(self, loop: Any, coroutine: Any, **options: Any) -> Any:
-        self.tasks_made += 1
-        return asyncio.Task(coroutine, loop=loop, **options)
-
-    def _note(self, loop: Any, context: dict[str, Any]) -> None:
-        self.faults.append(f"{context.get('message')}: {context.get('exception')!r}")
-
-    def settle(self, turns: int = 6) -> None:
-        """Let what is ready run; no timer."""
-        for _ in range(turns):
-            super().call_soon(self.stop)
-            self.run_forever()
-
-    def drain(self, seconds: float = 100.0) -> None:
-        """Let this much time pass."""
-        super().call_at(self.now + seconds, self.stop)
-        self.run_forever()
-
-
-def from_outside(act: Callable[[], T]) -> T:
-    """Do what a caller outside does: in a context that no scope or time limit of the scenario made."""
-    return contextvars.Context().run(act)
-
-
-def run_virtual(main: Coroutine[Any, Any, T], loop: StepLoop | None = None) -> T:
-    """``asyncio.run`` on a clock that jumps."""
-    own = loop or StepLoop()
-    try:
-        return own.run_until_complete(main)
-    finally:
-        if loop is None:
-            close(own)
-
-
-def close(loop: asyncio.AbstractEventLoop) -> None:
-    """Close a loop as ``asyncio.run`` does."""
-    left = asyncio.all_tasks(loop)
-    for task in left:
-        task.cancel()
-    if left:
-        loop.run_until_complete(asyncio.wait(left))
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    loop.close()
-
-
-# ---------------------------------------------------------------------- the ledger
 
 
 class Ledger:
@@ -210,255 +74,6 @@ class Ledger:
         return [lease for lease, units in self.units.items() if units]
 
 
-# ---------------------------------------------------------------------- ways to cancel
-
-
-class Mode:
-    """One way to end a scenario from outside. ``strike`` sends it; ``verdict`` says what is wrong with how it ended."""
-
-    name: ClassVar[str]
-
-    def __init__(self) -> None:
-        self.sent = 0
-        self.finished = False
-
-    async def run(self, scenario: Callable[[], Awaitable[Any]]) -> Any:
-        """The scenario, with whatever stands around it."""
-        return await scenario()
-
-    def strike(self, task: asyncio.Task[Any], loop: StepLoop) -> None:
-        """Cancel now. Nothing, where it cannot reach the scenario."""
-        raise NotImplementedError
-
-    def verdict(self, task: asyncio.Task[Any], usual: Ending) -> str | None:
-        """None, or what is wrong."""
-        raise NotImplementedError
-
-    def _untouched(self, task: asyncio.Task[Any], usual: Ending) -> str | None:
-        ended = Ending.of(task)
-        if ended != usual:
-            return f"invented: it ended with {ended}, usually {usual}"
-        return _counts(task, 0)
-
-
-@dataclasses.dataclass(frozen=True)
-class Ending:
-    """How a task ended: what it raised, or what it returned."""
-
-    raised: str | None
-    returned: Any = None
-
-    @classmethod
-    def of(cls, task: asyncio.Task[Any]) -> Ending:
-        """Of a task that is done."""
-        if task.cancelled():
-            return cls("CancelledError")
-        error = task.exception()
-        return cls(type(error).__name__) if error is not None else cls(None, repr(task.result()))
-
-    def __str__(self) -> str:
-        return self.raised or f"the result {self.returned}"
-
-
-def _counts(task: asyncio.Task[Any], right: int) -> str | None:
-    return None if task.cancelling() == right else f"cancelling() is {task.cancelling()}, it ought to be {right}"
-
-
-class Native(Mode):
-    """``task.cancel()``; as often as it strikes."""
-
-    name = "cancel"
-
-    def strike(self, task: asyncio.Task[Any], loop: StepLoop) -> None:
-        self.sent += task.cancel()
-
-    def verdict(self, task: asyncio.Task[Any], usual: Ending) -> str | None:
-        if not self.sent:
-            return self._untouched(task, usual)
-        if not task.cancelled():
-            return f"cancellation lost: it ended with {Ending.of(task)}"
-        return _counts(task, self.sent)
-
-
-class Scope(Mode):
-    """An anyio cancel scope around the scenario."""
-
-    name = "anyio scope"
-
-    async def run(self, scenario: Callable[[], Awaitable[Any]]) -> Any:
-        with anyio.CancelScope() as self.scope:
-            try:
-                return await scenario()
-            finally:
-                self.finished = True
-                task = asyncio.current_task()
-                assert task is not None
-                self.sent = task.cancelling()
-
-    def strike(self, task: asyncio.Task[Any], loop: StepLoop) -> None:
-        if hasattr(self, "scope") and not self.finished:
-            self.scope.cancel()
-
-    def verdict(self, task: asyncio.Task[Any], usual: Ending) -> str | None:
-        if not self.sent:
-            return self._untouched(task, usual)
-        if not self.scope.cancelled_caught:
-            return f"cancellation lost: the scope caught nothing, it ended with {Ending.of(task)}"
-        if task.cancelled() or task.exception() is not None:
-            return f"the scope let {Ending.of(task)} through"
-        return _counts(task, 0)
-
-
-class ScopeThenNative(Scope):
-    """A scope, and then ``task.cancel()``."""
-
-    name = "anyio scope, then cancel"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.strikes = self.native = 0
-
-    def strike(self, task: asyncio.Task[Any], loop: StepLoop) -> None:
-        self.strikes += 1
-        if self.strikes == 1:
-            super().strike(task, loop)
-        else:
-            self.native += task.cancel()
-
-    def verdict(self, task: asyncio.Task[Any], usual: Ending) -> str | None:
-        if not self.native:
-            return super().verdict(task, usual)
-        return None if task.cancelled() else f"cancellation lost: it ended with {Ending.of(task)}"
-
-
-class TimeLimit(Mode):
-    """``asyncio.timeout`` around the scenario."""
-
-    name = "asyncio.timeout"
-
-    async def run(self, scenario: Callable[[], Awaitable[Any]]) -> Any:
-        async with asyncio.timeout(FAR) as self.limit:
-            return await scenario()
-
-    def strike(self, task: asyncio.Task[Any], loop: StepLoop) -> None:
-        if hasattr(self, "limit"):
-            for pass_by in loop.far:
-                pass_by()
-
-    def verdict(self, task: asyncio.Task[Any], usual: Ending) -> str | None:
-        if not hasattr(self, "limit") or not self.limit.expired():
-            return self._untouched(task, usual)
-        if Ending.of(task).raised != "TimeoutError":
-            return f"cancellation lost: the limit passed, it ended with {Ending.of(task)}"
-        return _counts(task, 0)
-
-
-class WaitFor(Mode):
-    """``asyncio.wait_for`` around the scenario, which may finish at the very moment the time is up."""
-
-    name = "asyncio.wait_for"
-
-    async def run(self, scenario: Callable[[], Awaitable[Any]]) -> Any:
-        async def inside() -> Any:
-            inner = asyncio.current_task()
-            assert inner is not None
-            try:
-                return await scenario()
-            finally:
-                self.finished = True
-                self.sent = inner.cancelling()
-
-        return await asyncio.wait_for(inside(), FAR)
-
-    def strike(self, task: asyncio.Task[Any], loop: StepLoop) -> None:
-        for pass_by in loop.far:
-            pass_by()
-
-    def verdict(self, task: asyncio.Task[Any], usual: Ending) -> str | None:
-        ended = Ending.of(task)
-        if self.sent and ended.raised != "TimeoutError":
-            return f"cancellation lost: the time was up, it ended with {ended}"
-        if not self.sent and ended != usual and ended.raised != "TimeoutError":
-            return f"invented: it ended with {ended}, usually {usual}"
-        return _counts(task, 0)
-
-
-class Deadline(Mode):
-    """The call's own deadline, given as ``deadline=FAR``, passes."""
-
-    name = "deadline"
-    ends: ClassVar[frozenset[str]] = frozenset({"DeadlineExceeded", "OutcomeUnknown"})
-
-    def strike(self, task: asyncio.Task[Any], loop: StepLoop) -> None:
-        self.sent += expire(loop)
-
-    def verdict(self, task: asyncio.Task[Any], usual: Ending) -> str | None:
-        ended = Ending.of(task)
-        if ended != usual and ended.raised not in (self.ends if self.sent else ()):
-            return f"a deadline ended it with {ended}"
-        return _counts(task, 0)
-
-
-class DeadlineThenNative(Deadline):
-    """The deadline, and then (or at once) ``task.cancel()``: the outside wins."""
-
-    name = "deadline, then cancel"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.strikes = self.native = 0
-
-    def strike(self, task: asyncio.Task[Any], loop: StepLoop) -> None:
-        self.strikes += 1
-        if self.strikes == 1:
-            super().strike(task, loop)
-        else:
-            self.native += task.cancel()
-
-    def verdict(self, task: asyncio.Task[Any], usual: Ending) -> str | None:
-        if not self.native:
-            return super().verdict(task, usual)
-        if not task.cancelled():
-            return f"cancellation lost: it ended with {Ending.of(task)}"
-        return _counts(task, self.native)
-
-
-class NativeThenDeadline(DeadlineThenNative):
-    """``task.cancel()``, and then the deadline."""
-
-    name = "cancel, then deadline"
-
-    def strike(self, task: asyncio.Task[Any], loop: StepLoop) -> None:
-        self.strikes += 1
-        if self.strikes == 1:
-            self.native += task.cancel()
-        else:
-            self.sent += expire(loop)
-
-
-def expire(loop: asyncio.AbstractEventLoop) -> int:
-    """Let every deadline that is armed on the loop pass now; how many there were."""
-    table = deadlines._TABLES.get(loop)
-    live = list(table.live) if table is not None else []
-    for alarm in live:
-        alarm.when = loop.time()
-    if table is not None and live:
-        table._scan(loop)
-    return len(live)
-
-
-SINGLE: tuple[type[Mode], ...] = (Native, Scope, TimeLimit, WaitFor)
-"""Struck at each k."""
-PAIRED: tuple[type[Mode], ...] = (Native, ScopeThenNative)
-"""Struck at each k1 and at each later k2."""
-DEADLINE: tuple[type[Mode], ...] = (Deadline,)
-DEADLINE_PAIRED: tuple[type[Mode], ...] = (DeadlineThenNative, NativeThenDeadline)
-"""For scenarios whose call has ``deadline=FAR``."""
-
-
-# ---------------------------------------------------------------------- the sweep
-
-
 @dataclasses.dataclass(frozen=True)
 class Finding:
     """One thing that is wrong after one cancellation."""
@@ -500,17 +115,19 @@ def every_cancel_point(
     modes: Sequence[type[Mode]] = SINGLE,
     *,
     paired: Sequence[type[Mode]] = PAIRED,
-    pairs: int | None = 120,
+    pairs: int | None = 40,
     stop_after: int = 50,
+    loop: Callable[[], Stepping] = StepLoop,
 ) -> Report:
     """Cancel *scenario* before each callback in each of *modes*, and at pairs of callbacks in each of *paired*.
 
-    *pairs* is how many pairs to try in each paired mode, evenly spread; None means all of them.
+    *pairs* is how many pairs to try in each paired mode, evenly spread; None means all of them. *loop* makes the
+    event loop; the sweep uses one for all runs, as an application would.
 
     Raises:
         SweepFailed: something leaked, was late, lost or invented.
     """
-    sweep = _Sweep(scenario, stop_after)
+    sweep = _Sweep(scenario, stop_after, loop())
     for mode in modes:
         for k in range(sweep.report.steps):
             sweep.once(mode, k)
@@ -519,6 +136,11 @@ def every_cancel_point(
             sweep.once(mode, *pair)
     sweep.close()
     return sweep.report
+
+
+def _strike(mode: Mode, task: asyncio.Task[Any], loop: Stepping, times: int) -> None:
+    for _ in range(times):
+        mode.strike(task, loop)
 
 
 def _spread(pairs: list[tuple[int, int]], most: int | None) -> Iterator[tuple[int, int]]:
@@ -530,12 +152,13 @@ def _spread(pairs: list[tuple[int, int]], most: int | None) -> Iterator[tuple[in
 
 
 class _Sweep:
-    def __init__(self, scenario: Scenario, stop_after: int) -> None:
+    def __init__(self, scenario: Scenario, stop_after: int, loop: Stepping) -> None:
         self.scenario = scenario
         self.stop_after = stop_after
         self.ledger = Ledger()
-        self.loop = StepLoop()
+        self.loop = loop
         self.report = Report(0)
+        self.lengths: dict[tuple[type[Mode], int], int] = {}
         task, problems = self._run(Mode(), ())
         self.usual, self.report.steps = Ending.of(task), self.steps
         self.report.leases = self.ledger.taken
@@ -548,15 +171,19 @@ class _Sweep:
     def pairs(self, mode: type[Mode]) -> list[tuple[int, int]]:
         """Each first point with each later one of the run that it makes."""
         found: list[tuple[int, int]] = []
+        first = mode.begins_as or mode
         for k in range(self.report.steps):
-            self._run(mode(), (k,))
-            found += [(k, later) for later in range(k, self.steps)]
+            if (first, k) not in self.lengths:
+                self.once(first, k)
+            found += [(k, later) for later in range(k, self.lengths[first, k])]
         return found
 
     def once(self, mode: type[Mode], *at: int) -> None:
         """One run with a strike before each of these callbacks; two at the same one if it stands there twice."""
         made = mode()
         task, problems = self._run(made, at)
+        if len(at) == 1:
+            self.lengths[mode, at[0]] = self.steps
         if (verdict := made.verdict(task, self.usual)) is not None:
             problems.append(verdict)
         self.report.points += 1
@@ -564,8 +191,7 @@ class _Sweep:
             self._found(mode, at, problems)
 
     def _found(self, mode: type[Mode], at: tuple[int, ...], problems: list[str]) -> None:
-        name = getattr(mode, "name", "undisturbed")
-        self.report.findings += [Finding(name, at, problem) for problem in problems]
+        self.report.findings += [Finding(mode.name, at, problem) for problem in problems]
         if len(self.report.findings) >= self.stop_after:
             self.close()
 
@@ -589,12 +215,11 @@ class _Sweep:
                     problems.extend(f"late release: {lease}" for lease in ledger.held())
 
         task = asyncio.Task(mode.run(main), loop=loop)
-        for k in dict.fromkeys(at):
-            times = at.count(k)
-            loop.acts[k] = lambda times=times: [mode.strike(task, loop) for _ in range(times)]  # type: ignore[misc]
+        for k, times in Counter(at).items():
+            loop.acts[k] = functools.partial(_strike, mode, task, loop, times)
         try:
             loop.run_until_complete(task)
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (the verdict looks at how it ended)
+        except (Exception, asyncio.CancelledError) as error:
             if not task.done():
                 problems.append(f"stuck: {error!r}")
                 self._found(type(mode), at, problems)
@@ -612,27 +237,3 @@ class _Sweep:
         if problems:
             gc.collect()
         return task, list(problems)
-
-
-# ---------------------------------------------------------------------- counting what a call costs
-
-
-@dataclasses.dataclass(frozen=True)
-class Cost:
-    """What one run made the loop do."""
-
-    tasks: int
-    callbacks: int
-
-
-def cost_of(scenario: Scenario) -> Cost:
-    """Tasks made and callbacks run by a scenario alone, measured on its second run."""
-    loop, ledger = StepLoop(), Ledger()
-
-    async def measured() -> Cost:
-        await scenario(ledger)
-        tasks, steps = loop.tasks_made, loop.steps
-        await scenario(ledger)
-        return Cost(loop.tasks_made - tasks, loop.steps - steps)
-
-    return run_virtual(measured(), loop)

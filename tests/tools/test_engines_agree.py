@@ -15,6 +15,7 @@ import jsonschema_rs
 import pytest
 
 from callgate.errors import SchemaRefused
+from callgate.tools.admission import OUTPUT_LIMITS
 from callgate.tools.engines import gate, rust
 from callgate.tools.engines.base import MAX_TEXT
 from callgate.tools.engines.dialect import KEYWORDS
@@ -34,7 +35,7 @@ class Referee:
         self.closed: list[Disagreement] = []
 
     def examine(self, name: str, schema: dict[str, Any], rng: Random, values: int, variants: int) -> None:
-        compiled = [compile_schema(schema), compile_schema(schema, trusted=False)]
+        compiled = [compile_schema(schema), compile_schema(schema, trusted=False, limits=OUTPUT_LIMITS)]
         plain = jsonschema_rs.validator_for(schema, offline=True, validate_formats=True)
         self.counts[compiled[0].engine] += 1
         for _ in range(values):

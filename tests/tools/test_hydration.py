@@ -571,8 +571,6 @@ def test_hydration_never_raises_for_what_is_in_a_call(name: str, raw: Any, mende
     if found.success:
         assert isinstance(found.arguments, Mapping)
         assert isinstance(found.arguments["city"], str)
-    else:
-        assert found.refusal().issues
     json.dumps([found.provenance.to_dict(), found.to_wire()], allow_nan=False)
 
 

@@ -211,7 +211,7 @@ def _look_into(items: Iterable[Any], below: list[Any]) -> int:
         elif kind is int or kind is float:
             if not -LARGE < item < LARGE:
                 _require_number(item)
-        elif isinstance(item, dict | list | tuple):
+        elif kind is dict or kind is list or isinstance(item, _CONTAINERS):
             if item:
                 below.append(item)
         elif item is not None and kind is not bool:
@@ -220,6 +220,7 @@ def _look_into(items: Iterable[Any], below: list[Any]) -> int:
 
 
 LARGE = 2**53
+_CONTAINERS = (dict, list, tuple)
 
 
 def _require_number(item: float) -> None:

@@ -190,16 +190,17 @@ class _Count:
         return total
 
     def _object(self, node: Node, value: Any) -> int:
-        total, prices, weights = 0, self._prices, self._weights
+        total, prices, weights, visit = 0, self._prices, self._weights, self.visit
+        properties, others = node.properties, node.others
         for key, item in value.items():
-            child = node.properties.get(key)
+            child = properties.get(key)
             if child is None:
-                for other, times in node.others:
-                    total += times * self.visit(other, item)
-            elif item.__class__ in SCALARS and not weights[child]:
+                for other, times in others:
+                    total += times * visit(other, item)
+            elif not weights[child] and (not item or item.__class__ in SCALARS):
                 total += prices[child]
             else:
-                total += self.visit(child, item)
+                total += visit(child, item)
             if node.by_key:
                 total += self._keyed(node, key, item)
             if total > self._limit:
