@@ -27,7 +27,7 @@ class Effort:
     rounds: int = 150
     batch_us: float = 2_000.0
     in_flight: int = 10_000
-    pairs: int = 4
+    pairs: int = 8
     tools: int = 100_000
     builds: int = 60
 

@@ -207,6 +207,11 @@ class InvokeContext:
         doc="What the tool returned or a hook responded, as JSON; hooks of the output stages may set it.",
     )
 
+    def take(self, response: ControlRespond) -> None:
+        """A response becomes the output (contract 99)."""
+        self._output, self.validate_response = response.value, response.validate
+        self._output_log = [*(self._output_log or ()), Entry.now(self, response.value)]
+
     @property
     def input_history(self) -> tuple[Entry, ...]:
         """Every value ``input`` had, the raw one first; snapshots, so changes made in place show (contract C27)."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from callgate.hooks.plan import Plan
-from callgate.hooks.selection import Registration
+from callgate.hooks.selection import Registration, why_not
 from callgate.hooks.stages import RELEASE_OF, STAGES, Stage
 from callgate.tools.definition import Effect
 
@@ -38,9 +38,8 @@ def lint(plan: Plan) -> list[Finding]:
 
 
 def _active(plan: Plan) -> Iterator[tuple[Registration, tuple[Stage, ...]]]:
-    in_plan = {id(step.hook) for _, _, step in plan.steps() if step.hook is not None}
     for one in plan.registrations:
-        if id(one.hook) in in_plan:
+        if why_not(one, plan.definition) is None:
             yield one, one.all_stages()
 
 

@@ -103,14 +103,16 @@ class Plan:
             self.shaping = self.did_execute + self.shaping
         self.partial_shaping = _join(stages, Stage.WILL_REDACT_OUTPUT, Stage.WILL_TRANSFORM_OUTPUT)
         self.on_error = stages[Stage.ON_ERROR]
+        self.releases_alone = {acquire: stages[release] for acquire, release in RELEASE_OF.items()}
         self.records = _join(stages, Stage.WILL_AUDIT, Stage.DID_AUDIT, Stage.ON_METRICS)
         self.finals = stages[Stage.WILL_FINALIZE_INVOKE]
         self.closing = self.records + self.finals
         self.limit = record.deadline
-        self.carries = any(kind % 2 for kind, _, _ in self.closing) or any(
-            step.release is not None and (kind in (ASYNC, ASYNC_LEASE) or step.release[0] == ASYNC)
-            for kind, _, step in self.before
-        )
+        carried = [*self.closing, *(one for release in RELEASE_OF.values() for one in stages[release])]
+        for kind, _, step in self.before:
+            if step.release is not None:
+                carried += [(kind, step.release[1], step), step.release]
+        self.carries = any(kind in (ASYNC, ASYNC_LEASE) for kind, _, _ in carried)
 
     # ------------------------------------------------------------------ compiling
 
@@ -185,7 +187,9 @@ class Plan:
         """``did_cache_hit`` or ``did_cache_miss``, or neither when no cache hook looked (contract C15a, 98)."""
         hit, miss = self.cache_hit, self.cache_miss
         looks = collect_hooks_for_stage(Stage.WILL_READ_CACHE, self.definition, self.registrations)
-        always = any(one.filter is None and one.tenants is None for one in looks)
+        always = any(
+            one.filter is None and one.tenants is None and one.option("mode", "enforce") != "shadow" for one in looks
+        )
 
         async def answer(ctx: Any) -> None:
             if ctx.cache_hit is None and always:
@@ -223,7 +227,11 @@ class Plan:
             yield from section
         for section in (self.shaping, self.on_error, self.records):
             yield from section
-        yield from (step.release for _, _, step in reversed(self.before) if step.release is not None)
+        for _, _, step in reversed(self.before):
+            if step.release is not None:
+                yield step.release
+            elif step.hook is None and step.stage in RELEASE_OF:
+                yield from self.releases_alone[step.stage]
         yield from self.finals
 
     def __str__(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -140,7 +140,7 @@ async def answered(ctx: InvokeContext, step: Step, answer: Any) -> None:
     """A hook returned something: bindings, an awaitable to await, or a mistake that must not pass for a yes."""
     if answer is SKIPPED:
         return
-    if asyncio.iscoroutine(answer) or asyncio.isfuture(answer):
+    if inspect.isawaitable(answer):
         answer = await answer
         if answer is None:
             if step.release is not None:
@@ -158,7 +158,7 @@ async def answered(ctx: InvokeContext, step: Step, answer: Any) -> None:
 async def responded(plan: Plan, ctx: InvokeContext, response: ControlRespond) -> tuple[Compiled, ...]:
     """Take a response as the output; the shaping that it gets. One from ``will_read_cache`` is a hit (contract 99, C15a)."""
     while True:
-        ctx._output, ctx.validate_response = response.value, response.validate
+        ctx.take(response)
         if ctx.step.stage is Stage.WILL_READ_CACHE:
             ctx.cache_hit = True
             try:

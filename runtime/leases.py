@@ -14,7 +14,7 @@ business, and reaches it. The mark is set once an invocation, by those that have
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from typing import Any
@@ -212,6 +212,21 @@ class Carried:
         except Exception as error:
             raise TimeoutError("a step that takes or gives back capacity hung and was left behind") from error
         raise TimeoutError("a step that takes or gives back capacity hung and was left behind")
+
+
+def enter_closing(ctx: Any) -> scopes.Hidden | None:
+    """Before a call's closing steps: a fresh mark, and the scopes around it out of sight until ``restore``.
+
+    What the call's own past has started (a hook's timer, a cancelled scope that goes on cancelling) is outside now.
+    """
+    ctx.mark = None
+    mark(ctx)
+    return scopes.hide()
+
+
+async def awaited(awaitable: Awaitable[Any]) -> Any:
+    """An awaitable as a coroutine, to be carried."""
+    return await awaitable
 
 
 async def carry_on(ctx: Any, coroutine: Coroutine[Any, Any, Any], pending: Any, limit: float) -> Any:

@@ -102,20 +102,15 @@ def test_every_call_has_one_result_whatever_is_in_it(calls: list[ToolCall], many
         assert "SECRET" not in repr(result.error)
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.none() | st.integers() | st.floats() | st.lists(st.text()) | st.dictionaries(st.text(), st.text()))
-@pytest.mark.xfail(strict=False, reason="a tool name that is no text raises in Gate._context; see the report")
-def test_a_tool_name_that_is_no_text_is_an_unknown_tool(name: Any) -> None:
+@pytest.mark.xfail(strict=False, reason="a tool name that is no text raises in Gate._context")
+@pytest.mark.parametrize("name", [None, 7, ["work"], {"work": 1}, double], ids=range(5))
+async def test_a_tool_name_that_is_no_text_is_an_unknown_tool(name: Any) -> None:
     """Contract 36, C10a, C12."""
-
-    async def go() -> ToolResult:
-        async with gate_of(zoo()) as gate:
-            await gate.call_many([ToolCall("c", name)], user=USER)
-            return await gate.call(ToolCall("c", name), user=USER)
-
-    result = asyncio.run(go())
-    assert result.error is not None
-    assert result.error.code == "unknown_tool"
+    async with gate_of(zoo()) as gate:
+        result = await gate.call(ToolCall("c", name), user=USER)
+        assert result.error is not None
+        assert result.error.code == "unknown_tool"
+        assert len(await gate.call_many([ToolCall("c", name)] * 2, user=USER)) == 2
 
 
 # ---------------------------------------------------------------------- many calls

@@ -345,7 +345,7 @@ def nested_without_ctx() -> Case:
         answer: int = await case.gate.invoke("work", {}, user=USER)
         return answer
 
-    return case.use(Limited(case.held("limited"), asyncio_limit), Quota(case.held("q"))).runs(calls_gate, work)
+    return case.use(Quota(case.held("q")), Limited(case.held("limited"), asyncio_limit)).runs(calls_gate, work)
 
 
 def call_in_an_acquire() -> Case:
