@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
@@ -62,7 +62,7 @@ def make_body(plan: Plan) -> Body:
     async def body(ctx: Any) -> Any:
         extra = await supply(ctx)
         output = await start(ctx, prepare(ctx._input), extra)
-        return output if to_json is None else to_json(output)
+        return output if to_json is None or record.streams else to_json(output)
 
     return body
 
@@ -77,7 +77,7 @@ def _supplier(plan: Plan) -> Callable[[Any], Awaitable[dict[str, Any]]]:
     async def supply(ctx: Any) -> dict[str, Any]:
         supplied: dict[str, Any] = {} if wants is None else {wants: ctx}
         for one in injected:
-            found = look_up(one.token, ctx._request, ctx.session, ctx.host.registry)
+            found = look_up(one.token, ctx._request, ctx.session, ctx.host.registry, one.modifier)
             if found is MISSING:
                 raise missing(one.token)
             supplied[one.name] = await found if inspect.isawaitable(found) else found
@@ -104,23 +104,24 @@ def check_providers(record: ToolRecord, registry: Any, bound: Any) -> None:
 
 
 def _keywords(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
-    if record.streams:
-        return functools.partial(_drain, record.execute)
     run = _runner(record)
 
     async def start(ctx: Any, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
+        if record.streams:
+            return await _drain(record, ctx, record.execute(**arguments, **extra))
         return await run(ctx, functools.partial(record.execute, **arguments, **extra))
 
     return start
 
 
-async def _drain(execute: Any, ctx: Any, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
-    """An async-generator tool: each part goes to whoever streams the call; the list of parts is the output."""
-    parts = []
-    async for part in execute(**arguments, **extra):
-        parts.append(part)
-        await ctx.send(part)
-    return parts
+async def _drain(record: ToolRecord, ctx: Any, parts: AsyncIterator[Any]) -> list[Any]:
+    """An async generator's parts, as JSON: each goes to whoever streams the call; the list of them is the output."""
+    to_json, output = record.to_json, []
+    async for part in parts:
+        shown = part if to_json is None else to_json(part)
+        output.append(shown)
+        await ctx.send(shown)
+    return output
 
 
 def _component(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
@@ -137,6 +138,8 @@ def _component(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
                 public="The tool refused the arguments.",
                 issues=[Issue("", "instantiate", "arguments the tool accepts")],
             ) from error
+        if record.streams:
+            return await _drain(record, ctx, instance.run())
         return await run(ctx, instance.run)
 
     return start

@@ -20,6 +20,7 @@ from callgate.runtime.around import wrap_with_around
 from callgate.runtime.bodies import arguments_of, check_providers, direct_call, make_body
 from callgate.runtime.invoke import attempt, close, run, walk
 from callgate.runtime.leases import enter_lease, mark, taken_off, taking
+from callgate.tools.component import attached_validator
 from callgate.tools.naming import did_you_mean
 from callgate.tools.parsing import DEFAULT_LIMITS, Limits
 from callgate.tools.record import ToolRecord
@@ -82,8 +83,9 @@ class Engine:
         registrations = gather_registrations(definition, record, shared, by_stage)
         bound = {token for one in registrations for token in one.option("binds", ())}
         check_providers(record, self.registry, bound)
-        arguments = output = None
-        if definition.parameters is not None:
+        arguments = attached_validator(record.component)
+        output = None
+        if arguments is None and definition.parameters is not None:
             arguments = compile_schema(definition.parameters, trusted=record.trusted, engine=self.validator)
         if definition.output_schema is not None:
             output = compile_schema(definition.output_schema, trusted=record.trusted, engine=self.validator)
@@ -136,6 +138,7 @@ class Engine:
         ctx._output = partial
         try:
             await walk(ctx, plan.partial_shaping)
+            plan.builtins.limit_output(ctx)
             await ctx.events.partial(ctx, ctx._output)
         finally:
             ctx._output, ctx.step = kept

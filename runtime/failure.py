@@ -59,19 +59,28 @@ async def fail(plan: Plan, ctx: Any, error: BaseException) -> None:
 
 async def _tell(ctx: Any, steps: Any) -> None:
     for kind, call, step in steps:
-        ctx.step = step
+        ctx.step, known = step, ctx.error
         try:
-            if kind == SYNC:
-                call(ctx)
-            else:
-                await carry(ctx, call(ctx), RELEASE_LIMIT)
+            answer = call(ctx)
+            if kind != SYNC or asyncio.iscoroutine(answer):
+                await carry(ctx, answer, RELEASE_LIMIT)
         except BaseException as error:  # noqa: BLE001  (an observer that raises SystemExit is still an observer)
-            if isinstance(error, InvocationError) or (isinstance(error, Exception) and error.__cause__ is ctx.error):
-                if error.__cause__ is None:
-                    error.__cause__ = ctx.error
-                ctx.error, ctx.outcome = error, outcome_of(error, step)
+            if isinstance(error, InvocationError) or (isinstance(error, Exception) and error.__cause__ is known):
+                ctx.error = error
             else:
                 ctx.suppress(error)
+        if ctx.error is not known:
+            _replace(ctx, known)
+
+
+def _replace(ctx: Any, known: BaseException) -> None:
+    """A hook raised or assigned another error: it takes the place of the known one, which becomes its cause (C18)."""
+    if ctx.step.shadow or not isinstance(ctx.error, Exception):
+        ctx.error = known
+        return
+    if ctx.error.__cause__ is None:
+        ctx.error.__cause__ = known
+    ctx.outcome = outcome_of(ctx.error, ctx.step)
 
 
 def contain(ctx: Any, error: BaseException) -> BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar, Unpack, overload
 
@@ -246,14 +247,14 @@ class Gate:
 
     def hydrate(self, call: ToolCall, *, wire: str | None = None) -> HydrationResult:
         """Parse and validate one call; runs nothing. Give the result to ``call``, which does not do it again."""
-        return hydrate(call, self._record_of, self._validator_of, wire=wire, limits=self._engine.limits)
+        return hydrate(call, self._record_of, self._validator_of, wire=wire, limits=self._engine.limits, lazy=self.lazy)
 
     # ------------------------------------------------------------------ inside
 
     def runs_in_parallel(self, call: ToolCall | HydrationResult) -> bool:
         """Whether ``call_many`` may run this call beside others."""
         asked: Any = call.call if isinstance(call, HydrationResult) else call
-        record = self._record_of(asked.tool)
+        record = self._record_of(asked.tool) if isinstance(asked.tool, str) else None
         return record is None or record.parallel
 
     def _context(
@@ -262,8 +263,10 @@ class Gate:
         hydrated = call if isinstance(call, HydrationResult) else None
         asked = call.call if isinstance(call, HydrationResult) else call
         try:
-            plan = self._plan_for(asked.tool, running=True, trace=trace)
+            name = asked.tool if isinstance(asked.tool, str) else ""  # a name that is no text names nothing
+            plan = self._plan_for(name, running=True, trace=trace)
         except UnknownTool as error:
+            error.correlation_id = options.get("request_id") or secrets.token_hex(16)
             return unknown_tool(asked, error_info(error))
         ctx = InvokeContext(plan, asked.arguments, user, self._now())
         apply_options(ctx, options)

@@ -33,7 +33,7 @@ def result_of(ctx: InvokeContext) -> ToolResult:
         "no_schema_mode": ctx.plan.builtins.mode,
         "validator": getattr(ctx.plan.builtins.arguments, "id", None),
         "parse_rules": ctx.parse_rules,
-        "output_validated": ctx.validate_response and ctx.plan.builtins.output is not None,
+        "output_validated": error is None and ctx.validate_response and ctx.plan.builtins.output is not None,
         "hydration": None if ctx.hydration is None else ctx.hydration.provenance,
     }
     return ToolResult(

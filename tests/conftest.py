@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 DATA = Path(os.environ.get("CALLGATE_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 MISSING = f"NO SAMPLE DATA at {DATA}: tests that need it are skipped; set CALLGATE_DATA to the folder"
+CANCEL_POINTS = "cancel points"
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +20,19 @@ def shared_data() -> Path:
     if not DATA.is_dir():
         pytest.skip(MISSING)
     return DATA
+
+
+@pytest.fixture
+def every_cancel_point(record_property: Callable[[str, object], None]) -> Callable[..., Any]:
+    """``tests.harness.cancel.every_cancel_point``; its cancel points are added up at the end of the run."""
+    from tests.harness import cancel
+
+    def sweep(*args: Any, **options: Any) -> cancel.Report:
+        report = cancel.every_cancel_point(*args, **options)
+        record_property(CANCEL_POINTS, report.points)
+        return report
+
+    return sweep
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,7 +49,11 @@ def pytest_report_header() -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say at the end, where it is seen, that data was missing."""
+    """Say at the end, where it is seen, that data was missing, and how many cancel points were tried."""
+    reports = [report for kind in terminalreporter.stats.values() for report in kind if hasattr(report, "when")]
+    noted = [pair for report in reports if report.when == "call" for pair in report.user_properties]
+    if points := sum(number for name, number in noted if name == CANCEL_POINTS):
+        terminalreporter.line(f"cancel points: {points}, nothing leaked, late, lost or invented where tests passed")
     if not DATA.is_dir():
         terminalreporter.section("sample data")
         terminalreporter.line(MISSING, yellow=True, bold=True)

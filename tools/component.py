@@ -22,6 +22,7 @@ __all__ = [
     "ToolComponent",
     "ToolType",
     "attach_validator",
+    "attached_validator",
     "component_record",
     "definition_of",
     "make_component",
@@ -113,6 +114,12 @@ def component_record(cls: type) -> ToolRecord | None:
         record = slot.build(cls)
         slot.record = ref(record)
     return record
+
+
+def attached_validator(cls: type | None) -> Any:
+    """The validator that somebody attached to a class, or that was compiled for its ``validator``; else None."""
+    slot = None if cls is None else _SLOTS.get(cls)
+    return None if slot is None else slot.validator
 
 
 def attach_validator(cls: type, validator: Any) -> None:

@@ -230,7 +230,6 @@ async def test_the_audit_sees_the_provenance_of_a_failed_result() -> None:
     assert result.provenance["hydration"] == found.provenance
 
 
-@pytest.mark.xfail(strict=False, reason="Gate.hydrate does not tell hydrate() that it is lazy")
 def test_a_lazy_gate_says_that_its_validators_were_compiled_at_run_time() -> None:
     """Contract 18, 48."""
     validator = Gate([made(double)], open=True, lazy=True).hydrate(call()).provenance.validator

@@ -15,8 +15,6 @@ from callgate import Gate, Hook, InvokeContext, Outcome, ToolCall, ToolContext, 
 from callgate.runtime.streams import QUEUE, Event, Partial, Progress, Result
 from tests.gate.making import ANYTHING, USER, Seeing, call, gate_of, made
 
-OPEN = pytest.mark.xfail(strict=False, reason="parts of a stream: runtime/bodies.py and Engine.send, see the patch")
-
 
 async def events_of(gate: Gate, asked: Any = None, **options: Any) -> list[Event]:
     return [event async for event in gate.stream(asked or call(), user=USER, **options)]
@@ -73,7 +71,6 @@ class Part(BaseModel):
     number: int
 
 
-@OPEN
 async def test_an_async_generator_with_typed_parts_sends_each_as_json() -> None:
     """Contract 70, C11."""
 
@@ -89,7 +86,6 @@ async def test_an_async_generator_with_typed_parts_sends_each_as_json() -> None:
     assert events[-1].result.output == [{"number": 0}, {"number": 1}], events[-1].result
 
 
-@OPEN
 async def test_a_class_whose_run_is_an_async_generator_streams_too() -> None:
     """Contract 22, 70."""
 
@@ -106,7 +102,6 @@ async def test_a_class_whose_run_is_an_async_generator_streams_too() -> None:
     assert events[-1].result.output == [0, 1, 2]
 
 
-@OPEN
 @pytest.mark.parametrize(
     "part", [float("nan"), {1, 2}, object(), "x" * 2_000_000], ids=["nan", "set", "object", "large"]
 )

@@ -115,7 +115,7 @@ def every_cancel_point(
     modes: Sequence[type[Mode]] = SINGLE,
     *,
     paired: Sequence[type[Mode]] = PAIRED,
-    pairs: int | None = 40,
+    pairs: int | None = 60,
     stop_after: int = 50,
     loop: Callable[[], Stepping] = StepLoop,
 ) -> Report:

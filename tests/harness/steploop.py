@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import dataclasses
+import functools
 import selectors
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar, cast
@@ -67,12 +68,10 @@ class Stepping(asyncio.AbstractEventLoop):
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
         return cast("Any", super()).call_soon_threadsafe(self._step, callback, args, context=context)
 
-    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
-        return self.call_at(self.time() + delay, callback, *args, context=context)
-
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
-        handle = cast("Any", super()).call_at(when, self._step, callback, args, context=context)
-        if when - self.time() >= FAR - 1.0:
+    def timed(self, real: Callable[..., Any], at: float, delay: float, callback: Any, args: Any, context: Any) -> Any:
+        """A timer that counts when it fires; one of ``FAR`` seconds can be made to fire by its entry in ``far``."""
+        handle = real(at, self._step, callback, args, context=context)
+        if delay >= FAR - 1.0:
 
             def pass_by() -> None:
                 if not handle.cancelled():
@@ -90,7 +89,7 @@ class Stepping(asyncio.AbstractEventLoop):
 
     def drain(self) -> None:
         """Let time pass."""
-        cast("Any", super()).call_at(self.time() + 0.05, self.stop)
+        self.call_later(0.05, self.stop)
         self.run_forever()
 
     def _step(self, callback: Any, args: Any) -> None:
@@ -125,8 +124,12 @@ class StepLoop(Stepping, asyncio.SelectorEventLoop):  # type: ignore[misc]
     def time(self) -> float:
         return self.now
 
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        real = functools.partial(asyncio.SelectorEventLoop.call_at, self)
+        return self.timed(real, when, when - self.now, callback, args, context)
+
     def drain(self) -> None:
-        asyncio.SelectorEventLoop.call_at(self, self.now + 100.0, self.stop)
+        self.call_later(100.0, self.stop)
         self.run_forever()
 
 
@@ -134,7 +137,10 @@ def uvloop_stepping() -> Stepping:
     """uvloop, counting; its time is real."""
     import uvloop
 
-    made: Any = type("UvStepLoop", (Stepping, uvloop.Loop), {})()
+    def call_later(loop: Any, delay: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        return loop.timed(functools.partial(uvloop.Loop.call_later, loop), delay, delay, callback, args, context)
+
+    made: Any = type("UvStepLoop", (Stepping, uvloop.Loop), {"call_later": call_later})()
     made.prepare()
     return cast("Stepping", made)
 

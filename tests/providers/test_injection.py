@@ -199,7 +199,6 @@ def test_a_modifier_of_a_marker_applies_to_what_the_container_gives(container: A
     assert gate.providers.find_global("config.port", as_int()) == 5432
 
 
-@pytest.mark.xfail(strict=False, reason="runtime/bodies.py does not hand the marker's modifier to look_up")
 async def test_a_tool_gets_what_the_modifier_of_its_marker_makes(container: App) -> None:
     """Contract 85."""
 

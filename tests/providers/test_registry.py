@@ -211,7 +211,6 @@ async def test_a_map_or_pairs_returned_are_bound_to_the_request(returned: Any, i
     assert await look(lambda ctx: (ctx.get(Db), ctx.get("name")), hook) == [(1, 2)]
 
 
-@pytest.mark.xfail(strict=False, reason="runtime/invoke.py awaits generators on Python 3.11: asyncio.iscoroutine")
 async def test_an_iterator_of_pairs_returned_is_bound_like_a_list() -> None:
     """Contract 89."""
     assert await look(lambda ctx: ctx.get(Db), Binding(lambda ctx: ((token, 1) for token in [Db]))) == [1]
