@@ -140,12 +140,11 @@ class BuiltIns:
                 self._without_schema()
             else:
                 try:
-                    check(arguments)
+                    validator.check(arguments)
                 except Exception as error:
                     raise refusal(validator, arguments) from error
             ctx._input_state = FROZEN
 
-        check = validator.check if validator is not None else None
         return validate_last
 
     def _make_admit(self) -> Callable[[Any], None]:

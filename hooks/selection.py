@@ -95,7 +95,7 @@ def register(hook: Any, origin: str, *, tools: Any = None, tags: Any = None, ten
     return made
 
 
-def register_by_stage(hooks_by_stage: Mapping[str, Iterable[Any]], origin: str) -> list[Registration]:
+def register_by_stage(hooks_by_stage: Mapping[Any, Iterable[Any]], origin: str) -> list[Registration]:
     """Registrations from the explicit form ``{stage: [hook, ...]}`` (contract 94).
 
     Raises:

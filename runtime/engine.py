@@ -70,7 +70,7 @@ class Engine:
         self,
         record: ToolRecord,
         shared: Sequence[Registration] = (),
-        by_stage: Mapping[str, Sequence[Any]] | None = None,
+        by_stage: Mapping[Any, Sequence[Any]] | None = None,
         *,
         trace: bool = False,
     ) -> Plan:

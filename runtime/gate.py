@@ -60,7 +60,7 @@ class Gate:
         tools: Iterable[Any] = (),
         hooks: Iterable[Any] = (),
         *,
-        hooks_by_stage: Mapping[str, Sequence[Any]] | None = None,
+        hooks_by_stage: Mapping[Any, Sequence[Any]] | None = None,
         container: Any = None,
         provide: Mapping[Any, Any] | None = None,
         deadline: float | None = None,

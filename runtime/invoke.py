@@ -93,7 +93,7 @@ def closing_steps(plan: Plan, ctx: InvokeContext) -> tuple[Compiled, ...]:
     if held is None:
         return plan.closing
     if held[1] is None:
-        return plan.records + held[:1] + plan.finals
+        return (*plan.records, held[0], *plan.finals)
     return (*plan.records, *taken_off(held), *plan.finals)
 
 

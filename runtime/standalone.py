@@ -37,7 +37,7 @@ async def invoke_tool(
     request_id: str | None = None,
     registry: ProviderRegistry | None = None,
     resolve: Callable[[Any], Any] = new_instance,
-    global_hooks_by_stage: Mapping[str, Sequence[Any]] | None = None,
+    global_hooks_by_stage: Mapping[Any, Sequence[Any]] | None = None,
     deadline: float | None = None,
 ) -> Any:
     """One call through the whole lifecycle, without a gate (contract 83): the output, or the original error raised.

@@ -49,7 +49,7 @@ class ToolRecord:
     to_json: Callable[[Any], Any] | None = None
     from_json: Callable[[Any], Any] | None = None
     hooks: Sequence[Any] = ()
-    hooks_by_stage: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    hooks_by_stage: Mapping[Any, Sequence[Any]] = field(default_factory=dict)
     deadline: float | None = None
     hard_deadline: bool = False
     inline: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -206,6 +206,16 @@ async def group_limit() -> None:
     raise TimeoutError
 
 
+class Later:
+    """An awaitable that is no coroutine."""
+
+    def __init__(self, act: Callable[[], Awaitable[None]]) -> None:
+        self.act = act
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self.act().__await__()
+
+
 class Plain(Hook):
     """Plain methods that return an awaitable."""
 
@@ -213,10 +223,10 @@ class Plain(Hook):
         self.held = held
 
     def will_acquire_quota(self, ctx: InvokeContext) -> Awaitable[None]:
-        return self.held.take(ctx)
+        return Later(lambda: self.held.take(ctx))
 
     def did_release_quota(self, ctx: InvokeContext) -> Awaitable[None]:
-        return self.held.give(ctx)
+        return Later(lambda: self.held.give(ctx))
 
 
 class Watching(Hook):
