@@ -29,11 +29,11 @@ class Effort:
     in_flight: int = 10_000
     pairs: int = 8
     tools: int = 100_000
-    builds: int = 60
+    builds: int = 200
 
 
 FULL = Effort()
-QUICK = Effort(rounds=30, batch_us=1_500.0, in_flight=2_000, pairs=2, builds=15)
+QUICK = Effort(rounds=30, batch_us=1_500.0, in_flight=2_000, pairs=2, builds=50)
 
 
 @dataclass

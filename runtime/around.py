@@ -12,6 +12,7 @@ from callgate.hooks.plan import Plan
 from callgate.hooks.selection import Registration, collect_hooks_for_stage
 from callgate.hooks.stages import Stage
 from callgate.hooks.step import ASYNC, Compiled, Step
+from callgate.runtime.failure import crashed
 
 Inner: TypeAlias = Callable[[Any], Awaitable[Any]]
 
@@ -49,6 +50,9 @@ class _Turn:
         self.state = "running"
         try:
             self.output = await self.inner(self.ctx)
+        except (KeyboardInterrupt, SystemExit) as error:  # a crash is a failure to wrappers, too: they may retry it
+            self.state, self.error, self.failed_in = "failed", crashed(self.ctx, error), self.ctx.step
+            raise self.error from error
         except BaseException as error:
             self.state, self.error, self.failed_in = "failed", error, self.ctx.step
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping
 from typing import Any
 
 from callgate.errors import ProviderError
@@ -67,19 +67,31 @@ class Factories:
     async def _make(self, source: Any) -> Any:
         if not _is_factory(source):
             return source
-        made = source()
+        made: Any = source()
+        manager: Any = None
         if inspect.isasyncgen(made):
-            made = contextlib.asynccontextmanager(lambda: made)()
+            manager = _closing_async(made)
         elif inspect.isgenerator(made):
-            made = contextlib.contextmanager(lambda: made)()
-        if isinstance(made, contextlib._AsyncGeneratorContextManager):
-            instance = await made.__aenter__()
-        elif isinstance(made, contextlib._GeneratorContextManager):
-            instance = made.__enter__()
-        else:
+            manager = _closing(made)
+        elif isinstance(made, contextlib._AsyncGeneratorContextManager | contextlib._GeneratorContextManager):
+            manager = made
+        if manager is None:
             return await made if inspect.isawaitable(made) else made
-        self._managers.append(made)
+        is_async = isinstance(manager, contextlib.AbstractAsyncContextManager)
+        instance = await manager.__aenter__() if is_async else manager.__enter__()
+        self._managers.append(manager)
         return instance
+
+
+@contextlib.asynccontextmanager
+async def _closing_async(made: Any) -> AsyncGenerator[Any, None]:
+    async for instance in made:
+        yield instance
+
+
+@contextlib.contextmanager
+def _closing(made: Any) -> Generator[Any, None, None]:
+    yield from made
 
 
 def _is_factory(source: Any) -> bool:

@@ -35,6 +35,9 @@ _OUTCOMES: tuple[tuple[type[BaseException], Outcome], ...] = (
     (OutcomeUnknown, Outcome.UNKNOWN),
 )
 
+MAX_PUBLIC_BYTES = 1536
+"""Public text that is longer is cut: with code, id and issues about it, a model reads 2 KiB of an error at most (I9)."""
+
 
 async def fail(plan: Plan, ctx: Any, error: BaseException) -> None:
     """Record *error* as ``ctx.error`` with its outcome and run ``on_give_up`` and ``on_error``, carried through.
@@ -92,9 +95,7 @@ def contain(ctx: Any, error: BaseException) -> BaseException:
         if ctx.deferred is not None or (task is not None and task.cancelling() > before):
             return error
         return crashed(ctx, error)  # nobody cancelled us: it was raised by itself
-    if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
-        return crashed(ctx, error)
-    return error
+    return error if isinstance(error, Exception) else crashed(ctx, error)
 
 
 def _overdue(ctx: Any, error: BaseException) -> BaseException:
@@ -161,4 +162,9 @@ def error_info(error: BaseException) -> ErrorInfo:
     if not isinstance(error, InvocationError):
         return ErrorInfo("error", InvocationError.default_public)
     issues = getattr(error, "issues", ()) if getattr(error, "stage", "") != "output" else ()
-    return ErrorInfo(error.code, error.public, tuple(issues), error.correlation_id)
+    return ErrorInfo(error.code, _short(error.public), tuple(issues), error.correlation_id)
+
+
+def _short(text: str) -> str:
+    data = text.encode("utf-8", "backslashreplace")
+    return text if len(data) <= MAX_PUBLIC_BYTES else data[:MAX_PUBLIC_BYTES].decode("utf-8", "ignore") + "…"

@@ -360,9 +360,13 @@ class Opaque:
         return "SECRET at 0x7f"
 
 
-DEEP: list[Any] = []
-for _ in range(3000):
-    DEEP = [DEEP]
+def deep(levels: int) -> list[Any]:
+    nested: list[Any] = []
+    for _ in range(levels):
+        nested = [nested]
+    return nested
+
+
 CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
 BAD: dict[str, Any] = {
@@ -374,7 +378,7 @@ BAD: dict[str, Any] = {
     "infinite": float("inf"),
     "half a surrogate": "SECRET \ud800",
     "too large": "SECRET" * 200_000,
-    "too deep": DEEP,
+    "too deep": deep(3000),
     "cyclic": CYCLE,
     "buried": {"a": [{"b": Opaque()}]},
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from typing import Annotated, Any
 
 import pytest
@@ -56,11 +56,11 @@ async def asynchronous() -> str:
     return "async"
 
 
-def generator() -> Iterator[str]:
+def generator() -> Generator[str, None, None]:
     yield "generator"
 
 
-async def async_generator() -> AsyncIterator[str]:
+async def async_generator() -> AsyncGenerator[str, None]:
     yield "async generator"
 
 

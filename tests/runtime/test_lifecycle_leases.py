@@ -338,7 +338,7 @@ class Resource:
         self.log.append(f"+{self.name}")
         return self
 
-    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> Any:
+    async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> Any:
         await asyncio.sleep(0)
         self.log.append(f"-{self.name} {kind and kind.__name__}")
         if not self.leaves:
@@ -410,7 +410,7 @@ async def test_a_lease_that_cannot_be_left_or_wants_to_swallow_the_error_changes
     assert [str(one.error) for one in watch.ctx.suppressed] == ["cannot leave"]
 
 
-@pytest.mark.parametrize("stage", [s for s in stages_in(Section.SHAPING, Section.CLOSING)])
+@pytest.mark.parametrize("stage", stages_in(Section.SHAPING, Section.CLOSING))
 async def test_no_lease_is_taken_where_nothing_would_give_it_back(stage: Stage) -> None:
     """Contract 96, C1a."""
     log: list[str] = []
