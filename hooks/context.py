@@ -247,10 +247,25 @@ class InvokeContext:
 
     @property
     def session(self) -> MutableMapping[Any, Any]:
-        """The session's provider map; without a session id, one of this invocation alone."""
+        """The session's provider map; without a session id, one of this invocation alone.
+
+        Raises:
+            ProviderError: the session belongs to another user.
+        """
         if self._session is None:
-            self._session = self.host.registry.session_map(self.session_id)
-        return self._session
+            self._session = self.host.registry.session_for(self.session_id, self._principal, make=True)
+        return cast("MutableMapping[Any, Any]", self._session)
+
+    @property
+    def session_view(self) -> Mapping[Any, Any] | None:
+        """The session's map for looking only: it is not made by asking."""
+        if self._session is not None or not self.session_id:
+            return self._session
+        return self.host.registry.session_for(self.session_id, self._principal, make=False)
+
+    @property
+    def _principal(self) -> tuple[str | None, str]:
+        return self.user.tenant, self.user.id
 
     def get(self, token: Any) -> Any:
         """The provider for a token: request, then session, then global (contract 85).
@@ -258,14 +273,14 @@ class InvokeContext:
         Raises:
             ProviderMissing: none of the three has it.
         """
-        found = look_up(token, self._request, self.session, self.host.registry)
+        found = look_up(token, self._request, self.session_view, self.host.registry)
         if found is MISSING:
             raise missing(token)
         return found
 
     def try_get(self, token: Any, default: Any = None) -> Any:
         """Like ``get``, but *default* when missing; errors of a factory are not hidden (contract C25)."""
-        found = look_up(token, self._request, self.session, self.host.registry)
+        found = look_up(token, self._request, self.session_view, self.host.registry)
         return default if found is MISSING else found
 
     def bind_provider(self, token: Any, instance: Any, scope: Scope = "request") -> None:

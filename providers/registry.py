@@ -23,6 +23,7 @@ class ProviderRegistry:
         self._singletons: dict[Any, Any] = {}
         self._promised: set[Any] = set()
         self._sessions: dict[str, dict[Any, Any]] = {}
+        self._owners: dict[str, Any] = {}
         self._instance_providers: dict[Any, Any] = {}
 
     def register_singletons(self, providers: Mapping[Any, Any]) -> None:
@@ -63,9 +64,27 @@ class ProviderRegistry:
             return {}
         return self._sessions.setdefault(session_id, {})
 
+    def session_for(self, session_id: str | None, principal: Any, *, make: bool) -> dict[Any, Any] | None:
+        """A session's map for one principal; None when there is none yet and *make* is False.
+
+        The first principal that uses a session owns it: an id that somebody else guessed or was told opens nothing (I8).
+
+        Raises:
+            ProviderError: the session belongs to another principal.
+        """
+        if not session_id:
+            return {} if make else None
+        if self._owners.get(session_id, principal) != principal:
+            raise ProviderError("the session belongs to another user")
+        if make:
+            self._owners[session_id] = principal
+            return self.session_map(session_id)
+        return self._sessions.get(session_id)
+
     def end_session(self, session_id: str) -> None:
         """Forget a session's instances."""
         self._sessions.pop(session_id, None)
+        self._owners.pop(session_id, None)
 
     def find_global(self, token: Any, modifier: Any = None) -> Any:
         """The global instance for a token, or ``MISSING``; errors of a lazy factory are not hidden (contract C25)."""

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 from callgate.errors import Invalid, ProviderError, RetryLater
 from callgate.hooks.plan import Plan
@@ -77,7 +78,7 @@ def _supplier(plan: Plan) -> Callable[[Any], Awaitable[dict[str, Any]]]:
     async def supply(ctx: Any) -> dict[str, Any]:
         supplied: dict[str, Any] = {} if wants is None else {wants: ctx}
         for one in injected:
-            found = look_up(one.token, ctx._request, ctx.session, ctx.host.registry, one.modifier)
+            found = look_up(one.token, ctx._request, ctx.session_view, ctx.host.registry, one.modifier)
             if found is MISSING:
                 raise missing(one.token)
             supplied[one.name] = await found if inspect.isawaitable(found) else found
@@ -179,13 +180,19 @@ async def _inline(_ctx: Any, call: Callable[[], Any]) -> Any:
     return await answer if inspect.isawaitable(answer) else answer
 
 
+_THREADS: WeakKeyDictionary[ToolRecord, tuple[ThreadPoolExecutor, set[Any]]] = WeakKeyDictionary()
+
+
+def _pool_of(record: ToolRecord) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(record.max_threads, thread_name_prefix=f"callgate-{record.id}")
+
+
 def _in_thread(record: ToolRecord) -> Callable[[Any, Callable[[], Any]], Awaitable[Any]]:
     """A plain function: in a worker thread, at most ``max_threads`` at a time, refused when all are busy (design 10.4).
 
     A thread cannot be cancelled: its place stays taken until the function really returns.
     """
-    pool = ThreadPoolExecutor(record.max_threads, thread_name_prefix=f"callgate-{record.id}")
-    busy: set[Any] = set()
+    pool, busy = _THREADS.setdefault(record, (_pool_of(record), set()))  # one a tool, however many plans it has
 
     async def run(ctx: Any, call: Callable[[], Any]) -> Any:
         if len(busy) >= record.max_threads:

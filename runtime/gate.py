@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from callgate.errors import GateClosed, InvocationError, RegistrationError, UnknownTool
@@ -26,7 +26,7 @@ from callgate.runtime.streams import Event, stream
 from callgate.tools.calls import ANONYMOUS, ToolCall, ToolResult, User
 from callgate.tools.declare import FunctionTool
 from callgate.tools.definition import Effect, ToolDefinition
-from callgate.tools.hydration import HydrationResult, hydrate
+from callgate.tools.hydration import HydrationResult, Repairer, hydrate
 from callgate.tools.parsing import DEFAULT_LIMITS, Limits
 from callgate.tools.record import ToolRecord
 from callgate.tools.registry import ToolRegistry
@@ -151,6 +151,8 @@ class Gate:
         Raises:
             RegistrationError: a tool that is not ``read`` and nobody who authorises, without ``open=True``.
         """
+        if self._running:
+            raise RegistrationError("the gate is open already; use one `async with gate` for the life of the service")
         self._refuse_unguarded()
         await self._factories.open()
         self._running = True
@@ -241,13 +243,30 @@ class Gate:
 
     def stream(
         self, call: ToolCall | HydrationResult, *, user: User = ANONYMOUS, **options: Unpack[CallOptions]
-    ) -> AsyncIterator[Event]:
+    ) -> AsyncGenerator[Event, None]:
         """Run one call and yield its progress, partial outputs (shaped like the whole) and, last, its result."""
         return stream(self, call, user, options)
 
-    def hydrate(self, call: ToolCall, *, wire: str | None = None) -> HydrationResult:
-        """Parse and validate one call; runs nothing. Give the result to ``call``, which does not do it again."""
-        return hydrate(call, self._record_of, self._validator_of, wire=wire, limits=self._engine.limits, lazy=self.lazy)
+    def hydrate(self, call: ToolCall, *, wire: str | None = None, repair: Repairer | None = None) -> HydrationResult:
+        """Parse and validate one call; runs nothing. Give the result to ``call``, which does not do it again.
+
+        *repair* is asked at most once for other arguments; what it makes is recorded and never trusted (contract 49).
+        """
+        return hydrate(
+            call,
+            self._record_of,
+            self._validator_of,
+            wire=wire,
+            limits=self._engine.limits,
+            repair=repair,
+            lazy=self.lazy,
+        )
+
+    def hydrate_all(
+        self, calls: Iterable[ToolCall], *, wire: str | None = None, repair: Repairer | None = None
+    ) -> list[HydrationResult]:
+        """``hydrate`` for every call of an answer, in order; none is dropped (contract C10a)."""
+        return [self.hydrate(call, wire=wire, repair=repair) for call in calls]
 
     # ------------------------------------------------------------------ inside
 

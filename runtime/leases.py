@@ -82,6 +82,11 @@ class Carried:
         "wait",
     )
 
+    loop: asyncio.AbstractEventLoop
+    pending: Any
+    task: Any
+    wait: Any
+
     def __init__(
         self, ctx: Any, coroutine: Coroutine[Any, Any, Any], *, limit: float | None = None, grace: float | None = None
     ) -> None:

@@ -73,8 +73,8 @@ class ToolRegistry:
             UnknownTool: there is none of that name.
         """
         record = self.get(name)
-        del self._records[name]
         self._forget(name)
+        del self._records[name]
         self.version += 1
         return record
 
@@ -150,7 +150,8 @@ class ToolRegistry:
         self.version += 1
 
     def _forget(self, name: str) -> None:
-        self._known = {key: entry for key, entry in self._known.items() if entry[1] != name}
+        if name in self._records:  # a new name has left nothing behind
+            self._known = {key: entry for key, entry in self._known.items() if entry[1] != name}
 
 
 def _refuse_duplicates(names: Iterable[str]) -> None:

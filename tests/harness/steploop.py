@@ -99,8 +99,7 @@ class Stepping(asyncio.AbstractEventLoop):
             from_outside(act)
         if self.steps > STUCK:
             self.stop()
-        else:
-            callback(*args)
+        callback(*args)
 
     def _make_task(self, loop: Any, coroutine: Any, **options: Any) -> Any:
         self.tasks_made += 1
@@ -124,7 +123,7 @@ class StepLoop(Stepping, asyncio.SelectorEventLoop):  # type: ignore[misc]
     def time(self) -> float:
         return self.now
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
         real = functools.partial(asyncio.SelectorEventLoop.call_at, self)
         return self.timed(real, when, when - self.now, callback, args, context)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, cast
 
 from callgate import Gate, Hook, InvokeContext, Stage, ToolCall, ToolDefinition, ToolRecord, ToolResult, User
@@ -78,12 +79,27 @@ def refusing(error: BaseException) -> Act:
     return act
 
 
+@cache
+def _watching(stages: tuple[Stage, ...]) -> type[Hook]:
+    """A hook class that tells its ``watch`` what it sees."""
+
+    def method(stage: Stage) -> Callable[..., Any]:
+        def note(self: Any, ctx: InvokeContext, *rest: Any) -> Any:
+            self.watch.note(stage, ctx)
+            return rest[0]() if rest else None
+
+        return note
+
+    return cast("type[Hook]", type("Watch", (Hook,), {stage.value: method(stage) for stage in stages}))
+
+
 class Watch:
     """Records which stages it saw, and the context of the last invocation."""
 
     def __init__(self, *stages: Stage, **options: Any) -> None:
         self.stages: list[Stage] = []
-        self.hook = acting({stage: self._note(stage) for stage in stages or Stage}, name="Watch", **options)()
+        self.hook = _watching(stages or tuple(Stage))()
+        vars(self.hook).update(options, watch=self)
         self._ctx: InvokeContext | None = None
 
     @property
@@ -91,12 +107,9 @@ class Watch:
         assert self._ctx is not None, "no stage was reached"
         return self._ctx
 
-    def _note(self, stage: Stage) -> Act:
-        def note(ctx: InvokeContext) -> None:
-            self.stages.append(stage)
-            self._ctx = ctx
-
-        return note
+    def note(self, stage: Stage, ctx: InvokeContext) -> None:
+        self.stages.append(stage)
+        self._ctx = ctx
 
 
 async def call(

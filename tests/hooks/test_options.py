@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -34,32 +35,32 @@ def essence(result: ToolResult) -> Any:
 # Shadow
 
 
-@pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("stage", [stage for stage in Stage if stage is not Stage.AROUND_EXECUTE])
-async def test_a_shadow_never_changes_anything(stage: Stage, verb: str) -> None:
+async def test_a_shadow_never_changes_anything(stage: Stage) -> None:
     """Contract 90, 92, I10."""
     base = [looks(), fails()] if STAGES[stage].section is Section.ERROR else [looks()]
-
-    def act(ctx: InvokeContext) -> Any:
-        ctx.data["log"] = leases
-        return VERBS[verb](ctx)
-
-    for is_async in (False, True):
-        if not is_async and verb == "lease":
+    before = Watch()
+    plain = await call(record(), *base, before.hook)
+    for verb, is_async in product(VERBS, (False, True)):
+        if verb == "lease" and not is_async:
             continue
-        before, after = Watch(), Watch()
         leases: list[str] = []
-        plain = await call(record(), *base, before.hook)
+
+        def act(ctx: InvokeContext) -> Any:
+            ctx.data["log"] = leases  # noqa: B023
+            return VERBS[verb](ctx)  # noqa: B023
+
+        after = Watch()
         shadow = acting({stage: act}, is_async=is_async, mode="shadow", priority=1)()
         shadowed = await call(record(), *base, after.hook, shadow)
-        assert essence(shadowed) == essence(plain)
+        assert essence(shadowed) == essence(plain), verb
         assert after.stages == before.stages
         assert leases == []
         assert after.ctx.try_get("colour") is None
         assert after.ctx.masked_input == {"n": 2}
         reached = stage in after.stages
         raises = verb in POWER or verb.startswith("raise")
-        assert [one.stage for one in after.ctx.suppressed] == [stage] * (reached and raises)
+        assert [one.stage for one in after.ctx.suppressed] == [stage] * (reached and raises), verb
 
 
 async def test_a_shadow_that_looks_into_a_cache_has_not_looked() -> None:
@@ -97,13 +98,11 @@ async def test_a_failure_that_is_ignored_is_recorded_and_changes_nothing(stage: 
         assert [(one.stage, one.hook, type(one.error)) for one in watch.ctx.suppressed] == [(stage, "Acting", KeyError)]
 
 
-@pytest.mark.parametrize("verb", ["abort", "retry_after", "respond", "suspend"])
 @pytest.mark.parametrize("stage", HAPPY)
-async def test_a_decision_is_not_ignored(stage: Stage, verb: str) -> None:
+async def test_a_decision_is_not_ignored(stage: Stage) -> None:
     """Contract 88, C22."""
-    if POWER[verb] not in STAGES[stage].may:
-        return
-    for is_async in (False, True):
+    decisions = [verb for verb in ("abort", "retry_after", "respond", "suspend") if POWER[verb] in STAGES[stage].may]
+    for verb, is_async in product(decisions, (False, True)):
         strict = await call(record(), looks(), acting({stage: VERBS[verb]}, is_async=is_async)())
         ignoring = acting({stage: VERBS[verb]}, is_async=is_async, on_failure="ignore")()
         tolerant = await call(record(), looks(), ignoring)

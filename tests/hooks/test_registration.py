@@ -110,7 +110,7 @@ def test_a_stage_method_that_yields_is_refused(stage: Stage) -> None:
             with pytest.raises(HookError, match=f"Yields.{stage.value} yields"):
                 Gate([record()], [hook])
     with pytest.raises(HookError, match="yields"):
-        Gate([record()], [on(stage)(lambda ctx: (yield))])
+        Gate([record()], [on(stage)(lambda ctx: (yield))])  # pyright: ignore[reportReturnType]
 
 
 async def test_a_hook_need_not_inherit() -> None:

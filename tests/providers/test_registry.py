@@ -8,7 +8,19 @@ from typing import Any
 import pytest
 from dependency_injector import containers, providers
 
-from callgate import Gate, Hook, InvokeContext, Outcome, ProviderError, ProviderMissing, ProviderRegistry, ToolContext
+from callgate import (
+    Gate,
+    Hook,
+    InvokeContext,
+    Outcome,
+    ProviderError,
+    ProviderMissing,
+    ProviderRegistry,
+    ToolCall,
+    ToolContext,
+    User,
+    tool,
+)
 from callgate.providers.registry import MISSING, as_pairs, look_up
 from tests.gate.making import USER, call, gate_of, made
 
@@ -338,3 +350,23 @@ def test_tokens_made_up_at_each_call_are_not_remembered() -> None:
     for i in range(100):
         assert registry.find_global(f"user-{i}") is MISSING
     assert not registry._instance_providers
+
+
+async def test_a_session_id_opens_nothing_for_another_user() -> None:
+    """Contract C26, I8."""
+
+    @tool(effect="read")
+    async def look(ctx: ToolContext) -> str:
+        return str(ctx.try_get("secret"))
+
+    class Binds(Hook):
+        def will_bind_providers(self, ctx: InvokeContext) -> None:
+            if ctx.user.id == "alice":
+                ctx.bind_provider("secret", "hers", scope="session")
+
+    async with Gate([look], [Binds()]) as gate:
+        assert await gate.invoke("look", user=User("alice"), session_id="s") == "hers"
+        for other in (User("bob"), User("alice", tenant="elsewhere")):
+            result = await gate.call(ToolCall("c", "look"), user=other, session_id="s")
+            assert not result.ok
+            assert "hers" not in repr(result)

@@ -203,8 +203,8 @@ def test_own_time_limits_that_pass_for_outside_ones_are_found(monkeypatch: pytes
 
     monkeypatch.setattr(leases.Carried, "cancel", all_outside)
     report = findings(cases.own_limit(asyncio_limit)())
-    assert report.count("invented") == 1
-    assert report.points == 0
+    assert report.points == 0  # already undisturbed: its acquire is cancelled by nobody
+    assert report.count("leak") >= 1
 
 
 # ---------------------------------------------------------------------- hand-written pipelines

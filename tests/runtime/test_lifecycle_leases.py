@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import pytest
 from hypothesis import given, settings
@@ -200,7 +200,8 @@ async def test_a_release_that_fails_is_kept_and_changes_nothing(back: str, fails
             raise error
 
         release = give_back_now if back == "plain" else give_back
-        return type("B", (Hook,), {QUOTA.value: lambda self, ctx: None, RELEASE_OF[QUOTA].value: release})()
+        cls = type("B", (Hook,), {QUOTA.value: lambda self, ctx: None, RELEASE_OF[QUOTA].value: release})
+        return cast("Hook", cls())
 
     tool_error = at(Stage.WILL_EXECUTE, refusing(ValueError("the tool's own")))
     watch = Watch(Stage.WILL_FINALIZE_INVOKE)

@@ -97,10 +97,9 @@ def cells(stage: Stage, verb: str) -> Iterator[Cell]:
 
 def every_cell(stage: Stage, verb: str) -> Iterator[Cell]:
     """The whole product."""
-    for scenario, *rest in product(SCENARIOS, (False, True), (False, True), WHERE, NEIGHBOURS):
-        cell = Cell(scenario, stage, verb, *rest)
-        if stage in scenario.stages and (cell.is_async or verb != "lease"):
-            yield cell
+    for scenario, is_async, first, where, near in product(SCENARIOS, (False, True), (False, True), WHERE, NEIGHBOURS):
+        if stage in scenario.stages and (is_async or verb != "lease"):
+            yield Cell(scenario, stage, verb, is_async, first, where, near)
 
 
 # ---------------------------------------------------------------------- the model
@@ -128,7 +127,7 @@ class Short(Exception):
     """A wrapper returned without going on."""
 
 
-OUTCOMES = {Denied: Outcome.DENIED, RetryLater: Outcome.RETRY_LATER, Suspended: Outcome.SUSPENDED}
+OUTCOMES: dict[Any, Outcome] = {Denied: Outcome.DENIED, RetryLater: Outcome.RETRY_LATER, Suspended: Outcome.SUSPENDED}
 RAISED: dict[str, type[Exception]] = {
     "abort": Denied,
     "retry_after": RetryLater,
@@ -151,7 +150,8 @@ class Model:
         self.trail: list[Any] = []
         self.held: list[Any] = []
         self.ran_with: list[int] = []
-        self.n, self.attempt, self.output, self.checked = 2, 0, None, True
+        self.n, self.attempt, self.checked = 2, 0, True
+        self.output: Any = None
         self.error: type[BaseException] | None = None
         self.cause: type[BaseException] | None = None
         self.outcome, self.suppressed, self.bound, self.masked = Outcome.SUCCESS, 0, False, False
