@@ -120,7 +120,7 @@ class InvokeContext:
         self.started = started
         self.special = False
         self.leases: Any = None
-        self.error: BaseException | None = None
+        self._error: BaseException | None = None
         self.data: dict[Any, Any] = {}
 
     # ------------------------------------------------------------------ identity
@@ -200,6 +200,16 @@ class InvokeContext:
         self._need(May.OUTPUT, "set ctx.output")
         self._output = value
         self._output_log = [*(self._output_log or ()), Entry.now(self, value)]
+
+    def _set_error(self, error: BaseException | None) -> None:
+        self._need(May.REPLACE_ERROR, "set ctx.error")
+        self._error = error
+
+    error: Any = property(
+        attrgetter("_error"),
+        _set_error,
+        doc="What ended the invocation; ``on_error`` may put another in its place (C18).",
+    )
 
     output: Any = property(
         attrgetter("_output"),

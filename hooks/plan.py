@@ -5,6 +5,7 @@ A plan is flat tuples of ``(kind, call, step)``. A stage that no hook implements
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -108,11 +109,7 @@ class Plan:
         self.finals = stages[Stage.WILL_FINALIZE_INVOKE]
         self.closing = self.records + self.finals
         self.limit = record.deadline
-        carried = [*self.closing, *(one for release in RELEASE_OF.values() for one in stages[release])]
-        for kind, _, step in self.before:
-            if step.release is not None:
-                carried += [(kind, step.release[1], step), step.release]
-        self.carries = any(kind in (ASYNC, ASYNC_LEASE) for kind, _, _ in carried)
+        self.carries = any(kind and step.release is not None for kind, _, step in self.before if kind != SYNC_LEASE)
 
     # ------------------------------------------------------------------ compiling
 
@@ -191,14 +188,16 @@ class Plan:
             one.filter is None and one.tenants is None and one.option("mode", "enforce") != "shadow" for one in looks
         )
 
-        async def answer(ctx: Any) -> None:
+        async def answer_cache(ctx: Any) -> None:
             if ctx.cache_hit is None and always:
                 ctx.cache_hit = False
             for kind, call, step in hit if ctx.cache_hit else miss if ctx.cache_hit is False else ():
                 ctx.step = step
-                await call(ctx) if kind == ASYNC else call(ctx)
+                answer = await call(ctx) if kind == ASYNC else call(ctx)
+                if inspect.isawaitable(answer):
+                    await answer
 
-        return (ASYNC, *self._own(Stage.WILL_READ_CACHE, "hit or miss", answer)[1:])
+        return (ASYNC, *self._own(Stage.WILL_READ_CACHE, "hit or miss", answer_cache)[1:])
 
     def _shaping(
         self, stages: dict[Stage, tuple[Compiled, ...]], check: Callable[..., Any] | None

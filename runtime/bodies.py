@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import functools
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
@@ -108,20 +108,23 @@ def _keywords(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
     run = _runner(record)
 
     async def start(ctx: Any, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
-        if record.streams:
-            return await _drain(record, ctx, record.execute(**arguments, **extra))
-        return await run(ctx, functools.partial(record.execute, **arguments, **extra))
+        call = functools.partial(record.execute, **arguments, **extra)
+        return await run(ctx, functools.partial(_drain, record, ctx, call) if record.streams else call)
 
     return start
 
 
-async def _drain(record: ToolRecord, ctx: Any, parts: AsyncIterator[Any]) -> list[Any]:
+async def _drain(record: ToolRecord, ctx: Any, call: Callable[[], Any]) -> list[Any]:
     """An async generator's parts, as JSON: each goes to whoever streams the call; the list of them is the output."""
-    to_json, output = record.to_json, []
-    async for part in parts:
-        shown = part if to_json is None else to_json(part)
-        output.append(shown)
-        await ctx.send(shown)
+    parts, to_json, output = call(), record.to_json, []
+    try:
+        async for part in parts:
+            shown = part if to_json is None else to_json(part)
+            output.append(shown)
+            await ctx.send(shown)
+    finally:
+        if hasattr(parts, "aclose"):  # its own clean-up belongs to the call, not to the garbage collector
+            await parts.aclose()
     return output
 
 
@@ -139,9 +142,8 @@ def _component(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
                 public="The tool refused the arguments.",
                 issues=[Issue("", "instantiate", "arguments the tool accepts")],
             ) from error
-        if record.streams:
-            return await _drain(record, ctx, instance.run())
-        return await run(ctx, instance.run)
+        call = instance.run
+        return await run(ctx, functools.partial(_drain, record, ctx, call) if record.streams else call)
 
     return start
 

@@ -48,11 +48,11 @@ async def fail(plan: Plan, ctx: Any, error: BaseException) -> None:
     ctx.special = True
     if isinstance(error, ControlSuspend):
         ctx.pending = error.pending
-        ctx.error, ctx.outcome = Suspended(error.pending), Outcome.SUSPENDED
+        ctx._error, ctx.outcome = Suspended(error.pending), Outcome.SUSPENDED
         return
     if isinstance(error, GeneratorExit) and failed_at is not plan.running:
         raise error  # the coroutine itself is being closed: nothing may be awaited any more
-    ctx.error = told = contain(ctx, error)
+    ctx._error = told = contain(ctx, error)
     ctx.outcome = outcome_of(told, failed_at)
     attempted = ctx.tries and failed_at.row.section is Section.EXECUTE
     if plan.repeats and attempted and ctx.outcome in {Outcome.ERROR, Outcome.UNKNOWN}:  # a decision is not given up on
@@ -69,7 +69,7 @@ async def _tell(ctx: Any, steps: Any) -> None:
                 await carry(ctx, answer, RELEASE_LIMIT)
         except BaseException as error:  # noqa: BLE001  (an observer that raises SystemExit is still an observer)
             if isinstance(error, InvocationError) or (isinstance(error, Exception) and error.__cause__ is known):
-                ctx.error = error
+                ctx._error = error
             else:
                 ctx.suppress(error)
         if ctx.error is not known:
@@ -79,7 +79,7 @@ async def _tell(ctx: Any, steps: Any) -> None:
 def _replace(ctx: Any, known: BaseException) -> None:
     """A hook raised or assigned another error: it takes the place of the known one, which becomes its cause (C18)."""
     if ctx.step.shadow or not isinstance(ctx.error, Exception):
-        ctx.error = known
+        ctx._error = known
         return
     if ctx.error.__cause__ is None:
         ctx.error.__cause__ = known

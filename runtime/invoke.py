@@ -15,7 +15,19 @@ from callgate.hooks.step import ASYNC, SYNC, SYNC_LEASE, Compiled, Step
 from callgate.providers.registry import as_pairs
 from callgate.runtime.deadlines import arm, stand_down
 from callgate.runtime.failure import fail
-from callgate.runtime.leases import ENDED, RELEASE_LIMIT, carry_on, finish_acquire, mark, push, taken_off
+from callgate.runtime.leases import (
+    ENDED,
+    RELEASE_LIMIT,
+    awaited,
+    carry,
+    carry_on,
+    enter_closing,
+    finish_acquire,
+    mark,
+    push,
+    taken_off,
+    taking,
+)
 from callgate.tools.calls import Outcome
 from callgate.tools.values import snapshot
 
@@ -67,10 +79,9 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (one road; 
         try:
             for kind, call, step in shaping:
                 ctx.step = step
-                if kind:
-                    await call(ctx)
-                else:
-                    call(ctx)
+                answer = await call(ctx) if kind else call(ctx)
+                if answer is not None:
+                    await answered(ctx, step, answer)
         except ControlRespond as response:
             await reshape(plan, ctx, response)
     except BaseException as error:  # noqa: BLE001  (cancellation and tool faults are told apart there)
@@ -79,7 +90,7 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (one road; 
         await stand_down(ctx)
     if plan.closing or ctx.leases is not None:
         await close(ctx, closing_steps(plan, ctx))
-    if ctx.special and (ctx.error is not None or ctx.deferred is not None):
+    if ctx.special and (ctx._error is not None or ctx.deferred is not None):
         raise plan.surface(ctx)
     return ctx._output
 
@@ -87,7 +98,7 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (one road; 
 def closing_steps(plan: Plan, ctx: InvokeContext) -> tuple[Compiled, ...]:
     """Records, then what is held in reverse, then the last word. Takes the ledger: nothing is given back twice."""
     ctx.finished = plan.now()
-    if ctx.error is None:
+    if ctx._error is None:
         ctx.outcome = Outcome.SUCCESS
     held, ctx.leases = ctx.leases, None
     if held is None:
@@ -99,14 +110,22 @@ def closing_steps(plan: Plan, ctx: InvokeContext) -> tuple[Compiled, ...]:
 
 async def close(ctx: InvokeContext, steps: Sequence[Compiled]) -> None:
     """Closing steps, each carried through to its end; what fails here is kept and changes nothing."""
+    entered, hidden = False, None
     for kind, call, step in steps:
         ctx.step = step
         try:
             closing = call(ctx)
-            if kind and (pending := next(closing.__await__(), ENDED)) is not ENDED:
-                await carry_on(ctx, closing, pending, RELEASE_LIMIT)
+            if kind:
+                if not entered:
+                    entered, hidden = True, enter_closing(ctx)
+                if (pending := next(closing.__await__(), ENDED)) is not ENDED:
+                    await carry_on(ctx, closing, pending, RELEASE_LIMIT)
+            elif closing is not None and inspect.isawaitable(closing):
+                await carry(ctx, awaited(closing), RELEASE_LIMIT)
         except BaseException as error:  # noqa: BLE001  (not even a hook that raises SystemExit may keep a lease)
             ctx.suppress(error)
+    if hidden is not None:
+        hidden.restore()
     if ctx.plan.finals:  # they may have taken their time, and are not the last to ask
         ctx.finished = ctx.plan.now()
 
@@ -141,10 +160,9 @@ async def answered(ctx: InvokeContext, step: Step, answer: Any) -> None:
     if answer is SKIPPED:
         return
     if inspect.isawaitable(answer):
-        answer = await answer
+        rest = awaited(answer)
+        answer = await (rest if step.release is None else taking(step, lambda _: rest)(ctx))
         if answer is None:
-            if step.release is not None:
-                push(ctx, step.release)
             return
     if step.stage is Stage.WILL_BIND_PROVIDERS:
         ctx.bind_providers(as_pairs(answer))
@@ -178,10 +196,9 @@ async def reshape(plan: Plan, ctx: InvokeContext, response: ControlRespond) -> N
             for kind, call, step in shaping:
                 if step.row.position > stopped.row.position or (step.hook is None and step.stage is stopped.stage):
                     ctx.step = step
-                    if kind == SYNC:
-                        call(ctx)
-                    else:
-                        await call(ctx)
+                    answer = await call(ctx) if kind else call(ctx)
+                    if answer is not None:
+                        await answered(ctx, step, answer)
             return
         except ControlRespond as again:
             response = again

@@ -18,7 +18,7 @@ def raise_or_keep(ctx: Any) -> BaseException:
             ctx.deferred.__context__ = error
         return ctx.deferred  # type: ignore[no-any-return]
     assert error is not None
-    ctx.error = error
+    ctx._error = error
     return error
 
 

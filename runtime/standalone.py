@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from callgate.hooks.context import InvokeContext
 from callgate.providers.registry import ProviderRegistry
@@ -12,9 +11,13 @@ from callgate.runtime.engine import Engine, apply_options, new_instance
 from callgate.runtime.invoke import run
 from callgate.tools.calls import ANONYMOUS, User
 from callgate.tools.declare import as_tool
-from callgate.tools.record import ToolRecord
 
-_PLANS: WeakKeyDictionary[ToolRecord, dict[Any, Any]] = WeakKeyDictionary()
+
+class _Unshared(ProviderRegistry):
+    """The registry of calls that were given none: they share no session."""
+
+    def session_for(self, session_id: str | None, principal: Any, *, make: bool) -> dict[Any, Any] | None:
+        return {} if make else None
 
 
 def surface_original(ctx: Any) -> BaseException:
@@ -52,13 +55,16 @@ async def invoke_tool(
         Exception: whatever the tool raised.
     """
     record = as_tool(tool)
-    registry = registry if registry is not None else ProviderRegistry()
     hooks = {str(stage): tuple(hooks) for stage, hooks in (global_hooks_by_stage or {}).items()}
-    key = (id(registry), resolve, tuple((stage, tuple(map(id, listed))) for stage, listed in hooks.items()))
-    plans = _PLANS.setdefault(record, {})
+    key = (
+        None if registry is None else id(registry),
+        resolve,
+        tuple((stage, tuple(map(id, listed))) for stage, listed in hooks.items()),
+    )
+    plans = record.plans
     known = plans.get(key)
     if known is None:
-        engine = Engine(registry, surface_original, resolve=resolve)
+        engine = Engine(registry if registry is not None else _Unshared(), surface_original, resolve=resolve)
         engine.plan_for = lambda other: engine.compile(as_tool(other), (), hooks)
         if len(plans) >= 64:
             plans.clear()

@@ -89,8 +89,15 @@ async def stream(gate: Any, call: Any, user: User, options: Mapping[str, Any]) -
                 yield reading.result()
         yield Result(await running)
     finally:
+        again: asyncio.CancelledError | None = None
         if not running.done():
             running.cancel()
-            await asyncio.wait([running])
+        while not running.done():  # whoever cancels the reader meanwhile waits for the call's end, too
+            try:
+                await asyncio.wait([running])
+            except asyncio.CancelledError as cancelled:
+                again = cancelled
         if not running.cancelled():
             running.exception()  # seen: nobody reads any more
+        if again is not None:
+            raise again

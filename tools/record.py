@@ -59,6 +59,7 @@ class ToolRecord:
     component: type | None = None
     streams: bool = False
     trusted: bool = True
+    plans: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)  # of bare ``invoke_tool``; goes with it
 
     def __post_init__(self) -> None:
         if self.deadline is not None and not self.deadline > 0:

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import dataclasses
 import functools
+import inspect
 import selectors
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar, cast
@@ -157,6 +158,23 @@ def run_virtual(main: Coroutine[Any, Any, T], loop: StepLoop | None = None) -> T
     finally:
         if loop is None:
             close(own)
+
+
+def on_virtual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """An async test on a clock that jumps. Its first parameter is the loop; others come from pytest."""
+
+    def run(**given: Any) -> None:
+        loop = StepLoop()
+        try:
+            loop.run_until_complete(asyncio.wait_for(test(loop, **given), None))
+            assert loop.faults == []
+        finally:
+            close(loop)
+
+    signature = inspect.signature(test)
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    run.__signature__ = signature.replace(parameters=[*signature.parameters.values()][1:])  # type: ignore[attr-defined]
+    return run
 
 
 def close(loop: asyncio.AbstractEventLoop) -> None:

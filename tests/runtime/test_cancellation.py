@@ -58,24 +58,8 @@ WITH_DEADLINE: dict[str, Make] = {
 LEAST = 135
 """Cancel points that every case has at the least."""
 
-PENDING = {
-    "own anyio.fail_after": "close() does not call leases.enter_closing",
-    "a tool that goes to the gate by itself": "close() does not call leases.enter_closing",
-    "a body in a task of its own that leases": "close() does not call leases.enter_closing",
-    "plain methods that return awaitables": "close() drops what a plain method returns",
-    "a stream whose reader stops early": "stream() does not wait for the call when it is cancelled meanwhile",
-}
-"""Known faults: each must fail until it is mended, and its line here go with it."""
 
-
-def each_case() -> list[Any]:
-    return [
-        pytest.param(name, marks=pytest.mark.xfail(reason=PENDING[name], strict=True) if name in PENDING else ())
-        for name in CASES
-    ]
-
-
-@pytest.mark.parametrize("name", each_case())
+@pytest.mark.parametrize("name", CASES)
 def test_no_lease_leaks_is_late_or_given_back_twice_at_any_cancel_point(name: str, every_cancel_point: Sweep) -> None:
     """Contract C1, C1a, C1c, C1d. I1, I1b, I13."""
     report = every_cancel_point(CASES[name]())
@@ -110,7 +94,7 @@ def test_uvloop_behaves_the_same(every_cancel_point: Sweep) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", each_case())
+@pytest.mark.parametrize("name", CASES)
 def test_soak_every_pair_of_cancel_points(name: str, every_cancel_point: Sweep) -> None:
     """I1, I1b: all pairs."""
     assert every_cancel_point(CASES[name](), pairs=None).findings == []

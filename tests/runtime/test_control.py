@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -291,6 +293,26 @@ async def test_a_gate_raises_denied_for_whatever_a_policy_raises(
             assert type(caught.value) is raised
             assert caught.value.code == code
             assert error in {caught.value, caught.value.__cause__}
+
+
+HANGS = acting({Stage.WILL_AUTHORIZE: lambda ctx: asyncio.Event().wait()}, is_async=True, timeout=0.001)
+DECIDERS: dict[str, Callable[[], Hook]] = {
+    "permits": lambda: at(Stage.WILL_AUTHORIZE, lambda ctx: None),
+    "abstains": lambda: at(Stage.WILL_AUTHORIZE, lambda ctx: ctx.abort(), filter=lambda self, ctx: False),
+    "forbids": lambda: at(Stage.WILL_AUTHORIZE, lambda ctx: ctx.abort("no")),
+    "breaks": lambda: at(Stage.WILL_AUTHORIZE, refusing(KeyError())),
+    "hangs": HANGS,
+    "answers": lambda: at(Stage.WILL_AUTHORIZE, lambda ctx: False),
+}
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+async def test_one_that_does_not_permit_is_enough_to_deny_in_any_order(count: int) -> None:
+    """Contract C22, I6."""
+    for names in product(DECIDERS, repeat=count):
+        result = await call(record(), *(DECIDERS[name]() for name in names))
+        permitted = set(names) <= {"permits", "abstains"}
+        assert result.outcome is (Outcome.SUCCESS if permitted else Outcome.DENIED), names
 
 
 # suspend

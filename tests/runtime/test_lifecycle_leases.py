@@ -32,6 +32,8 @@ def taker(
     """A hook that takes at *stage* and gives back; *fails* means that it could not take."""
 
     def take(ctx: InvokeContext) -> None:
+        if more.get("breaks"):
+            raise KeyError(name)
         if fails:
             log.append(f"no {name}")
             ctx.retry_after(10, "full")
@@ -63,7 +65,7 @@ class Taker:
     stage: Stage
     way: str
     back: str
-    fails: bool
+    mood: str
     priority: int
 
 
@@ -73,11 +75,20 @@ TAKERS = st.lists(
         st.sampled_from([QUOTA, SEMAPHORE]),
         st.sampled_from(WAYS),
         st.sampled_from(RELEASES),
-        st.sampled_from([False, False, False, True]),
+        st.sampled_from(["takes", "takes", "takes", "is filtered", "is elsewhere", "breaks and is ignored", "refuses"]),
         st.integers(-1, 1),
     ),
     max_size=8,
 )
+
+
+MOODS: dict[str, dict[str, Any]] = {
+    "takes": {},
+    "is filtered": {"filter": lambda self, ctx: False},
+    "is elsewhere": {"tenants": {"beta"}},
+    "breaks and is ignored": {"on_failure": "ignore", "breaks": True},
+    "refuses": {"fails": True},
+}
 
 
 def ledger(takers: list[Taker]) -> tuple[list[str], bool]:
@@ -86,10 +97,11 @@ def ledger(takers: list[Taker]) -> tuple[list[str], bool]:
     held: list[int] = []
     order = sorted(range(len(takers)), key=lambda i: (STAGES[takers[i].stage].position, -takers[i].priority))
     for index in order:
-        if takers[index].fails:
+        if takers[index].mood == "refuses":
             return [*log, f"no {index}", *(f"-{number}" for number in held[::-1])], False
-        log.append(f"+{index}")
-        held.append(index)
+        if takers[index].mood == "takes":
+            log.append(f"+{index}")
+            held.append(index)
     return [*log, *(f"-{number}" for number in held[::-1])], True
 
 
@@ -99,7 +111,7 @@ def test_whoever_took_gives_back_once_in_reverse(takers: list[Taker], breaks: St
     """Contract 96, C1, C1a, I1, I11."""
     log: list[str] = []
     hooks = [
-        taker(str(n), log, one.stage, way=one.way, back=one.back, fails=one.fails, priority=one.priority)
+        taker(str(n), log, one.stage, way=one.way, back=one.back, priority=one.priority, **MOODS[one.mood])
         for n, one in enumerate(takers)
     ]
     broken = [at(breaks, refusing(KeyError()))] if breaks else []
