@@ -5,15 +5,15 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
 from operator import attrgetter
 from typing import Any, NoReturn, Protocol, cast
 
 from callgate.errors import ControlRespond, ControlSuspend, Denied, ProviderError, RetryLater, StageError
+from callgate.hooks.facts import Suppressed, Suspension
 from callgate.hooks.history import Entry, input_entries, output_entries
-from callgate.hooks.stages import STAGES, May, Stage
+from callgate.hooks.stages import STAGES, May
 from callgate.hooks.step import Step
 from callgate.providers.registry import MISSING, ProviderRegistry, Scope, look_up, missing
 from callgate.tools.calls import Outcome, ToolCall, User
@@ -43,26 +43,6 @@ class Host(Protocol):
     def abandon(self, ctx: InvokeContext, body: Any) -> None:
         """Leave a running body behind, with what it holds."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Suspension:
-    """Why and for what an invocation waits; ``handle`` is unguessable."""
-
-    kind: str
-    prompt: str
-    schema: Mapping[str, Any] | None = None
-    expires: float | None = None
-    handle: str = field(default_factory=lambda: secrets.token_urlsafe(24))
-
-
-@dataclass(frozen=True, slots=True)
-class Suppressed:
-    """A failure that was recorded and changed nothing (contract C1c)."""
-
-    stage: Stage
-    hook: str
-    error: BaseException
 
 
 class InvokeContext:
