@@ -57,7 +57,6 @@ class InvokeContext:
     failed_in: Step | None = None
     special: bool  # a deadline, an error or a held-back cancellation: something the happy path has not
     deferred: BaseException | None = None
-    mark: Any = None  # see runtime/leases.py
     alarm: Any = None
     hydration: Any = None
     validate_response: bool = True

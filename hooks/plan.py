@@ -41,7 +41,6 @@ class Plan:
         "__dict__",
         "__weakref__",
         "before",
-        "carries",
         "closing",
         "finals",
         "host",
@@ -109,7 +108,6 @@ class Plan:
         self.finals = stages[Stage.WILL_FINALIZE_INVOKE]
         self.closing = self.records + self.finals
         self.limit = record.deadline
-        self.carries = any(kind and step.release is not None for kind, _, step in self.before if kind != SYNC_LEASE)
 
     # ------------------------------------------------------------------ compiling
 

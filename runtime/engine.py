@@ -19,7 +19,7 @@ from callgate.providers.registry import ProviderRegistry
 from callgate.runtime.around import wrap_with_around
 from callgate.runtime.bodies import arguments_of, check_providers, direct_call, make_body
 from callgate.runtime.invoke import attempt, close, run, walk
-from callgate.runtime.leases import enter_lease, mark, taken_off, taking
+from callgate.runtime.leases import INSIDE, enter_lease, set_mark, taken_off, taking
 from callgate.tools.component import attached_validator
 from callgate.tools.naming import did_you_mean
 from callgate.tools.parsing import DEFAULT_LIMITS, Limits
@@ -122,11 +122,11 @@ class Engine:
             own = inner.started + plan.record.deadline
             inner.deadline_at = own if inner.deadline_at is None else min(own, inner.deadline_at)
             inner.special = True
+        mark = INSIDE.get()
         try:
             return await run(plan, inner)
         finally:
-            if ctx.mark is not None:
-                mark(ctx)  # the outer call's steps are carried again
+            set_mark(mark)  # the outer call's steps go on
 
     async def lease(self, ctx: InvokeContext, manager: AbstractAsyncContextManager[Any]) -> Any:
         """See ``InvokeContext.lease``."""
@@ -155,11 +155,13 @@ class Engine:
         ctx.pending_release = bool(held)
 
         async def see_off() -> None:
-            await asyncio.wait([body])
-            if not body.cancelled():
-                body.exception()
-            await close(ctx, taken_off(held))
-            ctx.pending_release = False
+            try:
+                await asyncio.wait([body])
+            finally:  # cancelled itself as the loop ends: nobody will wait for the body any longer
+                if body.done() and not body.cancelled():
+                    body.exception()
+                await close(ctx, taken_off(held))
+                ctx.pending_release = False
 
         task = asyncio.ensure_future(see_off())
         self.left_behind.add(task)

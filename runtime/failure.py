@@ -53,7 +53,7 @@ async def fail(plan: Plan, ctx: Any, error: BaseException) -> None:
     if isinstance(error, GeneratorExit) and failed_at is not plan.running:
         raise error  # the coroutine itself is being closed: nothing may be awaited any more
     ctx._error = told = contain(ctx, error)
-    ctx.outcome = outcome_of(told, failed_at)
+    ctx.outcome = Outcome.UNKNOWN if ctx.abandoned else outcome_of(told, failed_at)
     attempted = ctx.tries and failed_at.row.section is Section.EXECUTE
     if plan.repeats and attempted and ctx.outcome in {Outcome.ERROR, Outcome.UNKNOWN}:  # a decision is not given up on
         await _tell(ctx, plan.on_give_up)

@@ -13,6 +13,7 @@ from callgate.hooks.plan import Plan
 from callgate.hooks.stages import Stage
 from callgate.hooks.step import ASYNC, SYNC, SYNC_LEASE, Compiled, Step
 from callgate.providers.registry import as_pairs
+from callgate.runtime import scopes
 from callgate.runtime.deadlines import arm, stand_down
 from callgate.runtime.failure import fail
 from callgate.runtime.leases import (
@@ -21,10 +22,10 @@ from callgate.runtime.leases import (
     awaited,
     carry,
     carry_on,
-    enter_closing,
     finish_acquire,
-    mark,
+    new_mark,
     push,
+    set_mark,
     taken_off,
     taking,
 )
@@ -44,8 +45,6 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (one road; 
     """
     if ctx.special:
         ctx.alarm = arm(ctx.remaining() or 0.0)
-    if plan.carries:
-        mark(ctx)
     shaping = plan.shaping
     try:
         try:
@@ -59,11 +58,12 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (one road; 
                     if (answer := call(ctx)) is None:
                         push(ctx, step.release)
                 else:  # an acquire that returns nothing: run here up to its first wait, if any; the rest is carried
+                    set_mark(mark := new_mark())
                     answer, acquiring = None, call(ctx)
                     if (pending := next(acquiring.__await__(), ENDED)) is ENDED:
                         ctx.leases = (step.release, ctx.leases)
                     else:
-                        await finish_acquire(ctx, acquiring, pending, step)
+                        await finish_acquire(ctx, acquiring, pending, mark, step)
                 if answer is not None:
                     await answered(ctx, step, answer)
             if plan.straight is None:
@@ -109,17 +109,21 @@ def closing_steps(plan: Plan, ctx: InvokeContext) -> tuple[Compiled, ...]:
 
 
 async def close(ctx: InvokeContext, steps: Sequence[Compiled]) -> None:
-    """Closing steps, each carried through to its end; what fails here is kept and changes nothing."""
-    entered, hidden = False, None
+    """Closing steps, each carried through to its end; what fails here is kept and changes nothing.
+
+    What the call's own past has started (a hook's timer, a cancelled scope that goes on cancelling) is outside now.
+    """
+    mark, hidden = 0, None
     for kind, call, step in steps:
         ctx.step = step
         try:
             closing = call(ctx)
             if kind:
-                if not entered:
-                    entered, hidden = True, enter_closing(ctx)
+                if not mark:
+                    set_mark(mark := new_mark())
+                    hidden = scopes.hide()
                 if (pending := next(closing.__await__(), ENDED)) is not ENDED:
-                    await carry_on(ctx, closing, pending, RELEASE_LIMIT)
+                    await carry_on(ctx, closing, pending, mark, RELEASE_LIMIT)
             elif closing is not None and inspect.isawaitable(closing):
                 await carry(ctx, awaited(closing), RELEASE_LIMIT)
         except BaseException as error:  # noqa: BLE001  (not even a hook that raises SystemExit may keep a lease)

@@ -6,14 +6,15 @@ cancel scopes keep their meaning, but a cancellation from outside that arrives w
 step is over. A step that never waits costs one ``send``; no task is made, ever.
 
 What is outside? While a step is carried, its task waits on a ``_Wait``, and ``Task.cancel()`` asks that first, in the
-context of whoever cancels. A context that descends from the invocation's own (a time limit or scope that the step
-opened, a task that it started) has the invocation's mark in ``INSIDE``: such a cancellation is the step's own
-business, and reaches it. The mark is set once an invocation, by those that have steps to carry.
+context of whoever cancels. A context that descends from the step's own (a time limit or scope that it opened, a task
+that it started) has the step's mark in ``INSIDE``: such a cancellation is the step's own business, and reaches it. Each
+acquire has a mark of its own, the closing steps of a call share one: what the call has started before is outside.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
@@ -28,17 +29,11 @@ ACQUIRE_GRACE = 1.0
 RELEASE_LIMIT = 10.0
 """Seconds that one closing step may take; then it is cancelled, and after a grace left behind."""
 
-INSIDE: ContextVar[Any] = ContextVar("callgate_inside", default=None)
-"""The mark of the invocation that carries steps, in its context and in all that is started from there."""
+INSIDE: ContextVar[int] = ContextVar("callgate_inside", default=0)
+"""The mark of the steps that are carried, in their context and in all that is started from there."""
 
-
-def mark(ctx: Any) -> Any:
-    """The invocation's mark, set in its context."""
-    if ctx.mark is None:
-        ctx.mark = object()
-    if INSIDE.get() is not ctx.mark:
-        INSIDE.set(ctx.mark)
-    return ctx.mark
+new_mark: Callable[[], int] = itertools.count(1).__next__
+set_mark = INSIDE.set
 
 
 class _Wait(asyncio.Future[None]):
@@ -57,7 +52,7 @@ class _Wait(asyncio.Future[None]):
 
 
 class Carried:
-    """One step on its way to its end.
+    """One step on its way to its end; *mark* is what ``INSIDE`` held when it began.
 
     ``held`` is the cancellation from outside that it was spared, ``told`` whether its time ran out and it was
     cancelled after all. *limit* bounds the step in seconds; *grace*, if given, what is left once it is spared one.
@@ -88,9 +83,14 @@ class Carried:
     wait: Any
 
     def __init__(
-        self, ctx: Any, coroutine: Coroutine[Any, Any, Any], *, limit: float | None = None, grace: float | None = None
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        mark: int = 0,
+        *,
+        limit: float | None = None,
+        grace: float | None = None,
     ) -> None:
-        self.mark = mark(ctx)
+        self.mark = mark
         self.coroutine, self.limit, self.grace = coroutine, limit, grace
         self.held: asyncio.CancelledError | None = None
         self.refused: asyncio.CancelledError | None = None
@@ -102,14 +102,14 @@ class Carried:
     async def run(self) -> Any:
         """The whole step; as long as it does not wait, in place. With a mark of its own: a limit about it is outside."""
         outer, hidden = INSIDE.get(), scopes.hide()
-        self.mark = object()
-        INSIDE.set(self.mark)
+        self.mark = new_mark()
+        set_mark(self.mark)
         try:
             return await self.through(self.coroutine.send(None))
         except StopIteration as stop:
             return stop.value
         finally:
-            INSIDE.set(outer)
+            set_mark(outer)
             if hidden is not None:
                 hidden.restore()
 
@@ -142,7 +142,7 @@ class Carried:
                     thrown = error
                 if self.over:
                     self._leave_behind()
-                INSIDE.set(self.mark)
+                set_mark(self.mark)
                 self.refused, self.first = None, False
                 pending = self.coroutine.send(None) if thrown is None else self.coroutine.throw(thrown)
         except StopIteration as stop:
@@ -162,7 +162,7 @@ class Carried:
         It does not see him in ``cancelling()`` either, or a time limit of its own would take him for its own.
         """
         own = asyncio.current_task(self.loop) is self.task  # asked for while it ran: before the step, or by it
-        if (not self.first) if own else INSIDE.get() is self.mark:
+        if (not self.first) if own else INSIDE.get() == self.mark:
             return self.pending is not None and bool(self.pending.cancel(msg=msg))
         self.task.uncancel()
         self.spared += 1
@@ -219,24 +219,14 @@ class Carried:
         raise TimeoutError("a step that takes or gives back capacity hung and was left behind")
 
 
-def enter_closing(ctx: Any) -> scopes.Hidden | None:
-    """Before a call's closing steps: a fresh mark, and the scopes around it out of sight until ``restore``.
-
-    What the call's own past has started (a hook's timer, a cancelled scope that goes on cancelling) is outside now.
-    """
-    ctx.mark = None
-    mark(ctx)
-    return scopes.hide()
-
-
 async def awaited(awaitable: Awaitable[Any]) -> Any:
     """An awaitable as a coroutine, to be carried."""
     return await awaitable
 
 
-async def carry_on(ctx: Any, coroutine: Coroutine[Any, Any, Any], pending: Any, limit: float) -> Any:
-    """Carry a step that has suspended on *pending* to its end; a cancellation goes to ``ctx.deferred``."""
-    carried = Carried(ctx, coroutine, limit=limit)
+async def carry_on(ctx: Any, coroutine: Coroutine[Any, Any, Any], pending: Any, mark: int, limit: float) -> Any:
+    """Carry a step that began with *mark* and waits for *pending* to its end; a cancellation goes to ``ctx.deferred``."""
+    carried = Carried(coroutine, mark, limit=limit)
     try:
         return await carried.through(pending)
     finally:
@@ -245,7 +235,7 @@ async def carry_on(ctx: Any, coroutine: Coroutine[Any, Any, Any], pending: Any, 
 
 async def carry(ctx: Any, coroutine: Coroutine[Any, Any, Any], limit: float = RELEASE_LIMIT) -> Any:
     """``carry_on`` from the start: the first step runs in place."""
-    carried = Carried(ctx, coroutine, limit=limit)
+    carried = Carried(coroutine, limit=limit)
     try:
         return await carried.run()
     finally:
@@ -260,6 +250,7 @@ def taking(step: Step, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """An acquire that may return something, as a plain async step: it puts its own release on the ledger."""
 
     async def take(ctx: Any) -> Any:
+        set_mark(mark := new_mark())
         coroutine = call(ctx)
         try:
             pending = coroutine.send(None)
@@ -267,14 +258,14 @@ def taking(step: Step, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
             if stop.value is None:
                 push(ctx, step.release)
             return stop.value
-        return await finish_acquire(ctx, coroutine, pending, step)
+        return await finish_acquire(ctx, coroutine, pending, mark, step)
 
     return take
 
 
-async def finish_acquire(ctx: Any, coroutine: Coroutine[Any, Any, Any], pending: Any, step: Step) -> Any:
+async def finish_acquire(ctx: Any, coroutine: Coroutine[Any, Any, Any], pending: Any, mark: int, step: Step) -> Any:
     """The rest of an acquire that waits: on the ledger when it returned, whatever arrived meanwhile."""
-    carried = Carried(ctx, coroutine, grace=ACQUIRE_GRACE)
+    carried = Carried(coroutine, mark, grace=ACQUIRE_GRACE)
     try:
         answer = await carried.through(pending)
     except BaseException as error:
@@ -334,7 +325,7 @@ async def enter_lease(ctx: Any, manager: AbstractAsyncContextManager[Any]) -> An
         error = ctx.error
         await manager.__aexit__(type(error) if error else None, error, None)
 
-    carried = Carried(ctx, enter(), grace=ACQUIRE_GRACE)
+    carried = Carried(enter(), grace=ACQUIRE_GRACE)
     try:
         resource = await carried.run()
     except BaseException as error:

@@ -495,3 +495,48 @@ def test_waiters_for_a_place_free_it_when_they_are_cancelled() -> None:
         assert limiter[0].statistics().tasks_waiting == 0
 
     run_virtual(main())
+
+
+# ---------------------------------------------------------------------- who is outside
+
+
+class Watchdog(Hook):
+    """Cancels the call's task after a while, like a lock that is lost: armed in a stage before, or by an acquire."""
+
+    def __init__(self, stage: str, seconds: float) -> None:
+        self.stage, self.seconds = stage, seconds
+
+    def arm(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_later(self.seconds, task.cancel)
+
+    async def will_authorize(self, ctx: InvokeContext) -> None:
+        if self.stage == "will_authorize":
+            self.arm()
+
+    async def will_acquire_quota(self, ctx: InvokeContext) -> None:
+        if self.stage == "will_acquire_quota":
+            self.arm()
+
+    async def did_release_quota(self, ctx: InvokeContext) -> None: ...
+
+
+async def fifth() -> None:
+    await asyncio.sleep(0.2)
+
+
+@pytest.mark.parametrize("stage", ["will_authorize", "will_acquire_quota"])
+def test_what_another_hook_of_the_call_has_armed_is_outside_of_a_step(stage: str) -> None:
+    """I1: it cancels the call, and tears no acquire and no release."""
+    ledger = Ledger()
+
+    async def calls(seconds: float) -> None:
+        leases = [Quota(Held(lambda: ledger, f"{n}", fifth, fifth)) for n in "abc"]
+        outcome, _ = await timed([Watchdog(stage, seconds), *leases])
+        assert outcome == "cancelled"
+        assert ledger.held() == []
+        assert ledger.problems == []
+
+    for tenths in range(1, 24, 2):  # three acquires of 0.4 seconds, then three releases
+        run_virtual(calls(tenths / 10))
