@@ -20,7 +20,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 MISSING := $(filter-out $(wildcard $(LINKS)),$(LINKS))
 MOVED   := $(shell [ "$$(cat .venv/.made-in 2>/dev/null)" = "$$(pwd -P)" ] || echo moved)
 
-.PHONY: help install run test soak check format wheel-check bench clean moved $(MISSING)
+.PHONY: help install run test soak check format wheel-check bench docs clean moved $(MISSING)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,14 @@ format: $(READY) ## format and fix what can be fixed by itself
 
 bench: $(READY) ## run the benchmarks; ARGS="..." goes to them
 	@$(PYTHON) -m benchmarks $(ARGS)
+
+docs: .venv/.docs ## build the site of the docs in site/
+	@NO_COLOR=1 $(PYTHON) scripts/docs_site.py
+
+.venv/.docs: $(READY)
+	@$(PYTHON) -m uv pip install --quiet --python $(PYTHON) --constraints constraints.txt \
+		--no-build-isolation-package callgate --editable '.[docs]'
+	@touch $@
 
 clean: ## remove .venv, the links, build output and caches
 	@rm -rf .venv dist build site htmlcov .coverage .coverage.* benchmarks/out

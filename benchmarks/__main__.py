@@ -16,15 +16,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import counts, inflight, instructions, leases, overhead, scale
+from benchmarks import counts, inflight, instructions, leases, overhead, scale, scopes
 from benchmarks.timing import FULL, QUICK, Effort
 
 OUT = Path(__file__).parent / "out" / "overhead.json"
-SECTIONS = {"counts": counts, "overhead": overhead, "leases": leases, "scale": scale, "inflight": inflight}
+SECTIONS = {
+    "counts": counts,
+    "overhead": overhead,
+    "leases": leases,
+    "scopes": scopes,
+    "scale": scale,
+    "inflight": inflight,
+}
 ON_REQUEST = {"instructions": instructions}
 KEYS = (
     *("zero_hooks_x_floor2s", "twelve_hooks_x_floor2s", "twelve_hooks_x_floor2", "calls_twelve_hooks"),
     *("tasks_twelve_hooks", "inflight_cpu_x_floor", "inflight_kb", "plan_build_ms", "tools_1e5_x_10"),
+    "scope_x_best_peer",
 )
 
 
@@ -70,6 +78,12 @@ ROWS = (
     Row("callbacks_zero_hooks", "loop callbacks, no hooks", 0, form="{:.0f}"),
     Row("lease_us_scaled", "async lease, over the same methods without one (µs where floor2s takes 4)", 0.4),
     Row("lease_us_scaled_over_no_hook", "async lease, over no hook (the same µs)"),
+    Row("scope_us", "request scope: enter, one async generator, leave (µs)"),
+    Row("scope_dishka_us", "the same with dishka (µs)"),
+    Row("scope_wireup_us", "the same with wireup (µs)"),
+    Row("scope_x_best_peer", "request scope, times the faster of dishka and wireup", 1.5),
+    Row("three_singletons_us_scaled", "a tool's three singletons (µs where floor2s takes 4)", 0.6),
+    Row("three_container_singletons_us_scaled", "three of a container (the same µs)"),
     Row("inflight_calls", "calls in flight at once", form="{:,.0f}"),
     Row("inflight_cpu_x_floor", "in flight, no hooks: CPU, times floor2s", 1.15),
     Row("inflight_kb", "in flight, no hooks: kB a call", 3.5),

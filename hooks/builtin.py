@@ -8,7 +8,9 @@ from typing import Any
 from callgate.errors import Denied, Invalid
 from callgate.tools.calls import Issue
 from callgate.tools.definition import NoSchemaMode
-from callgate.tools.parsing import DEFAULT_LIMITS, Limits, ParseError, parse_arguments
+from callgate.tools.limits import DEFAULT_LIMITS, Limits
+from callgate.tools.parse_errors import ParseError
+from callgate.tools.parsing import parse_arguments
 from callgate.tools.reader import strict_reader
 from callgate.tools.record import ToolRecord
 from callgate.tools.validation import Validator, explain

@@ -15,7 +15,9 @@ from callgate.hooks.facts import Suppressed, Suspension
 from callgate.hooks.history import Entry, input_entries, output_entries
 from callgate.hooks.stages import STAGES, May
 from callgate.hooks.step import Step
-from callgate.providers.registry import MISSING, ProviderRegistry, Scope, look_up, missing
+from callgate.providers.logs import emit_suppressed
+from callgate.providers.registry import MISSING, ProviderRegistry, ScopeName
+from callgate.providers.scope import Scope as ProviderScope
 from callgate.tools.calls import Outcome, ToolCall, User
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.values import digest, thaw
@@ -85,8 +87,8 @@ class InvokeContext:
     _output_log: list[Entry] | None = None
     _call: ToolCall | None = None
     _request_id: str | None = None
-    _request: dict[Any, Any] | None = None
-    _session: MutableMapping[Any, Any] | None = None
+    _scope: ProviderScope | None = None
+    _ends_scope: bool = True  # False: another call's, or kept for a body that was left behind
     _suppressed: list[Suppressed] | None = None
     _hooks: dict[Any, Any] | None = None
     _cancelling: bool = False
@@ -235,44 +237,46 @@ class InvokeContext:
     # ------------------------------------------------------------------ providers
 
     @property
+    def scope(self) -> ProviderScope:
+        """The scope of this invocation and those nested in it: what is made in it is closed as the invocation ends."""
+        if self._scope is None:
+            self._scope = self.host.registry.request(self.session_id, (self.user.tenant, self.user.id))
+        return self._scope
+
+    @property
     def session(self) -> MutableMapping[Any, Any]:
-        """The session's provider map; without a session id, one of this invocation alone.
+        """What is bound in the session, mutable; without a session id, a map of this invocation alone.
 
         Raises:
             ProviderError: the session belongs to another user.
         """
-        if self._session is None:
-            self._session = self.host.registry.session_for(self.session_id, self._principal, make=True)
-        return cast("MutableMapping[Any, Any]", self._session)
-
-    @property
-    def session_view(self) -> Mapping[Any, Any] | None:
-        """The session's map for looking only: it is not made by asking."""
-        if self._session is not None or not self.session_id:
-            return self._session
-        return self.host.registry.session_for(self.session_id, self._principal, make=False)
-
-    @property
-    def _principal(self) -> tuple[str | None, str]:
-        return self.user.tenant, self.user.id
+        return cast("MutableMapping[Any, Any]", self.scope.session(True).bindings)
 
     def get(self, token: Any) -> Any:
         """The provider for a token: request, then session, then global (contract 85).
 
         Raises:
             ProviderMissing: none of the three has it.
+            ProviderError: making it has to wait; ``await ctx.resolve(token)``.
         """
-        found = look_up(token, self._request, self.session_view, self.host.registry)
-        if found is MISSING:
-            raise missing(token)
-        return found
+        return self.scope.take(self.host.registry.recipes.of(token))
 
     def try_get(self, token: Any, default: Any = None) -> Any:
         """Like ``get``, but *default* when missing; errors of a factory are not hidden (contract C25)."""
-        found = look_up(token, self._request, self.session_view, self.host.registry)
-        return default if found is MISSING else found
+        recipe = self.host.registry.recipes.of(token)
+        if not recipe.is_provided and self.scope.peek(recipe) is MISSING:
+            return default
+        return self.scope.take(recipe)
 
-    def bind_provider(self, token: Any, instance: Any, scope: Scope = "request") -> None:
+    async def resolve(self, token: Any) -> Any:
+        """Like ``get``, for a provider that is made asynchronously.
+
+        Raises:
+            ProviderMissing: none of the three scopes has it.
+        """
+        return await self.scope.provide(self.host.registry.recipes.of(token))
+
+    def bind_provider(self, token: Any, instance: Any, scope: ScopeName = "request") -> None:
         """Provide an instance to the rest of this invocation, or of the session (contract 86).
 
         Raises:
@@ -281,7 +285,7 @@ class InvokeContext:
         """
         self.bind_providers([(token, instance)], scope)
 
-    def bind_providers(self, bindings: Iterable[tuple[Any, Any]], scope: Scope = "request") -> None:
+    def bind_providers(self, bindings: Iterable[tuple[Any, Any]], scope: ScopeName = "request") -> None:
         """``bind_provider`` for several pairs."""
         if scope == "global":
             raise ProviderError(
@@ -290,12 +294,8 @@ class InvokeContext:
         if scope not in ("request", "session"):
             raise ProviderError(f"no scope {scope!r}; scopes: request, session")
         self._need(May.BIND, "bind providers")
-        if scope == "session":
-            self.session.update(bindings)
-            return
-        if self._request is None:
-            self._request = {}
-        self._request.update(bindings)
+        bound = self.session if scope == "session" else self.scope.bindings
+        bound.update(self.host.registry.keyed(bindings))
 
     # ------------------------------------------------------------------ control
 
@@ -367,6 +367,7 @@ class InvokeContext:
     def suppress(self, error: BaseException) -> None:
         """Record a failure of the current step without changing the outcome."""
         self._suppressed = [*(self._suppressed or ()), Suppressed(self.step.stage, self.step.name, error)]
+        emit_suppressed(self, error)
 
     def hook(self, cls: Any) -> Any:
         """The one instance of a hook class in this invocation (contract C1f)."""
@@ -374,8 +375,17 @@ class InvokeContext:
             self._hooks = {}
         found = self._hooks.get(cls)
         if found is None:
-            found = self._hooks[cls] = self.plan.resolve(cls)
+            supply = self.plan.supplies.get(cls)
+            found = self._hooks[cls] = self.plan.resolve(cls) if supply is None else cls(**supply.take(self))
         return found
+
+    async def hook_made(self, cls: Any) -> Any:
+        """``hook``, for a class whose constructor has dependencies that are made asynchronously."""
+        supply = self.plan.supplies.get(cls)
+        if supply is not None and (self._hooks is None or cls not in self._hooks):
+            made = cls(**await supply.get(self))
+            self._hooks = {**(self._hooks or {}), cls: made}
+        return self.hook(cls)
 
     def _need(self, power: May, deed: str) -> None:
         if self.step.shadow:

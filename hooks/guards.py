@@ -15,6 +15,7 @@ from callgate.errors import Control, DeadlineExceeded, InvocationError
 from callgate.hooks.selection import Registration, is_async
 from callgate.hooks.stages import Section, Stage
 from callgate.hooks.step import Step
+from callgate.providers.markers import Injected, find_injected
 
 SKIPPED: Any = object()
 """What a guarded hook answers when its filter said no: nothing ran, so nothing is held."""
@@ -22,16 +23,51 @@ Call: TypeAlias = Callable[..., Any]
 
 
 def bind(registration: Registration, stage: Stage) -> tuple[bool, Call]:
-    """The stage method as ``(is_async, call)``; a hook class becomes its instance of the invocation (contract C1f)."""
+    """The stage method as ``(is_async, call)``; a hook class becomes its instance of the invocation (contract C1f).
+
+    A method with marked parameters is called with what ``ctx.plan.supplies`` gives them.
+    """
     method = getattr(registration.hook, stage.value)
-    if not registration.is_class:
-        return is_async(getattr(method, "__func__", method)), method
-    cls, name = registration.hook, stage.value
+    function = getattr(method, "__func__", method)
+    coroutine, call = is_async(function), method
+    if registration.is_class:
+        coroutine, call = _of_instance(registration.hook, stage.value, coroutine)
+    return (True, _supplied(function, call)) if marked_parameters(registration, stage) else (coroutine, call)
 
-    def late(ctx: Any, *rest: Any) -> Any:
-        return getattr(ctx.hook(cls), name)(ctx, *rest)
 
-    return is_async(method), late
+def marked_parameters(registration: Registration, stage: Stage) -> tuple[Injected, ...]:
+    """The injected parameters of a stage method; most have none, and that is told without looking at annotations."""
+    method = getattr(registration.hook, stage.value)
+    function = getattr(method, "__func__", method)
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return ()
+    own = (function is not method or registration.is_class) + (2 if stage is Stage.AROUND_EXECUTE else 1)
+    return find_injected(inspect.unwrap(function)) if code.co_argcount + code.co_kwonlyargcount > own else ()
+
+
+def _of_instance(cls: type, name: str, is_coroutine: bool) -> tuple[bool, Call]:
+    def late(ctx: Any, *rest: Any, **supplied: Any) -> Any:
+        return getattr(ctx.hook(cls), name)(ctx, *rest, **supplied)
+
+    async def after_making(ctx: Any, *rest: Any, **supplied: Any) -> Any:
+        answer = getattr(await ctx.hook_made(cls), name)(ctx, *rest, **supplied)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    return (True, after_making) if constructor_parameters(cls) else (is_coroutine, late)
+
+
+def constructor_parameters(cls: Any) -> tuple[Injected, ...]:
+    """The injected parameters of a hook class."""
+    return () if cls.__init__ is object.__init__ else find_injected(cls)
+
+
+def _supplied(function: Any, call: Call) -> Call:
+    async def with_dependencies(ctx: Any, *rest: Any) -> Any:
+        answer = call(ctx, *rest, **await ctx.plan.supplies[function].get(ctx))
+        return await answer if inspect.isawaitable(answer) else answer
+
+    return with_dependencies
 
 
 def needs_guard(registration: Registration, step: Step) -> bool:
@@ -71,6 +107,24 @@ def guard(registration: Registration, step: Step, is_coroutine: bool, call: Call
     return guarded
 
 
+def surrounded(
+    registration: Registration, stage: Stage, *, bare: bool = False, trace: bool = False
+) -> tuple[bool, Call, Step]:
+    """A hook's method at a stage as it is called, with what its hook asks for around it: ``(is_async, call, step)``.
+
+    *bare* asks neither filter nor mode, as releases do (contract C1b). ``around_execute`` has its own way to ask.
+    """
+    step = Step(stage, registration.name, registration.hook, shadow=registration.option("mode", "enforce") == "shadow")
+    coroutine, call = bind(registration, stage)
+    if bare and coroutine and registration.option("timeout"):
+        call = limited(call, float(registration.option("timeout")), step)
+    if not bare and stage is not Stage.AROUND_EXECUTE and needs_guard(registration, step):
+        coroutine, call = True, guard(registration, step, coroutine, call)
+    if trace:
+        coroutine, call = True, traced(step, call)
+    return coroutine, call, step
+
+
 def is_failure(error: BaseException) -> bool:
     """Whether a hook failed, rather than decided: only then may ``on_failure="ignore"`` pass over it."""
     decided = isinstance(error, InvocationError) and not isinstance(error, DeadlineExceeded)
@@ -89,7 +143,7 @@ def applies_to(registration: Registration) -> Callable[[Any], Awaitable[bool]] |
             return False
         if wanted is None:
             return True
-        answer = (wanted if cls is None else ctx.hook(cls).filter)(ctx)
+        answer = (wanted if cls is None else (await ctx.hook_made(cls)).filter)(ctx)
         return bool(await answer if inspect.isawaitable(answer) else answer)
 
     return applies

@@ -9,21 +9,12 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
-from callgate.errors import HookError
 from callgate.hooks.builtin import BuiltIns
 from callgate.hooks.context import Host
-from callgate.hooks.guards import bind, guard, limited, needs_guard, traced
-from callgate.hooks.selection import (
-    Registration,
-    collect_hooks_for_stage,
-    register,
-    register_by_stage,
-    sort_for_stage,
-    why_not,
-)
+from callgate.hooks.guards import surrounded, traced
+from callgate.hooks.selection import Registration, select_for_stage, sort_for_stage, why_not
 from callgate.hooks.stages import RELEASE_OF, STAGES, Section, Stage, stages_in
 from callgate.hooks.step import ASYNC, ASYNC_LEASE, SYNC, SYNC_LEASE, Compiled, Step, is_silent
-from callgate.tools.definition import ToolDefinition
 from callgate.tools.record import ToolRecord
 
 Body: TypeAlias = Callable[[Any], Awaitable[Any]]
@@ -32,8 +23,9 @@ Body: TypeAlias = Callable[[Any], Awaitable[Any]]
 class Plan:
     """One tool's compiled lifecycle; not changed once the engine has made it.
 
-    Sections are named as in ``runtime/invoke.py``. ``straight`` is the tool's own coroutine function when nothing
-    stands about it, ``prepare`` turns frozen arguments into what it takes, ``surface`` a failed context into what is
+    Sections are named as in ``runtime/invoke.py``. ``merged`` says that the tool runs exactly once, so that the steps next
+    to it are part of the road; ``straight`` is its own coroutine function when nothing else is needed. ``supplies`` holds
+    what marked parameters get, by function or class, ``prepare`` turns frozen arguments into what it takes, ``surface`` a failed context into what is
     raised. ``limit`` is the deadline in seconds.
     """
 
@@ -75,6 +67,7 @@ class Plan:
         *,
         take: Callable[[Step, Callable[..., Any]], Callable[..., Any]],
         straight: Callable[..., Awaitable[Any]] | None = None,
+        merges: bool = False,
         trace: bool = False,
     ) -> None:
         self.record = record
@@ -87,6 +80,7 @@ class Plan:
         self.parse_again = builtins.parse_again
         self.start = Step(Stage.WILL_CREATE_INVOKE_CONTEXT, "callgate")
         self.running = Step(Stage.WILL_EXECUTE, "tool")
+        self.supplies: dict[Any, Any] = {}
         self.repeats = any(one.option("repeats", False) for one in registrations)
         stages = self._stages()
         self.cache_hit, self.cache_miss = stages[Stage.DID_CACHE_HIT], stages[Stage.DID_CACHE_MISS]
@@ -98,7 +92,8 @@ class Plan:
         self.watched = any(step.hook is not None for _, _, step in (*self.did_execute, *self.shaping, *self.around))
         self.unchecked_shaping = self._shaping(stages, None)
         self.straight = None if self.around or trace else straight
-        if self.straight is not None:  # the tool runs once, between its own steps: they join the road on either side
+        self.merged = merges and not self.around and not trace
+        if self.merged:  # the tool runs once, between its own steps: they join the road on either side
             self.before += self.will_execute
             self.shaping = self.did_execute + self.shaping
         self.partial_shaping = _join(stages, Stage.WILL_REDACT_OUTPUT, Stage.WILL_TRANSFORM_OUTPUT)
@@ -126,14 +121,7 @@ class Plan:
         }
 
     def _compile(self, one: Registration, stage: Stage, *, bare: bool = False) -> Compiled:
-        step = Step(stage, one.name, one.hook, shadow=one.option("mode", "enforce") == "shadow")
-        coroutine, call = bind(one, stage)
-        if bare and coroutine and one.option("timeout"):
-            call = limited(call, float(one.option("timeout")), step)
-        if not bare and stage is not Stage.AROUND_EXECUTE and needs_guard(one, step):
-            coroutine, call = True, guard(one, step, coroutine, call)
-        if self.trace:
-            coroutine, call = True, traced(step, call)
+        coroutine, call, step = surrounded(one, stage, bare=bare, trace=self.trace)
         kind = ASYNC if coroutine else SYNC
         paired = RELEASE_OF.get(stage)
         if paired is not None and paired in one.all_stages():
@@ -181,7 +169,7 @@ class Plan:
     def _hit_or_miss(self) -> Compiled:
         """``did_cache_hit`` or ``did_cache_miss``, or neither when no cache hook looked (contract C15a, 98)."""
         hit, miss = self.cache_hit, self.cache_miss
-        looks = collect_hooks_for_stage(Stage.WILL_READ_CACHE, self.definition, self.registrations)
+        looks = select_for_stage(Stage.WILL_READ_CACHE, self.definition, self.registrations)
         always = any(
             one.filter is None and one.tenants is None and one.option("mode", "enforce") != "shadow" for one in looks
         )
@@ -217,8 +205,7 @@ class Plan:
 
     def steps(self) -> Iterable[Compiled]:
         """Every step in lifecycle order, releases after what they give back."""
-        merged = self.straight is not None
-        inner = () if merged else (*self.will_execute, *self.did_execute)
+        inner = () if self.merged else (*self.will_execute, *self.did_execute)
         caches = self.cache_hit + self.cache_miss
         for section in (self.before, caches, self.around, self.on_retry, inner, self.on_give_up):
             yield from section
@@ -251,17 +238,3 @@ def _holding(releases: tuple[Compiled, ...]) -> Callable[[Any], None]:
 
 def _join(stages: dict[Stage, tuple[Compiled, ...]], *names: Stage) -> tuple[Compiled, ...]:
     return tuple(compiled for name in names for compiled in stages[name])
-
-
-def gather_registrations(
-    definition: ToolDefinition, record: ToolRecord, shared: Sequence[Registration], by_stage: Any = None
-) -> list[Registration]:
-    """Global hooks first, then those of tags, then the tool's own: ties run in this order (contract C23)."""
-    found = list(shared)
-    if by_stage:
-        found += register_by_stage(by_stage, "global")
-    found += [register(hook, f"tool {definition.name}") for hook in record.hooks]
-    found += register_by_stage(record.hooks_by_stage, f"tool {definition.name}")
-    if sum(1 for _ in found) > 512:
-        raise HookError(f"{definition.name} has {len(found)} hooks; 512 is the most")
-    return found

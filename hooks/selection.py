@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from callgate.errors import HookError
 from callgate.hooks.base import FunctionHook, Hook, as_stage, name_of, stages_of
 from callgate.hooks.stages import RELEASE_OF, STAGES, Stage
+from callgate.tools.declare import as_tool
 from callgate.tools.definition import ToolDefinition
+from callgate.tools.record import ToolRecord
 
+H = TypeVar("H")
 _PASS_ALL = Hook.filter
 _STAGE_NAMES = frozenset(stage.value for stage in Stage)
 
@@ -44,10 +48,7 @@ class Registration:
     @cached_property
     def priority(self) -> float:
         """Higher runs earlier, later in ``did_*`` stages (contract 91)."""
-        value: Any = getattr(self.hook, "priority", 0)
-        if callable(value):
-            value = value(self.hook) if self.is_class else value()
-        return float(value)
+        return priority_of(self.hook)
 
     @property
     def filter(self) -> Callable[..., Any] | None:
@@ -124,19 +125,78 @@ def why_not(registration: Registration, definition: ToolDefinition) -> str | Non
     return None
 
 
-def sort_for_stage(stage: Stage | str, hooks: Sequence[Registration]) -> list[Registration]:
-    """Higher priority first, ties by registration; the exact mirror for ``did_*`` (contract 91, C23)."""
-    forward = sorted(hooks, key=lambda hook: -hook.priority)
+def priority_of(hook: Any) -> float:
+    """The priority of a hook object, a hook class or a registration (contract 91).
+
+    Raises:
+        HookError: it has no place in an order.
+    """
+    value: Any = getattr(hook, "priority", 0)
+    try:
+        if callable(value):
+            value = value(hook) if inspect.isclass(hook) else value()
+        priority = float(value)
+    except (TypeError, ValueError) as error:
+        raise HookError(f"{name_of(hook)}.priority is no number, nor a method that returns one") from error
+    if math.isnan(priority):
+        raise HookError(f"{name_of(hook)}.priority is not a number")
+    return priority
+
+
+def sort_for_stage(stage: Stage | str, hooks: Iterable[H]) -> list[H]:
+    """Hooks in the order in which a stage runs them (contract 91, 95, C23).
+
+    Higher priority first, ties as they are given; the exact mirror for ``did_*``. They may be objects, classes, or both.
+
+    Raises:
+        HookError: no such stage, or a priority that is no number.
+    """
+    forward = sorted(hooks, key=lambda hook: -priority_of(hook))
     return forward[::-1] if STAGES[as_stage(stage)].mirrored else forward
 
 
-def collect_hooks_for_stage(
+def select_for_stage(
     stage: Stage | str, definition: ToolDefinition, registrations: Iterable[Registration]
 ) -> list[Registration]:
-    """The hooks of one stage of a tool's plan, in running order (contract 95)."""
+    """The registrations that take part in one stage of a tool's plan, in running order."""
     stage = as_stage(stage)
     chosen = [one for one in registrations if stage in one.all_stages() and why_not(one, definition) is None]
     return sort_for_stage(stage, chosen)
+
+
+def collect_hooks_for_stage(
+    stage: Stage | str,
+    tool: Any,
+    resolve: Callable[[Any], Any],
+    global_hooks_by_stage: Mapping[Any, Sequence[Any]] | None = None,
+) -> list[Any]:
+    """The hooks that one stage of a call runs, in running order: the global ones and the tool's own (contract 94, 95).
+
+    *tool* is whatever a gate takes. *resolve* makes an instance of each hook class; ``ctx.hook`` gives those of an
+    invocation. A hook listed under an acquire stage alone is collected for its release, too (C1e). Filters and tenants
+    are questions of each call and are not asked.
+
+    Raises:
+        HookError: no such stage, or a hook that is refused.
+    """
+    record = as_tool(tool)
+    found = gather_registrations(record.definition, record, (), global_hooks_by_stage)
+    chosen = select_for_stage(stage, record.definition, found)
+    return [resolve(one.hook) if one.is_class else one.hook for one in chosen]
+
+
+def gather_registrations(
+    definition: ToolDefinition, record: ToolRecord, shared: Sequence[Registration], by_stage: Any = None
+) -> list[Registration]:
+    """Global hooks first, then those of tags, then the tool's own: ties run in this order (contract C23)."""
+    found = list(shared)
+    if by_stage:
+        found += register_by_stage(by_stage, "global")
+    found += [register(hook, f"tool {definition.name}") for hook in record.hooks]
+    found += register_by_stage(record.hooks_by_stage, f"tool {definition.name}")
+    if sum(1 for _ in found) > 512:
+        raise HookError(f"{definition.name} has {len(found)} hooks; 512 is the most")
+    return found
 
 
 def _names(hook: Any, what: str, given: Any) -> frozenset[str] | None:
@@ -160,12 +220,7 @@ def _check_options(made: Registration) -> None:
     limit = made.option("timeout")
     if limit is not None and not limit > 0:
         raise HookError(f"{made.name}.timeout is {limit!r}; give seconds above 0, or None for no limit")
-    try:
-        ordered = made.priority == made.priority
-    except (TypeError, ValueError) as error:
-        raise HookError(f"{made.name}.priority is no number, nor a method that returns one") from error
-    if not ordered:
-        raise HookError(f"{made.name}.priority is not a number")
+    priority_of(made.hook)
     if made.option("mode", "enforce") == "shadow" and Stage.AROUND_EXECUTE in stages_of(made.hook):
         raise HookError(f"{made.name} wraps the tool (around_execute) and cannot run in shadow mode")
 
@@ -194,9 +249,12 @@ __all__ = [
     "FunctionHook",
     "Registration",
     "collect_hooks_for_stage",
+    "gather_registrations",
     "is_async",
+    "priority_of",
     "register",
     "register_by_stage",
+    "select_for_stage",
     "sort_for_stage",
     "why_not",
 ]

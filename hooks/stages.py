@@ -188,7 +188,7 @@ TOOL_ERROR_STAGES = (Stage.ON_ERROR, *stages_in(Section.CLOSING))
 
 
 def diagram() -> str:
-    """The lifecycle as a Mermaid flow chart, drawn from the table (kept in ``docs/lifecycle.md`` by a test)."""
+    """The lifecycle as a Mermaid flow chart, drawn from the table (kept in ``docs/reference/stages.md`` by a test)."""
     lines = ["```mermaid", "flowchart TD"]
     for section in Section:
         lines.append(f"  subgraph {section.name}[{section.value}]")
@@ -209,14 +209,24 @@ def diagram() -> str:
         "  did_cache_miss --> around_execute",
         "  will_inject_secrets -. no cache hook .-> around_execute",
         "  did_execute --> will_write_cache",
-        "  BEFORE -. respond .-> will_write_cache",
-        "  did_cache_hit -. respond .-> will_write_cache",
-        "  BEFORE -. abort, retry_after, error .-> on_error",
+        *_ways_out(),
         "  EXECUTE -. error .-> on_give_up -. after retries .-> on_error",
-        "  SHAPING -. error .-> on_error",
-        "  BEFORE -. suspend .-> will_audit",
         "  will_transform_output --> will_audit",
         "  on_error --> will_audit",
         "```",
     ]
     return "\n".join(lines)
+
+
+def _ways_out() -> Iterator[str]:
+    """Where a section is left early: by what its hooks may do, by errors, and by a cancellation from outside."""
+    shaping, closing = stages_in(Section.SHAPING)[0], stages_in(Section.CLOSING)[0]
+    for section in (Section.BEFORE, Section.CACHE, Section.EXECUTE, Section.SHAPING):
+        may = frozenset[May]().union(*(STAGES[stage].may for stage in stages_in(section)))
+        if May.RESPOND in may and section is not Section.SHAPING:  # there it only goes on to the next stage
+            yield f"  {section.name} -. respond .-> {shaping.value}"
+        if May.SUSPEND in may:
+            yield f"  {section.name} -. suspend .-> {closing.value}"
+        refused = "abort, retry_after, error" if May.ABORT in may else "error"
+        yield f"  {section.name} -. {refused} .-> {Stage.ON_ERROR.value}"
+        yield f"  {section.name} -. cancellation .-> {Stage.ON_ERROR.value}"

@@ -6,15 +6,34 @@ import inspect
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar, overload
 
-from dependency_injector.wiring import Provide
+from dependency_injector import providers, wiring
 
 from callgate.errors import ProviderError
 
-_MARKER: Any = Provide  # its stub calls it a function
-
 __all__ = ["Injected", "Provide", "find_injected", "hints_of"]
+
+T = TypeVar("T")
+_MARKER: Any = wiring.Provide  # its stub calls it a function
+
+
+class _Provide(Protocol):
+    """dependency-injector's ``Provide``, typed: a checker reports ``db: Db = Provide[App.cache]``, as a cache is no ``Db``."""
+
+    @overload
+    def __getitem__(self, token: providers.Provider[T], /) -> T: ...
+    @overload
+    def __getitem__(self, token: type[T], /) -> T: ...
+    @overload
+    def __getitem__(self, token: str | tuple[Any, ...], /) -> Any: ...
+
+
+Provide: _Provide = _MARKER
+"""Marks a parameter that the gate supplies: ``db: Annotated[Db, Provide[App.db]]`` or ``db: Db = Provide[App.db]``.
+
+The token is a container's provider, its dotted name, or a key of ``Gate(provide={...})`` such as a class.
+"""
 
 
 @dataclass(frozen=True, slots=True)

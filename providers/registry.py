@@ -1,154 +1,155 @@
-"""Provider maps: global (fixed once started), one a session, one a request; looked up in the order request, session, global."""
+"""What provides instances to invocations: given values, factories and a container, in three scopes (contract 84)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
-from callgate.errors import ProviderError, ProviderMissing
+from callgate.errors import ProviderError
+from callgate.providers.recipes import MISSING, Recipe, describe
+from callgate.providers.scope import Exit, Scope, World, missing
+from callgate.providers.scoped import Rank, ScopeName
+from callgate.providers.sessions import Alone, Membership, Sessions
 
-Scope = Literal["request", "session", "global"]
-MISSING: Any = object()
+__all__ = ["MISSING", "ProviderRegistry", "ScopeName", "as_pairs", "describe", "missing"]
 
 
 class ProviderRegistry:
-    """The three scopes (contract 84). The request map is made by each invocation; this holds the other two.
+    """The three scopes: global, a session's, a request's; looked up from the last to the first (contract 84, 85).
 
-    ``container`` is a dependency-injector container or None; its providers are the last place looked in.
+    *container* is a dependency-injector container or None; *now* a monotonic clock in seconds. Sessions end when
+    nobody used them for *session_ttl* seconds, or as the least recently used of more than *max_sessions*; None means
+    never.
     """
 
-    def __init__(self, container: Any = None) -> None:
+    def __init__(
+        self,
+        container: Any = None,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        session_ttl: float | None = None,
+        max_sessions: int | None = None,
+    ) -> None:
         self.container = container
-        self._singletons: dict[Any, Any] = {}
-        self._promised: set[Any] = set()
-        self._sessions: dict[str, dict[Any, Any]] = {}
-        self._owners: dict[str, Any] = {}
-        self._instance_providers: dict[Any, Any] = {}
+        self.world = World(container)
+        self.recipes = self.world.recipes
+        self.sessions = Sessions(self.world, now, ttl=session_ttl, most=max_sessions)
+        self._tokens: list[Any] = []
+
+    # ------------------------------------------------------------------ putting in
 
     def register_singletons(self, providers: Mapping[Any, Any]) -> None:
         """Add global instances, keyed by token. Raises ``ProviderError`` for a token that is taken."""
         for token, instance in providers.items():
-            self._refuse_taken(token)
-            self._singletons[token] = instance
+            self._take_token(token)
+            recipe = self.recipes.given(token)
+            recipe.value = instance
 
-    def promise_singletons(self, tokens: Iterable[Any]) -> None:
-        """Take tokens whose instances come later, by ``set_singleton``. Raises ``ProviderError`` for one that is taken."""
-        for token in tokens:
-            self._refuse_taken(token)
-            self._promised.add(token)
+    def provide(self, sources: Mapping[Any, Any]) -> None:
+        """Add instances, factories and ``Scoped`` factories, keyed by token; nothing is made yet.
 
-    def set_singleton(self, token: Any, instance: Any) -> None:
-        """Keep a promise."""
-        self._singletons[token] = instance
-
-    def withdraw_singleton(self, token: Any) -> None:
-        """Take back what ``set_singleton`` gave; the token stays promised."""
-        self._singletons.pop(token, None)
-
-    def _refuse_taken(self, token: Any) -> None:
-        if token in self._singletons or token in self._promised:
-            raise ProviderError(f"a global provider for {describe(token)} is registered already")
+        Raises:
+            ProviderError: a token is taken.
+        """
+        for token, source in sources.items():
+            self._take_token(token)
+            self.recipes.add(token, source)
 
     def register_session_providers(self, session_id: str, providers: Mapping[Any, Any]) -> None:
         """Add instances to one session."""
-        self.session_map(session_id).update(providers)
+        self.session_map(session_id).update(self.keyed(providers.items()))
+
+    def _take_token(self, token: Any) -> None:
+        if token in self._tokens:
+            raise ProviderError(f"a global provider for {describe(token)} is registered already")
+        self._tokens.append(token)
+
+    # ------------------------------------------------------------------ looking
 
     def get_all_singletons(self) -> Mapping[Any, Any]:
-        """The global instances, as a read-only live view."""
-        return MappingProxyType(self._singletons)
-
-    def session_map(self, session_id: str | None) -> dict[Any, Any]:
-        """The mutable map of a session; without an id, a new one that nobody shares (contract C26)."""
-        if not session_id:
-            return {}
-        return self._sessions.setdefault(session_id, {})
-
-    def session_for(self, session_id: str | None, principal: Any, *, make: bool) -> dict[Any, Any] | None:
-        """A session's map for one principal; None when there is none yet and *make* is False.
-
-        The first principal that uses a session owns it: an id that somebody else guessed or was told opens nothing (I8).
-
-        Raises:
-            ProviderError: the session belongs to another principal.
-        """
-        if not session_id:
-            return {} if make else None
-        if self._owners.get(session_id, principal) != principal:
-            raise ProviderError("the session belongs to another user")
-        if make:
-            self._owners[session_id] = principal
-            return self.session_map(session_id)
-        return self._sessions.get(session_id)
-
-    def end_session(self, session_id: str) -> None:
-        """Forget a session's instances."""
-        self._sessions.pop(session_id, None)
-        self._owners.pop(session_id, None)
+        """The global instances that are there now, by token; read-only."""
+        peek = self.world.scope.peek
+        found = {
+            token: peek(recipe) for token in self._tokens if (recipe := self.recipes.of(token)).rank is Rank.GLOBAL
+        }
+        return MappingProxyType({token: one for token, one in found.items() if one is not MISSING})
 
     def find_global(self, token: Any, modifier: Any = None) -> Any:
-        """The global instance for a token, or ``MISSING``; errors of a lazy factory are not hidden (contract C25)."""
-        found = self._singletons.get(token, MISSING)
-        if found is not MISSING:
-            return found
-        provider = self.provider_for(token, modifier)
-        return MISSING if provider is None else provider()
+        """The global instance for a token, or ``MISSING``; what a container holds may be made by asking."""
+        recipe = self.recipes.of(token, modifier)
+        if recipe.foreign is None or recipe.rank is not Rank.GLOBAL:
+            return self.world.scope.peek(recipe)
+        return self.world.scope.take(recipe)
 
-    def provider_for(self, token: Any, modifier: Any = None) -> Any:
-        """The container's own provider for a marker's token (a provider or a dotted string), or None."""
+    def session_map(self, session_id: str | None) -> dict[Any, Any]:
+        """What was bound in a session, mutable; without an id, a new map that nobody shares (contract C26)."""
+        return self.sessions.open(session_id).scope.bindings if session_id else {}
+
+    def end_session(self, session_id: str) -> list[Exit]:
+        """End a session; what is left to close (``await exit.leave()``), nothing while calls still use it."""
+        return self.sessions.end(session_id)
+
+    def request(self, session_id: str | None = None, owner: Any = None) -> Scope:
+        """A scope for one request; whoever takes it ends it with ``leave``."""
+        session = Membership(self.sessions, session_id, owner) if session_id else Alone(self.world)
+        return Scope(self.world, Rank.REQUEST, session)
+
+    @contextlib.asynccontextmanager
+    async def request_scope(self, session_id: str | None = None, owner: Any = None) -> AsyncGenerator[Scope, None]:
+        """A request's scope outside of any invocation: ``await scope.provide(registry.recipes.of(token))``."""
+        scope = self.request(session_id, owner)
+        error: BaseException | None = None
+        try:
+            yield scope
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            for left in leave(scope):
+                await left.leave(error)
+
+    def keyed(self, bindings: Iterable[tuple[Any, Any]]) -> Iterable[tuple[Any, Any]]:
+        """Bindings under the keys that recipes have: a container's provider has one, however it is named."""
         if self.container is None:
-            return None
-        key = (token, modifier)
-        found = self._instance_providers.get(key)
-        if found is None:
-            found = _resolve(self.container, token, modifier)
-            if found is not None:  # what is not there is not remembered: tokens may be made up at each call
-                self._instance_providers[key] = found
-        return found
+            return bindings
+        return [(self.recipes.of(token).key, instance) for token, instance in bindings]
+
+    # ------------------------------------------------------------------ tests
+
+    @contextlib.contextmanager
+    def override(self, providers: Mapping[Any, Any]) -> Generator[None]:
+        """Put other instances or factories in the place of these tokens; for tests.
+
+        Raises:
+            ProviderError: nobody provides the token, so nothing would use the other.
+        """
+        before = dict(self.world.overrides)
+        for token, source in providers.items():
+            recipe = self.recipes.of(token)
+            if not recipe.is_provided:
+                raise ProviderError(f"nobody provides {describe(token)}, so there is nothing to override")
+            self.world.overrides[recipe.key] = self.recipes.substitute(recipe, source)
+        try:
+            yield
+        finally:
+            self.world.overrides.clear()
+            self.world.overrides.update(before)
 
     def __contains__(self, token: Any) -> bool:
-        return token in self._singletons or token in self._promised or self.provider_for(token) is not None
+        return self.recipes.of(token).is_provided
+
+    def global_recipes(self) -> list[Recipe]:
+        """What is made as the gate opens: global factories and a container's global ``Scoped``, in order."""
+        given = [self.recipes.of(token) for token in self._tokens]
+        return [one for one in (*given, *self.recipes.scoped_in_container()) if one.rank is Rank.GLOBAL and one.factory]
 
 
-def _resolve(container: Any, token: Any, modifier: Any) -> Any:
-    from dependency_injector import errors, providers, wiring
-
-    if not isinstance(token, str | providers.Provider):
-        return None
-    try:
-        return wiring.ProvidersMap(container).resolve_provider(token, modifier)
-    except (AttributeError, errors.Error):
-        return None
-
-
-def look_up(
-    token: Any,
-    request: Mapping[Any, Any] | None,
-    session: Mapping[Any, Any] | None,
-    registry: Any,
-    modifier: Any = None,
-) -> Any:
-    """Request, then session, then global; ``MISSING`` when nowhere (contract 85). None is a legal instance (C25).
-
-    *modifier* is a marker's, such as ``as_int()``; it applies to what the container gives, not to what was bound.
-    """
-    if request is not None:
-        found = request.get(token, MISSING)
-        if found is not MISSING:
-            return found
-    if session is not None:
-        found = session.get(token, MISSING)
-        if found is not MISSING:
-            return found
-    return registry.find_global(token, modifier)
-
-
-def missing(token: Any) -> ProviderMissing:
-    """The error for a token that no scope provides."""
-    return ProviderMissing(
-        f"no provider for {describe(token)} in request, session or global scope; "
-        "bind it in will_bind_providers, or give it to the gate: Gate(provide={...}) or Gate(container=...)"
-    )
+def leave(scope: Scope) -> list[Exit]:
+    """End a request's scope: what has to be closed, in order; its session's, too, if that is over and this was its last."""
+    return [*scope.end(), *scope.session.leave()]
 
 
 def as_pairs(bindings: Any) -> Iterable[tuple[Any, Any]]:
@@ -165,8 +166,3 @@ def as_pairs(bindings: Any) -> Iterable[tuple[Any, Any]]:
         raise TypeError(
             f"will_bind_providers returned {type(bindings).__name__}; return a mapping or an iterable of pairs"
         ) from None
-
-
-def describe(token: Any) -> str:
-    """A token as errors name it."""
-    return getattr(token, "__qualname__", None) or repr(token)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeAlias
 
 from callgate.errors import StageError
 from callgate.hooks.guards import applies_to, is_failure, limited
 from callgate.hooks.plan import Plan
-from callgate.hooks.selection import Registration, collect_hooks_for_stage
+from callgate.hooks.selection import Registration, select_for_stage
 from callgate.hooks.stages import Stage
 from callgate.hooks.step import ASYNC, Compiled, Step
 from callgate.runtime.failure import crashed
@@ -17,13 +17,17 @@ from callgate.runtime.failure import crashed
 Inner: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 
-def wrap_with_around(plan: Plan, arounds: Sequence[Compiled], attempt: Inner) -> Inner:
-    """The attempt inside its wrappers, the first of *arounds* outermost (contract 95)."""
-    inner = attempt
-    chosen = collect_hooks_for_stage(Stage.AROUND_EXECUTE, plan.definition, plan.registrations)
-    for (kind, call, step), registration in reversed(list(zip(arounds, chosen, strict=True))):
+def wrap_attempt(plan: Plan, attempt: Inner) -> Inner:
+    """The attempt inside the wrappers of its plan; what comes out is the output."""
+    chosen = select_for_stage(Stage.AROUND_EXECUTE, plan.definition, plan.registrations)
+    return _outermost(nested(zip(plan.around, chosen, strict=True), attempt))
+
+
+def nested(wrappers: Iterable[tuple[Compiled, Registration]], inner: Inner) -> Inner:
+    """*inner* inside its wrappers, the first of them outermost."""
+    for (kind, call, step), registration in reversed(list(wrappers)):
         inner = _layer(call if kind == ASYNC else _awaited(call), step, inner, registration)
-    return _outermost(inner)
+    return inner
 
 
 class _Turn:

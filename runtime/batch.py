@@ -11,7 +11,7 @@ from callgate.tools.calls import ToolResult, User
 
 
 async def call_many(
-    gate: Any, calls: Sequence[Any], user: User, at_once: int, options: Mapping[str, Any]
+    gate: Any, calls: Sequence[Any], user: User, at_once: int, options: Mapping[str, Any], *, trace: bool = False
 ) -> list[ToolResult]:
     """See ``Gate.call_many``. A call of a tool with ``parallel=False`` waits for all before it and holds up all after.
 
@@ -26,7 +26,7 @@ async def call_many(
 
     async def one(index: int) -> None:
         async with places:
-            results[index] = await gate.call(calls[index], user=user, **options)
+            results[index] = await gate.call(calls[index], user=user, trace=trace, **options)
 
     start = 0
     while start < len(calls):

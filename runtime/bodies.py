@@ -11,32 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
-from callgate.errors import Invalid, ProviderError, RetryLater
+from callgate.errors import Invalid, RetryLater
 from callgate.hooks.plan import Plan
-from callgate.providers.registry import MISSING, describe, look_up, missing
 from callgate.runtime.failure import crashed
 from callgate.runtime.leases import hold_back
 from callgate.tools.calls import Issue
 from callgate.tools.record import Style, ToolRecord
-from callgate.tools.values import thaw
+from callgate.tools.values import snapshot, thaw
 
 Body: TypeAlias = Callable[[Any], Awaitable[Any]]
 ABANDON_GRACE = 0.25
 """Seconds that a cancelled body may take to end before it is abandoned with outcome ``unknown``."""
-
-
-def direct_call(record: ToolRecord) -> Callable[..., Awaitable[Any]] | None:
-    """The tool's own coroutine function, when nothing has to happen between the frozen arguments and it."""
-    plain = (
-        record.style is Style.KEYWORDS
-        and record.is_async
-        and not record.streams
-        and not record.injected
-        and record.context_parameter is None
-        and record.to_json is None
-        and not record.hard_deadline
-    )
-    return record.execute if plain else None
 
 
 def arguments_of(plan: Plan) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
@@ -68,37 +53,53 @@ def make_body(plan: Plan) -> Body:
     return body
 
 
-# ---------------------------------------------------------------------- dependencies
+def runs_in_place(record: ToolRecord) -> bool:
+    """Whether the body is a coroutine function that is awaited where the call runs, with keywords."""
+    return (
+        record.style is Style.KEYWORDS
+        and record.is_async
+        and not record.streams
+        and record.to_json is None
+        and not record.hard_deadline
+    )
+
+
+def direct_call(record: ToolRecord) -> Callable[..., Awaitable[Any]] | None:
+    """The tool's own coroutine function, when nothing has to happen between the frozen arguments and it."""
+    plain = runs_in_place(record) and not record.injected and record.context_parameter is None
+    return record.execute if plain else None
+
+
+def supplied_call(plan: Plan) -> Body:
+    """The one attempt of a body that runs in place, with its dependencies and context."""
+    execute, prepare, supply = plan.record.execute, arguments_of(plan), _supplier(plan)
+    running, watched = plan.running, plan.watched
+
+    async def call(ctx: Any) -> Any:
+        ctx.step = running
+        supplied = await supply(ctx)
+        ctx._output = await execute(**(ctx._input if prepare is None else prepare(ctx._input)), **supplied)
+        ctx.executed = True
+        if watched:
+            ctx._output_json = snapshot(ctx._output)
+        return ctx._output
+
+    return call
 
 
 def _supplier(plan: Plan) -> Callable[[Any], Awaitable[dict[str, Any]]]:
-    """Injected parameters of the tool: request, then session, then global."""
-    injected, wants = tuple(plan.record.injected), plan.record.context_parameter
+    """The tool's dependencies and its context."""
+    wants, supply = plan.record.context_parameter, plan.supplies.get(plan.record)
+    if supply is not None and wants is None:
+        return supply.get  # type: ignore[no-any-return]
 
-    async def supply(ctx: Any) -> dict[str, Any]:
-        supplied: dict[str, Any] = {} if wants is None else {wants: ctx}
-        for one in injected:
-            found = look_up(one.token, ctx._request, ctx.session_view, ctx.host.registry, one.modifier)
-            if found is MISSING:
-                raise missing(one.token)
-            supplied[one.name] = await found if inspect.isawaitable(found) else found
-        return supplied
+    async def supplied(ctx: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {} if supply is None else await supply.get(ctx)
+        if wants is not None:
+            found[wants] = ctx
+        return found
 
-    return supply
-
-
-def check_providers(record: ToolRecord, registry: Any, bound: Any) -> None:
-    """Refuse a tool whose dependencies nobody provides. *bound* are tokens that hooks bind.
-
-    Raises:
-        ProviderError: names the tool, the parameter and the token.
-    """
-    for one in record.injected:
-        if one.token not in registry and one.token not in bound:
-            raise ProviderError(
-                f"tool {record.id!r}: parameter {one.name!r} needs {describe(one.token)}, which nobody provides; "
-                "give it to the gate (provide={...} or container=...), or declare it in `binds` of the hook that binds it"
-            )
+    return supplied
 
 
 # ---------------------------------------------------------------------- styles

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypedDict
 
 from callgate.errors import Denied
 from callgate.hooks.builtin import BuiltIns
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.guards import traced
-from callgate.hooks.plan import Plan, gather_registrations
-from callgate.hooks.selection import Registration
+from callgate.hooks.guards import constructor_parameters, marked_parameters, traced
+from callgate.hooks.plan import Plan
+from callgate.hooks.selection import Registration, gather_registrations
 from callgate.providers.clock import Clock, SystemClock
+from callgate.providers.logs import Event, emit
 from callgate.providers.registry import ProviderRegistry
-from callgate.runtime.around import wrap_with_around
-from callgate.runtime.bodies import arguments_of, check_providers, direct_call, make_body
-from callgate.runtime.invoke import attempt, close, run, walk
-from callgate.runtime.leases import INSIDE, enter_lease, set_mark, taken_off, taking
+from callgate.providers.scope import Exit
+from callgate.runtime.around import wrap_attempt
+from callgate.runtime.bodies import arguments_of, direct_call, make_body, runs_in_place, supplied_call
+from callgate.runtime.injection import Supply
+from callgate.runtime.invoke import attempt, close, end_scope, run, walk
+from callgate.runtime.leases import INSIDE, RELEASE_LIMIT, Carried, enter_lease, set_mark, taken_off, taking
 from callgate.tools.component import attached_validator
+from callgate.tools.limits import DEFAULT_LIMITS, Limits
 from callgate.tools.naming import did_you_mean
-from callgate.tools.parsing import DEFAULT_LIMITS, Limits
 from callgate.tools.record import ToolRecord
 from callgate.tools.validation import Engine as ValidatorEngine
 from callgate.tools.validation import compile_schema
@@ -63,6 +66,7 @@ class Engine:
         self.monotonic = clock.monotonic
         self.wall_offset = clock.time() - clock.monotonic()
         self.left_behind: set[asyncio.Task[Any]] = set()
+        registry.sessions.on_end = self._close_later
 
     # ------------------------------------------------------------------ compiling
 
@@ -81,8 +85,6 @@ class Engine:
         """
         definition = record.definition
         registrations = gather_registrations(definition, record, shared, by_stage)
-        bound = {token for one in registrations for token in one.option("binds", ())}
-        check_providers(record, self.registry, bound)
         arguments = attached_validator(record.component)
         output = None
         if arguments is None and definition.parameters is not None:
@@ -91,16 +93,43 @@ class Engine:
             output = compile_schema(definition.output_schema, trusted=record.trusted, engine=self.validator)
         builtins = BuiltIns(record, arguments, output, self.limits)
         plan = Plan(
-            record, registrations, builtins, self.resolve, take=taking, straight=direct_call(record), trace=trace
+            record,
+            registrations,
+            builtins,
+            self.resolve,
+            take=taking,
+            straight=direct_call(record),
+            merges=runs_in_place(record),
+            trace=trace,
         )
+        self._supply(plan)
         plan.host, plan.now, plan.surface = self, self.monotonic, self.surface
         plan.body, plan.prepare, plan.typed = make_body(plan), arguments_of(plan), record.from_json is not None
         if trace:
             plan.body = traced(plan.running, plan.body)
         plan.execute = functools.partial(attempt, plan)
         if plan.around:
-            plan.execute = wrap_with_around(plan, plan.around, plan.execute)
+            plan.execute = wrap_attempt(plan, plan.execute)
+        elif plan.merged and plan.straight is None:
+            plan.execute = supplied_call(plan)
+        emit(Event.PLAN_COMPILED, tool=record.id, hooks=[one.name for one in registrations])
         return plan
+
+    def _supply(self, plan: Plan) -> None:
+        """Find what marked parameters get, and that all of it is there."""
+        recipes = self.registry.recipes
+        bound = frozenset(recipes.key_of(token) for one in plan.registrations for token in one.option("binds", ()))
+        wanted = [(plan.record, f"tool {plan.record.id!r}", plan.record.injected)]
+        for one in plan.registrations:
+            if one.is_class and self.resolve is new_instance:
+                wanted.append((one.hook, f"hook {one.name}", constructor_parameters(one.hook)))
+            for stage in one.all_stages():
+                method = getattr(one.hook, stage.value)
+                function = getattr(method, "__func__", method)
+                wanted.append((function, f"hook {one.name}.{stage}", marked_parameters(one, stage)))
+        for key, owner, injected in wanted:
+            if injected:
+                plan.supplies[key] = Supply(self.registry, injected, bound, owner)
 
     # ------------------------------------------------------------------ what contexts ask for
 
@@ -114,9 +143,7 @@ class Engine:
         inner = InvokeContext(plan, arguments, ctx.user, self.monotonic())
         inner.session_id = ctx.session_id
         inner.depth = ctx.depth + 1
-        if ctx._request is None:
-            ctx._request = {}
-        inner._request, inner._session, inner._request_id = ctx._request, ctx._session, ctx._request_id
+        inner._scope, inner._ends_scope, inner._request_id = ctx.scope, False, ctx._request_id
         inner.events, inner.deadline_at = ctx.events, ctx.deadline_at
         if plan.record.deadline is not None:
             own = inner.started + plan.record.deadline
@@ -149,10 +176,12 @@ class Engine:
             await asyncio.wait(self.left_behind, timeout=CLOSE_LIMIT)
 
     def abandon(self, ctx: InvokeContext, body: asyncio.Future[Any]) -> None:
-        """Keep the leases of a body that was left behind until it really ends."""
+        """Keep the leases and the request scope of a body that was left behind until it really ends."""
+        ctx.scope.holds += 1
         held, ctx.leases = ctx.leases, None
         ctx.abandoned = True
         ctx.pending_release = bool(held)
+        emit(Event.CALL_ABANDONED, ctx, holds=len(taken_off(held)))
 
         async def see_off() -> None:
             try:
@@ -161,11 +190,35 @@ class Engine:
                 if body.done() and not body.cancelled():
                     body.exception()
                 await close(ctx, taken_off(held))
+                await end_scope(ctx)
                 ctx.pending_release = False
+                emit(Event.CALL_SETTLED, ctx)
 
-        task = asyncio.ensure_future(see_off())
+        self._in_background(see_off())
+
+    def _close_later(self, session_id: str, reason: str, exits: list[Exit]) -> None:
+        emit(Event.SESSION_ENDED, session_id=session_id, reason=reason)
+        if exits:
+            self._in_background(close_all(exits))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
         self.left_behind.add(task)
         task.add_done_callback(self.left_behind.discard)
+
+
+async def close_all(exits: Sequence[Exit]) -> None:
+    """Close what a session's providers made, each carried through; a failure is logged, a cancellation comes after."""
+    held: BaseException | None = None
+    for one in exits:
+        carried = Carried(one.leave(), limit=RELEASE_LIMIT)
+        try:
+            await carried.run()
+        except BaseException as error:  # noqa: BLE001  (the others are closed all the same)
+            emit(Event.PROVIDER_FAILED, provider=one.recipe.name, phase="close", error=error)
+        held = carried.held or held
+    if held is not None:
+        raise held
 
 
 class CallOptions(TypedDict, total=False):

@@ -1,47 +1,43 @@
-"""``Gate(provide={token: factory})``: run once when the gate opens, closed in reverse when it ends."""
+"""The global scope at work: made as the gate opens, closed in reverse as it ends."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import inspect
-from collections.abc import AsyncGenerator, Generator, Mapping
-from typing import Any
-
 from callgate.errors import ProviderError
-from callgate.providers.registry import ProviderRegistry, describe
+from callgate.providers.logs import Event, emit
+from callgate.providers.registry import ProviderRegistry
 
 
 class Factories:
-    """The plain factories of a gate. A value that is no function or class is provided as it is.
+    """The global instances of a registry.
 
-    A function may be async; a generator's first value is the instance, and what follows its ``yield`` closes it, with
-    ``@contextmanager`` or ``@asynccontextmanager`` on it or without. Other context managers are instances like any.
+    A value that is no function or class is provided as it is. A function may be async; a generator's first value is the
+    instance, and what follows its ``yield`` closes it, with ``@contextmanager`` or ``@asynccontextmanager`` on it or
+    without. Other context managers are instances like any.
     """
 
-    def __init__(self, provide: Mapping[Any, Any], registry: ProviderRegistry) -> None:
-        self._provide = dict(provide)
+    def __init__(self, registry: ProviderRegistry) -> None:
+        self._scope = registry.world.scope
         self._registry = registry
-        self._managers: list[Any] = []
-        registry.promise_singletons(self._provide)
 
     async def open(self) -> None:
-        """Make every instance, in the order given; when one fails or is cancelled, close those made before.
+        """Make every instance, in the order given, each after what it needs; when one fails, close those made before.
 
         Raises:
             ProviderError: a factory failed; its error is the cause.
         """
-        for token, source in self._provide.items():
+        self._scope.reopen()
+        for recipe in self._registry.global_recipes():
             try:
-                self._registry.set_singleton(token, await self._make(source))
+                await self._scope.provide(recipe)
             except BaseException as error:
+                emit(Event.PROVIDER_FAILED, provider=recipe.name, phase="make", error=error)
                 try:
                     await self.close()
                 except Exception as closing:  # noqa: BLE001  (the first failure is the news)
                     error.add_note(f"closing what was made before failed, too: {type(closing).__name__}")
                 if not isinstance(error, Exception):
                     raise
-                raise ProviderError(f"the factory of {describe(token)} failed: {type(error).__name__}") from error
+                raise ProviderError(f"the factory of {recipe.name} failed: {type(error).__name__}") from error
 
     async def close(self) -> None:
         """Close generators in reverse, every one, whatever another raises; tokens are not available after.
@@ -49,51 +45,12 @@ class Factories:
         Raises:
             BaseException: the first that a generator raised, or a cancellation.
         """
-        managers, self._managers = self._managers, []
         failed: list[BaseException] = []
-        for manager in reversed(managers):
+        for left in self._scope.end():
             try:
-                if isinstance(manager, contextlib.AbstractAsyncContextManager):
-                    await manager.__aexit__(None, None, None)
-                else:
-                    manager.__exit__(None, None, None)
+                await left.leave()
             except BaseException as error:  # noqa: BLE001  (raised below, when the others are closed)
                 failed.append(error)
-        for token in self._provide:
-            self._registry.withdraw_singleton(token)
+                emit(Event.PROVIDER_FAILED, provider=left.recipe.name, phase="close", error=error)
         if failed:
             raise next((error for error in failed if not isinstance(error, Exception)), failed[0])
-
-    async def _make(self, source: Any) -> Any:
-        if not _is_factory(source):
-            return source
-        made: Any = source()
-        manager: Any = None
-        if inspect.isasyncgen(made):
-            manager = _closing_async(made)
-        elif inspect.isgenerator(made):
-            manager = _closing(made)
-        elif isinstance(made, contextlib._AsyncGeneratorContextManager | contextlib._GeneratorContextManager):
-            manager = made
-        if manager is None:
-            return await made if inspect.isawaitable(made) else made
-        is_async = isinstance(manager, contextlib.AbstractAsyncContextManager)
-        instance = await manager.__aenter__() if is_async else manager.__enter__()
-        self._managers.append(manager)
-        return instance
-
-
-@contextlib.asynccontextmanager
-async def _closing_async(made: Any) -> AsyncGenerator[Any, None]:
-    async for instance in made:
-        yield instance
-
-
-@contextlib.contextmanager
-def _closing(made: Any) -> Generator[Any, None, None]:
-    yield from made
-
-
-def _is_factory(source: Any) -> bool:
-    made_of_code = inspect.isfunction(source) or inspect.ismethod(source) or inspect.isclass(source)
-    return made_of_code or isinstance(source, functools.partial)

@@ -22,6 +22,7 @@ from callgate.errors import (
 from callgate.hooks.plan import Plan
 from callgate.hooks.stages import OnFailure, Section
 from callgate.hooks.step import SYNC
+from callgate.providers.logs import IDS, Event, emit
 from callgate.runtime.leases import RELEASE_LIMIT, carry
 from callgate.tools.calls import ErrorInfo, Outcome
 
@@ -49,6 +50,7 @@ async def fail(plan: Plan, ctx: Any, error: BaseException) -> None:
     if isinstance(error, ControlSuspend):
         ctx.pending = error.pending
         ctx._error, ctx.outcome = Suspended(error.pending), Outcome.SUSPENDED
+        emit(Event.CALL_SUSPENDED, ctx, stage=failed_at.stage, hook=failed_at.name, kind=error.pending.kind)
         return
     if isinstance(error, GeneratorExit) and failed_at is not plan.running:
         raise error  # the coroutine itself is being closed: nothing may be awaited any more
@@ -58,6 +60,22 @@ async def fail(plan: Plan, ctx: Any, error: BaseException) -> None:
     if plan.repeats and attempted and ctx.outcome in {Outcome.ERROR, Outcome.UNKNOWN}:  # a decision is not given up on
         await _tell(ctx, plan.on_give_up)
     await _tell(ctx, plan.on_error)
+    _log(ctx)
+
+
+def _log(ctx: Any) -> None:
+    """How the call ended, once the hooks have had their say: by a decision, from outside, or because something broke."""
+    error, step = ctx.error, ctx.failed_in
+    if ctx.outcome is Outcome.CANCELLED:
+        emit(Event.CALL_CANCELLED, ctx, stage=step.stage, hook=step.name)
+        return
+    decided = isinstance(error, InvocationError) and (
+        isinstance(error, ToolError) or ctx.outcome not in {Outcome.ERROR, Outcome.UNKNOWN}
+    )
+    event, reason = Event.CALL_REFUSED if decided else Event.CALL_FAILED, None
+    if isinstance(error, Denied | RetryLater) and error.args:
+        reason = error.args[0]  # what ctx.abort and ctx.retry_after were given for the log
+    emit(event, ctx, outcome=ctx.outcome, error=error, stage=step.stage, hook=step.name, reason=reason)
 
 
 async def _tell(ctx: Any, steps: Any) -> None:
@@ -84,6 +102,12 @@ def _replace(ctx: Any, known: BaseException) -> None:
     if ctx.error.__cause__ is None:
         ctx.error.__cause__ = known
     ctx.outcome = outcome_of(ctx.error, ctx.step)
+
+
+def log_unknown_tool(call: Any, user: Any, error: InvocationError, options: Any) -> None:
+    """A call of no tool there is has no context; it ends here."""
+    known = (call.tool, error.correlation_id, call.id, options.get("session_id"), user.tenant, user.id)
+    emit(Event.CALL_REFUSED, outcome=Outcome.INVALID, error=error, **dict(zip(IDS, known, strict=True)))
 
 
 def contain(ctx: Any, error: BaseException) -> BaseException:
@@ -161,8 +185,10 @@ def error_info(error: BaseException) -> ErrorInfo:
     """The value-free view of an error that may go to a model (design 5)."""
     if not isinstance(error, InvocationError):
         return ErrorInfo("error", InvocationError.default_public)
-    issues = getattr(error, "issues", ()) if getattr(error, "stage", "") != "output" else ()
-    return ErrorInfo(error.code, _short(error.public), tuple(issues), error.correlation_id)
+    own_fault = getattr(error, "stage", "") == "output"  # the tool's, not the caller's
+    issues = () if own_fault else getattr(error, "issues", ())
+    status = InvocationError.http_status if own_fault else error.http_status
+    return ErrorInfo(error.code, _short(error.public), tuple(issues), error.correlation_id, status)
 
 
 def _short(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar, Unpack, overload
@@ -10,24 +11,26 @@ from callgate.errors import GateClosed, InvocationError, RegistrationError, Unkn
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.linter import Finding, lint
 from callgate.hooks.plan import Plan
-from callgate.hooks.selection import Registration, register, register_by_stage
-from callgate.hooks.stages import Stage
-from callgate.providers.clock import Clock
+from callgate.hooks.selection import register, register_by_stage
+from callgate.providers import logs
+from callgate.providers.clock import Clock, SystemClock
 from callgate.providers.registry import ProviderRegistry
 from callgate.runtime import batch
 from callgate.runtime.adapters import codec
-from callgate.runtime.engine import CallOptions, Engine, apply_options, new_instance
+from callgate.runtime.bound import Bound
+from callgate.runtime.engine import CallOptions, Engine, apply_options, close_all, new_instance
 from callgate.runtime.explain import Explanation, explain
-from callgate.runtime.factories import Factories
-from callgate.runtime.failure import error_info
+from callgate.runtime.failure import error_info, log_unknown_tool
 from callgate.runtime.invoke import run
-from callgate.runtime.results import raise_or_keep, result_of, unknown_tool
+from callgate.runtime.life import Life
+from callgate.runtime.plans import Plans
+from callgate.runtime.portal import SyncGate
+from callgate.runtime.results import raise_or_keep, result_of, typed, unknown_tool
 from callgate.runtime.streams import Event, stream
+from callgate.runtime.wire.principal import Authenticate
 from callgate.tools.calls import ANONYMOUS, ToolCall, ToolResult, User
-from callgate.tools.declare import FunctionTool
-from callgate.tools.definition import Effect, ToolDefinition
 from callgate.tools.hydration import HydrationResult, Repairer, hydrate
-from callgate.tools.parsing import DEFAULT_LIMITS, Limits
+from callgate.tools.limits import DEFAULT_LIMITS, Limits
 from callgate.tools.record import ToolRecord
 from callgate.tools.registry import ToolRegistry
 from callgate.tools.validation import Engine as ValidatorEngine
@@ -43,12 +46,15 @@ class Gate:
         hooks: hook objects or classes; they apply to every tool they do not exclude themselves from.
         hooks_by_stage: the explicit form, ``{stage: [hook, ...]}``.
         container: a dependency-injector container, or None.
-        provide: ``{token: factory or instance}``; a factory is called once, when the gate opens.
+        provide: ``{token: factory or instance}``; a factory is called once, when the gate opens, unless it is a ``Scoped``.
+        session_ttl: seconds after which a session that nobody uses ends; None means never.
+        max_sessions: how many sessions there may be; the least recently used ends for a new one.
         deadline: seconds for each call, unless the tool or the call says otherwise; None means no limit.
         open: allow tools that are not ``read`` without any hook that authorises.
         lazy: compile a tool's plan and validators at its first call instead of at start.
         resolve: makes an instance of a hook class, once an invocation.
         limits: bounds on arguments and outputs.
+        authenticate: finds the user of a web request, for ``callgate.asgi`` and ``bound``; None from it means nobody.
         validator: the engine for author-written schemas; default: fastjsonschema where it enforces all, else jsonschema-rs.
 
     Raises:
@@ -63,6 +69,8 @@ class Gate:
         hooks_by_stage: Mapping[Any, Sequence[Any]] | None = None,
         container: Any = None,
         provide: Mapping[Any, Any] | None = None,
+        session_ttl: float | None = 3600.0,
+        max_sessions: int | None = None,
         deadline: float | None = None,
         open: bool = False,
         lazy: bool = False,
@@ -70,13 +78,20 @@ class Gate:
         limits: Limits = DEFAULT_LIMITS,
         validator: ValidatorEngine | None = None,
         clock: Clock | None = None,
+        authenticate: Authenticate | None = None,
     ) -> None:
         self.registry = ToolRegistry()
-        self.providers = ProviderRegistry(container)
+        clock = clock or SystemClock()
+        self.providers = ProviderRegistry(
+            container, now=clock.monotonic, session_ttl=session_ttl, max_sessions=max_sessions
+        )
         self.deadline = deadline
         self.open = open
         self.lazy = lazy
-        self._factories = Factories(provide or {}, self.providers)
+        self.authenticate = authenticate
+        self._sync = SyncGate(self)
+        self._dependency: Callable[[Any], Coroutine[Any, Any, Bound]] | None = None
+        self.providers.provide(provide or {})
         self._engine = Engine(
             self.providers,
             raise_or_keep,
@@ -84,19 +99,17 @@ class Gate:
             clock=clock,
             limits=limits,
             validator=validator,
-            plan_for=self._plan_for,
         )
         self._now = self._engine.monotonic
-        self._shared: list[Registration] = [register(hook, "gate") for hook in hooks]
+        self._life = Life(self._engine, self.providers)
+        self._plans = Plans(self._engine, self.registry, deadline=deadline, lazy=lazy)
+        self._shared, self._live = self._plans.shared, self._plans.live
+        self._shared += [register(hook, "gate") for hook in hooks]
         self._shared += register_by_stage(hooks_by_stage or {}, "gate")
-        self._plans: dict[str, Plan] = {}
-        self._live: dict[Any, Plan] = {}  # by name and by tool object; empty while the gate is closed
-        self._traced: dict[str, Plan] = {}
         self._running = False
         for tool in tools:
             self.add(tool)
-        if not lazy:
-            self._compile_all()
+        self._plans.renew()
 
     # ------------------------------------------------------------------ putting together
 
@@ -107,9 +120,11 @@ class Gate:
             DefinitionError: duplicate name, or a schema that is refused.
         """
         record = self.registry.add_validated(tool, replace=replace)
-        self._forget_plans()
+        for text in record.definition.lints:
+            logs.emit(logs.Event.DEFINITION_WARNING, tool=record.id, warning=text)
+        self._plans.forget()
         if self._running and not self.lazy:
-            self._plans[record.id] = self._compile(record)
+            self._plans.of(record.id)
         return record
 
     def use(self, hook: Any, *, tools: Any = None, tags: Any = None, tenants: Any = None) -> Callable[[], None]:
@@ -117,31 +132,31 @@ class Gate:
         made = register(hook, "gate.use", tools=tools, tags=tags, tenants=tenants)
         self._shared.append(made)
         try:
-            self._recompile()
+            self._plans.renew()
         except RegistrationError:
             self._shared.remove(made)
-            self._forget_plans()
+            self._plans.forget()
             raise
 
         def undo() -> None:
             if made in self._shared:
                 self._shared.remove(made)
-                self._recompile()
+                self._plans.renew()
 
         return undo
 
     def definitions(self, wire: str | None = None, *, user: User = ANONYMOUS) -> Any:
         """What a model may be told: definitions, or the request part of a wire such as ``"openai_chat"``."""
-        visible = [record.definition for record in self.registry.list() if _may_see(record.definition, user)]
+        visible = [record.definition for record in self.registry.list() if record.definition.allows(user.roles)]
         return visible if wire is None else codec(wire).translate(visible).request
 
     def explain(self, tool: Any, *, user: User | None = None) -> Explanation:
         """The plan of a tool, and why each hook is in or out; ``print`` it."""
-        return explain(self._plan_for(tool), user)
+        return explain(self._plans.of(tool), user)
 
     def lint(self) -> list[Finding]:
         """What looks wrong in the plans of all tools."""
-        return [finding for record in self.registry.list() for finding in lint(self._plan_for(record.id))]
+        return [finding for record in self.registry.list() for finding in lint(self._plans.of(record.id))]
 
     # ------------------------------------------------------------------ life
 
@@ -153,24 +168,94 @@ class Gate:
         """
         if self._running:
             raise RegistrationError("the gate is open already; use one `async with gate` for the life of the service")
-        self._refuse_unguarded()
-        await self._factories.open()
+        if not self.open:
+            self._plans.refuse_unguarded()
+        logs.prepare()
+        await self._life.begin()
         self._running = True
+        logs.emit(logs.Event.GATE_OPENED, tools=len(self.registry.list()), hooks=len(self._shared))
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Close: wait, at most ``CLOSE_LIMIT`` seconds, for bodies that were left behind; then close the factories."""
+        """Close: wait, at most ``CLOSE_LIMIT`` seconds, for bodies that were left behind; close sessions, then factories."""
         self._running = False
         self._live.clear()
-        await self._engine.drain()
-        await self._factories.close()
+        await self._life.end()
+        logs.emit(logs.Event.GATE_CLOSED, left_behind=len(self._engine.left_behind))
+
+    @contextlib.asynccontextmanager
+    async def session(self, session_id: str | None = None, *, user: User = ANONYMOUS) -> AsyncGenerator[Bound, None]:
+        """One session, from here to the end of the ``async with``: calls in it share what is provided a session.
+
+        Without an id it gets one that nobody can guess. It ends when the last of those who entered it leaves; calls that
+        are still under way then finish with what they have.
+
+        Raises:
+            ProviderError: the session belongs to another user.
+        """
+        session_id = session_id or secrets.token_urlsafe(18)
+        session = self.providers.sessions.open(session_id, (user.tenant, user.id))
+        session.calls += 1
+        session.visits += 1
+        try:
+            yield Bound(self, user, session_id)
+        finally:
+            session.visits -= 1
+            left = self.providers.sessions.leave(session)
+            if not session.over and not session.visits:
+                left += self.providers.sessions.end(session_id)
+            await close_all(left)
+
+    async def end_session(self, session_id: str) -> None:
+        """End a session: what was provided for it is closed, now or when the last call in it is over."""
+        await close_all(self.providers.sessions.end(session_id))
+
+    def override(self, providers: Mapping[Any, Any]) -> contextlib.AbstractContextManager[None]:
+        """For tests: ``with gate.override({Db: fake}):``; instances or factories, in the scopes of those they replace.
+
+        Raises:
+            ProviderError: nobody provides the token.
+        """
+        return self.providers.override(providers)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls are taken."""
+        return self._running
+
+    def sync(self) -> SyncGate:
+        """This gate for hosts that are not async: ``with gate.sync() as g``, or ``open()`` and ``close()`` (design 4)."""
+        return self._sync
+
+    @property
+    def bound(self) -> Callable[[Any], Coroutine[Any, Any, Bound]]:
+        """For FastAPI: ``Depends(gate.bound)`` gives the gate of the user whom ``authenticate`` finds.
+
+        Raises:
+            RegistrationError: there is no ``authenticate``.
+        """
+        if self._dependency is None:
+            from callgate.runtime.adapters.asgi import user_dependency
+
+            self._dependency = user_dependency(self)
+        return self._dependency
 
     # ------------------------------------------------------------------ calling
 
     @overload
     def invoke(
         self,
-        tool: FunctionTool[Any, Coroutine[Any, Any, R]],
+        tool: str | type[Any] | ToolRecord,
+        arguments: Any = None,
+        *,
+        user: User = ...,
+        **options: Unpack[CallOptions],
+    ) -> Coroutine[Any, Any, Any]: ...
+
+    @overload
+    def invoke(
+        self,
+        tool: Callable[..., Coroutine[Any, Any, R]],
         arguments: Any = None,
         *,
         user: User = ...,
@@ -179,13 +264,8 @@ class Gate:
 
     @overload
     def invoke(
-        self, tool: FunctionTool[Any, R], arguments: Any = None, *, user: User = ..., **options: Unpack[CallOptions]
+        self, tool: Callable[..., R], arguments: Any = None, *, user: User = ..., **options: Unpack[CallOptions]
     ) -> Coroutine[Any, Any, R]: ...
-
-    @overload
-    def invoke(
-        self, tool: Any, arguments: Any = None, *, user: User = ..., **options: Unpack[CallOptions]
-    ) -> Coroutine[Any, Any, Any]: ...
 
     def invoke(
         self, tool: Any, arguments: Any = None, *, user: User = ANONYMOUS, **options: Unpack[CallOptions]
@@ -201,12 +281,12 @@ class Gate:
         """
         plan = self._live.get(tool)
         if plan is None:
-            plan = self._live[tool] = self._plan_for(tool, running=True)
+            plan = self._live[tool] = self._open_plan(tool)
         ctx = InvokeContext(plan, arguments, user, self._now())
         if options or plan.limit is not None:
             apply_options(ctx, options)
         if plan.typed and tool.__class__ is not str:
-            return _typed(plan, ctx)
+            return typed(plan, run(plan, ctx))
         return run(plan, ctx)
 
     async def call(
@@ -236,10 +316,11 @@ class Gate:
         *,
         user: User = ANONYMOUS,
         at_once: int = 16,
+        trace: bool = False,
         **options: Unpack[CallOptions],
     ) -> Coroutine[Any, Any, list[ToolResult]]:
         """Run several calls; results in order. Tools with ``parallel=False`` run alone, others up to *at_once* together."""
-        return batch.call_many(self, list(calls), user, at_once, options)
+        return batch.call_many(self, list(calls), user, at_once, options, trace=trace)
 
     def stream(
         self, call: ToolCall | HydrationResult, *, user: User = ANONYMOUS, **options: Unpack[CallOptions]
@@ -283,9 +364,10 @@ class Gate:
         asked = call.call if isinstance(call, HydrationResult) else call
         try:
             name = asked.tool if isinstance(asked.tool, str) else ""  # a name that is no text names nothing
-            plan = self._plan_for(name, running=True, trace=trace)
+            plan = self._open_plan(name, trace=trace)
         except UnknownTool as error:
             error.correlation_id = options.get("request_id") or secrets.token_hex(16)
+            log_unknown_tool(asked, user, error, options)
             return unknown_tool(asked, error_info(error))
         ctx = InvokeContext(plan, asked.arguments, user, self._now())
         apply_options(ctx, options)
@@ -300,68 +382,16 @@ class Gate:
             ctx._input = asked  # no text: the short way must not take it
         return ctx
 
-    def _plan_for(self, tool: Any, *, running: bool = False, trace: bool = False) -> Plan:
-        if running and not self._running:
+    def _open_plan(self, tool: Any, *, trace: bool = False) -> Plan:
+        if not self._running:
             raise GateClosed("the gate is not open; use it inside `async with gate:`")
-        name = tool if isinstance(tool, str) else self.registry.id_of(tool)
-        if trace:
-            if name not in self._traced:
-                self._traced[name] = self._compile(self.registry.get(name), trace=True)
-            return self._traced[name]
-        plan = self._plans.get(name)
-        if plan is None:
-            plan = self._plans[name] = self._compile(self.registry.get(name))
-        return plan
-
-    def _compile(self, record: ToolRecord, *, trace: bool = False) -> Plan:
-        plan = self._engine.compile(record, self._shared, trace=trace)
-        plan.limit = record.deadline if record.deadline is not None else self.deadline
-        return plan
-
-    def _compile_all(self) -> None:
-        for record in self.registry.list():
-            self._plan_for(record.id)
-
-    def _forget_plans(self) -> None:
-        self._plans.clear()
-        self._live.clear()
-        self._traced.clear()
-
-    def _recompile(self) -> None:
-        self._forget_plans()
-        if not self.lazy:
-            self._compile_all()
+        return self._plans.of(tool, trace=trace)
 
     def _record_of(self, name: str) -> ToolRecord | None:
         return self.registry.get(name) if name in self.registry else None
 
     def _validator_of(self, name: str) -> Any:
-        return self._plan_for(name).builtins.arguments
-
-    def _refuse_unguarded(self) -> None:
-        if self.open:
-            return
-        authorising = {Stage.WILL_AUTHORIZE, Stage.WILL_AUTHORIZE_INPUT}
-        for record in self.registry.list():
-            if record.definition.effect is Effect.READ:
-                continue
-            plan = self._plan_for(record.id)
-            if not any(step.stage in authorising for _, _, step in plan.before):
-                raise RegistrationError(
-                    f"tool {record.id!r} may change the world (effect {record.definition.effect or 'undeclared'}) and no hook "
-                    'authorises it; add a hook with will_authorize, declare effect="read", or say Gate(open=True)'
-                )
-
-
-async def _typed(plan: Plan, ctx: InvokeContext) -> Any:
-    convert = plan.record.from_json
-    output = await run(plan, ctx)
-    return output if convert is None else convert(output)
-
-
-def _may_see(definition: ToolDefinition, user: User) -> bool:
-    roles = frozenset(definition.allowed_roles)
-    return not roles or bool(roles & frozenset(user.roles))
+        return self._plans.of(name).builtins.arguments
 
 
 __all__ = ["Gate"]

@@ -12,7 +12,9 @@ from callgate.hooks.guards import SKIPPED, never_returns_a_value
 from callgate.hooks.plan import Plan
 from callgate.hooks.stages import Stage
 from callgate.hooks.step import ASYNC, SYNC, SYNC_LEASE, Compiled, Step
-from callgate.providers.registry import as_pairs
+from callgate.providers.registry import as_pairs, leave
+from callgate.providers.scope import Exit
+from callgate.providers.scoped import Rank
 from callgate.runtime import scopes
 from callgate.runtime.deadlines import arm, stand_down
 from callgate.runtime.failure import fail
@@ -90,6 +92,8 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (one road; 
         await stand_down(ctx)
     if plan.closing or ctx.leases is not None:
         await close(ctx, closing_steps(plan, ctx))
+    if ctx._scope is not None and ctx._ends_scope:
+        await end_scope(ctx)
     if ctx.special and (ctx._error is not None or ctx.deferred is not None):
         raise plan.surface(ctx)
     return ctx._output
@@ -132,6 +136,23 @@ async def close(ctx: InvokeContext, steps: Sequence[Compiled]) -> None:
         hidden.restore()
     if ctx.plan.finals:  # they may have taken their time, and are not the last to ask
         ctx.finished = ctx.plan.now()
+
+
+async def end_scope(ctx: InvokeContext) -> None:
+    """Close what the invocation's providers made, the last first, unless a body that was left behind still holds it."""
+    scope = ctx.scope
+    scope.holds -= 1
+    if not scope.holds and (exits := leave(scope)):
+        await close(ctx, [exit_step(one) for one in exits])
+
+
+def exit_step(one: Exit) -> Compiled:
+    """The closing of one provided instance, as a step; it sees the error that the invocation ended with."""
+    recipe = one.recipe
+    if recipe.step is None:
+        recipe.step = Step(Stage.WILL_FINALIZE_INVOKE, f"close {recipe.name}")
+    of_request = recipe.rank is Rank.REQUEST
+    return ASYNC, lambda ctx: one.leave(ctx._error if of_request else None), recipe.step
 
 
 async def attempt(plan: Plan, ctx: InvokeContext) -> Any:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from typing import Any
 
 from callgate.hooks.builtin import FROZEN
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.plan import Plan
 from callgate.runtime.failure import as_invocation_error, error_info
 from callgate.tools.calls import ErrorInfo, Outcome, ToolCall, ToolResult
 
@@ -60,3 +62,10 @@ def cancelled_call(call: Any) -> ToolResult:
     """The result for a call, hydrated or not, whose tool cancelled the very task it ran in."""
     asked = getattr(call, "call", call)
     return ToolResult(asked.id, asked.tool, Outcome.CANCELLED, error=ErrorInfo("cancelled", "The call was cancelled."))
+
+
+async def typed(plan: Plan, running: Coroutine[Any, Any, Any]) -> Any:
+    """The output of a call of a tool object: what the function's annotation says, not its JSON."""
+    output = await running
+    convert = plan.record.from_json
+    return output if convert is None else convert(output)

@@ -7,6 +7,7 @@ from typing import Any
 
 from callgate.hooks.context import InvokeContext
 from callgate.providers.registry import ProviderRegistry
+from callgate.providers.scope import Scope
 from callgate.runtime.engine import Engine, apply_options, new_instance
 from callgate.runtime.invoke import run
 from callgate.tools.calls import ANONYMOUS, User
@@ -16,8 +17,8 @@ from callgate.tools.declare import as_tool
 class _Unshared(ProviderRegistry):
     """The registry of calls that were given none: they share no session."""
 
-    def session_for(self, session_id: str | None, principal: Any, *, make: bool) -> dict[Any, Any] | None:
-        return {} if make else None
+    def request(self, session_id: str | None = None, owner: Any = None) -> Scope:
+        return super().request()
 
 
 def surface_original(ctx: Any) -> BaseException:

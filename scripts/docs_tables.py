@@ -1,4 +1,4 @@
-"""Write the parts of the docs that are made from the code: the stage table, the diagram, the errors, the parsing rules.
+"""Write the parts of the docs that are made from the code: the stages, the diagram, the errors, the events, the rules.
 
 In a page they stand between ``<!-- generated: NAME -->`` and ``<!-- end -->``. ``python scripts/docs_tables.py``
 brings them up to date; ``tests/test_docs.py`` fails when they are stale.
@@ -6,6 +6,7 @@ brings them up to date; ``tests/test_docs.py`` fails when they are stale.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,10 +15,11 @@ from typing import Any
 from callgate import errors
 from callgate.hooks.stages import STAGES, May, OnFailure, Row, Stage, diagram
 from callgate.hooks.step import Step
+from callgate.providers.logs import Event
 from callgate.runtime.failure import outcome_of
 from callgate.tools import tolerance
 from callgate.tools.calls import ErrorInfo, Outcome, ToolResult
-from callgate.tools.parsing import Limits
+from callgate.tools.limits import Limits
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 _BLOCK = re.compile(r"(?<=<!-- generated: )([a-z-]+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
@@ -126,10 +128,20 @@ def limit_table() -> str:
     return table(("`Limits`", "Default"), [(code(name), f"{getattr(limits, name):,}") for name in names])
 
 
+def event_table() -> str:
+    """Every event that may be logged."""
+    rows = [
+        (code(event), logging.getLevelName(event.level).lower(), event.about, ", ".join(map(code, event.fields)))
+        for event in sorted(Event)
+    ]
+    return table(("Event", "Level", "When", "Fields, beside the ids"), rows)
+
+
 GENERATED: dict[str, Callable[[], str]] = {
     "diagram": lambda: f"{diagram()}\n",
     "error-table": error_table,
     "error-tree": tree,
+    "events": event_table,
     "limits": limit_table,
     "outcomes": outcome_table,
     "rules": rule_table,
@@ -148,7 +160,7 @@ def refreshed(page: str) -> str:
 
 def main() -> None:
     """Bring every page up to date."""
-    for page in sorted(DOCS.glob("*.md")):
+    for page in sorted(DOCS.rglob("*.md")):
         text = page.read_text("utf-8")
         if refreshed(text) != text:
             page.write_text(refreshed(text), "utf-8")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 DATA = Path(os.environ.get("CALLGATE_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 MISSING = f"NO SAMPLE DATA at {DATA}: tests that need it are skipped; set CALLGATE_DATA to the folder"
-CANCEL_POINTS = "cancel points"
+CANCEL_POINTS = "callgate cancel points"  # as the plugin records it (src/pytest_callgate.py)
 
 
 @pytest.fixture(scope="session")
@@ -20,19 +18,6 @@ def shared_data() -> Path:
     if not DATA.is_dir():
         pytest.skip(MISSING)
     return DATA
-
-
-@pytest.fixture
-def every_cancel_point(record_property: Callable[[str, object], None]) -> Callable[..., Any]:
-    """``tests.harness.cancel.every_cancel_point``; its cancel points are added up at the end of the run."""
-    from tests.harness import cancel
-
-    def sweep(*args: Any, **options: Any) -> cancel.Report:
-        report = cancel.every_cancel_point(*args, **options)
-        record_property(CANCEL_POINTS, report.points)
-        return report
-
-    return sweep
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -23,12 +23,12 @@ from callgate.tools.declare import ToolOptions
 from scripts.docs_tables import DOCS, GENERATED, refreshed
 
 ROOT = DOCS.parent
-PAGES = sorted(DOCS.glob("*.md"))
+PAGES = sorted(DOCS.rglob("*.md"))
 WRITTEN = [page for page in PAGES if page.name != "contract.md"]
 FENCE = re.compile(r"^```(?P<kind>\S*)(?P<more>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-each_written_page = pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.stem)
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
+each_written_page = pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.relative_to(DOCS).as_posix())
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def prose(page: Path) -> str:
 
 @each_written_page
 def test_every_python_block_runs_and_prints_what_the_page_says(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = ModuleType(f"docs_{page.stem}")
+    module = ModuleType(f"docs_{page.stem.replace('-', '_')}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     for block in blocks(page):
         printed = io.StringIO()
@@ -85,15 +85,15 @@ def test_every_part_made_from_the_code_is_shown_somewhere() -> None:
     assert [name for name in GENERATED if f"<!-- generated: {name} -->" not in shown] == []
 
 
-def test_the_page_of_the_lifecycle_shows_the_diagram_and_every_stage() -> None:
+def test_the_page_of_the_stages_shows_the_diagram_and_every_stage() -> None:
     """Contract 97."""
-    page = (DOCS / "lifecycle.md").read_text("utf-8")
+    page = (DOCS / "reference" / "stages.md").read_text("utf-8")
     assert diagram() in page
     assert [stage for stage in Stage if f"| `{stage}` |" not in page] == []
 
 
 def test_the_page_of_hooks_names_every_option_and_only_members_that_the_context_has() -> None:
-    page = prose(DOCS / "hooks.md")
+    page = prose(DOCS / "how-to" / "write-a-hook.md")
     assert [option for option in base._OPTIONS if f"`{option}" not in page] == []
     offered = page.split("## What the context offers")[1]
     members = {
@@ -107,12 +107,12 @@ def test_the_page_of_hooks_names_every_option_and_only_members_that_the_context_
 
 
 def test_the_page_of_tools_names_every_option() -> None:
-    page = prose(DOCS / "tools.md")
+    page = prose(DOCS / "how-to" / "declare-a-tool.md")
     assert [option for option in ToolOptions.__annotations__ if f"`{option}`" not in page] == []
 
 
 def test_the_page_of_tools_names_every_reason_for_which_a_schema_is_refused() -> None:
-    table = prose(DOCS / "tools.md").split("| Reason | What to do |")[1].split("\n\n")[0]
+    table = prose(DOCS / "how-to" / "declare-a-tool.md").split("| Reason | What to do |")[1].split("\n\n")[0]
     told = {
         reason for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for reason in re.findall(r"`(\w+)`", row)
     }
@@ -151,4 +151,5 @@ def slug(heading: str) -> str:
 
 def test_the_first_page_leads_to_every_other() -> None:
     index = (DOCS / "index.md").read_text("utf-8")
-    assert [page.name for page in PAGES if page.name != "index.md" and f"({page.name})" not in index] == []
+    pages = (page.relative_to(DOCS).as_posix() for page in PAGES)
+    assert [page for page in pages if page != "index.md" and f"({page})" not in index] == []

@@ -68,6 +68,7 @@ class ErrorInfo:
     public: str
     issues: tuple[Issue, ...] = ()
     correlation_id: str | None = None
+    http_status: int | None = field(default=None, repr=False, compare=False)  # for hosts that answer over HTTP
 
     @property
     def pointer(self) -> str | None:

@@ -14,8 +14,8 @@ from callgate.tools import conversion
 from callgate.tools.component import ToolComponent, component_record, make_component, read_constructor
 from callgate.tools.definition import Effect, NoSchemaMode, ToolAnnotations, ToolDefinition
 from callgate.tools.executor import executor_record, is_executor
+from callgate.tools.limits import Limits
 from callgate.tools.naming import did_you_mean
-from callgate.tools.parsing import Limits
 from callgate.tools.record import Style, ToolRecord
 from callgate.tools.signature import read_colour, read_docstring, read_signature, resolve_hints
 from callgate.tools.typed import json_schema, make_adapter, read_output

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import MISSING, dataclass, field, fields
 from enum import StrEnum
@@ -168,6 +168,10 @@ class ToolDefinition:
         """SHA-256 over the canonical JSON of everything declared; changes whenever the contract changes."""
         return digest(self.to_dict() | {"version": self.version})
 
+    def allows(self, roles: Iterable[str]) -> bool:
+        """Whether somebody with these roles may see and call the tool (contract C29)."""
+        return not self.allowed_roles or not frozenset(self.allowed_roles).isdisjoint(roles)
+
     @property
     def has_schema(self) -> bool:
         """Whether arguments are validated; False only for a tool with ``allow_no_schema`` (contract 16)."""
@@ -207,7 +211,8 @@ class ToolDefinition:
         """Read the flat form or the wrapped one, ``{type: function, function: {...}}`` (contract C4).
 
         Keys may be spelled as on the wire or as in Python; ``inputSchema`` is another name for ``parameters``.
-        A null counts as absent. Unknown keys are kept in ``metadata`` (contract 10).
+        A null counts as absent, and so does a blank description: catalogues from outside have them, and an author's
+        own mistake is refused where the definition is made. Unknown keys are kept in ``metadata`` (contract 10).
 
         Raises:
             DefinitionError: not such a form, a key looks like a misspelt one, or a rule is broken.
@@ -221,7 +226,7 @@ class ToolDefinition:
                 extra[key] = value
             elif name in known:
                 raise DefinitionError(f"the tool definition gives {name} twice")
-            elif value is not None:
+            elif value is not None and not (name == "description" and rules.is_blank(value)):
                 known[name] = value
         if "name" not in known:
             raise DefinitionError("the tool definition has no name")

@@ -40,11 +40,18 @@ def check_name(name: Any) -> None:
 
 
 def check_text(tool: str, field: str, value: Any) -> None:
-    """None, or 1 to 1024 characters (contract 25, C5)."""
-    if value is None or (isinstance(value, str) and 0 < len(value) <= TEXT_LIMIT):
+    """None, or 1 to 1024 characters that say something (contract 25, C5)."""
+    if value is None or (isinstance(value, str) and len(value) <= TEXT_LIMIT and not is_blank(value)):
         return
-    found = f"it has {len(value)}" if isinstance(value, str) else f"it is {kind_of(value)}"
+    found = f"it is {kind_of(value)}"
+    if isinstance(value, str):
+        found = "it is blank" if value and is_blank(value) else f"it has {len(value)}"
     raise refusal(tool, f"{field} must be text of 1 to {TEXT_LIMIT} characters, or left out; {found}")
+
+
+def is_blank(value: Any) -> bool:
+    """Text without anything to read."""
+    return isinstance(value, str) and not value.strip()
 
 
 def check_flag(tool: str, field: str, value: Any) -> None:

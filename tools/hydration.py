@@ -14,7 +14,9 @@ from typing import Any, Literal
 from callgate.errors import Invalid, SchemaRefused
 from callgate.tools.calls import Issue, ToolCall
 from callgate.tools.definition import NoSchemaMode, ToolDefinition
-from callgate.tools.parsing import DEFAULT_LIMITS, Limits, ParseError, parse_arguments
+from callgate.tools.limits import DEFAULT_LIMITS, Limits
+from callgate.tools.parse_errors import ParseError
+from callgate.tools.parsing import parse_arguments
 from callgate.tools.record import Style, ToolRecord
 from callgate.tools.validation import LazyValidator, Validator, explain
 from callgate.tools.values import canonical, freeze, thaw

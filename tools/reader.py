@@ -7,7 +7,8 @@ from typing import Any
 
 from jiter import from_json
 
-from callgate.tools.parsing import Limits, parse_strict
+from callgate.tools.limits import Limits
+from callgate.tools.parsing import parse_strict
 
 
 def strict_reader(

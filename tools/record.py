@@ -10,7 +10,7 @@ from typing import Any
 from callgate.errors import DefinitionError
 from callgate.providers.markers import Injected
 from callgate.tools.definition import ToolDefinition
-from callgate.tools.parsing import Limits
+from callgate.tools.limits import Limits
 
 
 class Style(Enum):

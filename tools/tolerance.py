@@ -17,8 +17,7 @@ rule               what it reads
 ``trailing-comma`` one comma between the last value and its closing bracket
 ================== ===================================================================================================
 
-The measures below (``deeper``, ``count_values``, ``has_longer_number``) are what ``callgate.tools.parsing`` asks of a
-text before it is parsed. All of it is linear in the text: that is an attacker's to choose.
+All of it is linear in the text: that is an attacker's to choose.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ import json
 import re
 from typing import NamedTuple
 
-__all__ = ["RULES", "Tolerated", "count_values", "deeper", "has_longer_number", "tolerate"]
+__all__ = ["RULES", "Tolerated", "tolerate"]
 
 RULES = (
     "bom",
@@ -61,11 +60,6 @@ _DOUBLE_SPECIAL = re.compile(r"[\n\r\t]|" + _ESCAPE, re.DOTALL)
 _SINGLE_SPECIAL = re.compile(r'["\n\r\t]|' + _ESCAPE, re.DOTALL)
 _LITERALS = {"True": "true", "False": "false", "None": "null"}
 _RAW = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-
-_SQUARE = bytes.maketrans(b"{}", b"[]")
-_NOT_STRUCTURE = bytes(set(range(256)) - set(b'"[]{}'))
-_ZEROS = bytes.maketrans(b"123456789", b"000000000")
-_NUMBER = re.compile(rb"[0-9][0-9.eE+-]*+")
 
 
 class Tolerated(NamedTuple):
@@ -228,46 +222,3 @@ def _code_point(escape: str) -> str:
     if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
         raise _Unclear
     return json.dumps(chr(code))[1:-1]
-
-
-# ------------------------------------------------------------------------------------------ how much a text is, before it
-# is parsed: for valid JSON exactly, for any other text no less than what a parser builds of it before it stops.
-
-
-def _unescaped(data: bytes) -> bytes:
-    """Without backslashes and quotes that strings escape: what quotes are left open and close strings."""
-    return data.replace(b"\\\\", b"").replace(b'\\"', b"")
-
-
-def _skeleton(data: bytes) -> bytes:
-    """What lies outside of strings, each of which leaves a quote behind."""
-    return b'"'.join(_unescaped(data).split(b'"')[::2])
-
-
-def deeper(data: bytes, limit: int) -> bool:
-    """Whether objects and arrays nest deeper than *limit*."""
-    marks = _unescaped(data).translate(_SQUARE, _NOT_STRUCTURE).replace(b'""', b"")
-    if b'"' in marks:  # strings with brackets in them
-        marks = b"".join(marks.split(b'"')[::2])
-    depth = 0
-    while depth < limit and len(peeled := marks.replace(b"[]", b"")) < len(marks):  # the innermost level, all at once
-        marks = peeled
-        depth += 1
-    return depth + marks.count(b"[") > limit
-
-
-def count_values(data: bytes) -> int:
-    """How many objects, arrays, strings, numbers and literals there are, keys not counted."""
-    bare = _skeleton(data).translate(None, b" \t\r\n")
-    opened = bare.count(b"{") + bare.count(b"[") - bare.count(b"{}") - bare.count(b"[]")
-    return 1 + bare.count(b",") + opened
-
-
-def has_longer_number(data: bytes, limit: int) -> bool:
-    """Whether a number is written with more than *limit* digits."""
-    run = limit // 3 or 1  # whole part, fraction, exponent: one of the three has at least so many digits in a row
-    step = run // 4 or 1  # and no run so long hides from samples
-    if data[::step].translate(_ZEROS).find(b"0" * (run // step)) < 0 or data.translate(_ZEROS).find(b"0" * run) < 0:
-        return False
-    numbers = _NUMBER.finditer(_skeleton(data))
-    return any(len(number.group().translate(None, b".eE+-")) > limit for number in numbers)

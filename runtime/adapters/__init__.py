@@ -7,7 +7,7 @@ from importlib import import_module
 from callgate.runtime.wire.codec import Codec, WireError
 from callgate.tools.naming import did_you_mean
 
-__all__ = ["codec"]
+__all__ = ["codec", "codecs"]
 
 _MODULES = {
     "anthropic": "anthropic",
@@ -18,6 +18,11 @@ _MODULES = {
 }
 
 
+def codecs() -> tuple[str, ...]:
+    """The names of the wires there are codecs for, sorted: what ``codec(name).name`` gives; other names are aliases."""
+    return tuple(sorted(set(_MODULES.values())))
+
+
 def codec(name: str) -> Codec:
     """The codec of a wire: ``openai_chat`` (also ``openai``, ``openai_compat``), ``anthropic`` or ``ollama`` (C3).
 
@@ -25,6 +30,6 @@ def codec(name: str) -> Codec:
         WireError: there is none of that name.
     """
     if name not in _MODULES:
-        raise WireError(f"no codec {name!r}{did_you_mean(name, _MODULES)}")
+        raise WireError(f"no codec {name!r}{did_you_mean(name, codecs())}")
     found: Codec = import_module(f"{__name__}.{_MODULES[name]}").CODEC
     return found

@@ -4,7 +4,11 @@ The face: what applications import. Everything else lives in ``callgate.tools``,
 ``callgate.providers`` and ``callgate.runtime``.
 """
 
+from collections.abc import Awaitable as _Awaitable
+from collections.abc import Callable as _Callable
+from collections.abc import MutableMapping as _MutableMapping
 from importlib import metadata as _metadata
+from typing import Any as _Any
 
 from callgate.errors import (
     CallgateError,
@@ -32,21 +36,34 @@ from callgate.errors import (
 )
 from callgate.hooks.base import Hook, on
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.selection import collect_hooks_for_stage, sort_for_stage
 from callgate.hooks.stages import TOOL_ERROR_STAGES, TOOL_POST_STAGES, TOOL_PRE_STAGES, Stage
+from callgate.providers.logs import configure_logging
 from callgate.providers.markers import Provide
 from callgate.providers.registry import ProviderRegistry
-from callgate.runtime.adapters import codec
+from callgate.providers.scoped import Scoped
+from callgate.runtime.adapters import codec, codecs
 from callgate.runtime.gate import Gate
+from callgate.runtime.observations import InMemoryObservations, Observation, ObservationManager, ToolSystemFault
+from callgate.runtime.stage_helpers import will_bind_providers_stage, wrap_with_around
 from callgate.runtime.standalone import invoke_tool
+from callgate.runtime.system import ToolSystem
+from callgate.runtime.threads import ExecutionContext, InMemoryState, ParsedToolCall, StateManager
+from callgate.runtime.wire.principal import Authenticate as _Authenticate
 from callgate.tools.calls import ErrorInfo, Issue, Outcome, ToolCall, ToolResult, User
 from callgate.tools.component import ToolComponent
 from callgate.tools.context import ToolContext
 from callgate.tools.declare import as_tool, tool
 from callgate.tools.definition import Effect, NoSchemaMode, ToolAnnotations, ToolDefinition
+from callgate.tools.executor import ToolSchema
 from callgate.tools.hydration import HydrationResult
-from callgate.tools.parsing import Limits
+from callgate.tools.limits import Limits
 from callgate.tools.record import ToolRecord
 from callgate.tools.registry import ToolRegistry
+
+_Message = _MutableMapping[str, _Any]
+_Send = _Callable[[_Message], _Awaitable[None]]
+_AsgiApp = _Callable[[_Message, _Callable[[], _Awaitable[_Message]], _Send], _Awaitable[None]]
 
 __all__ = [
     "TOOL_ERROR_STAGES",
@@ -61,19 +78,25 @@ __all__ = [
     "Denied",
     "Effect",
     "ErrorInfo",
+    "ExecutionContext",
     "Gate",
     "GateClosed",
     "Hook",
     "HookError",
     "HydrationResult",
+    "InMemoryObservations",
+    "InMemoryState",
     "Invalid",
     "InvocationError",
     "InvokeContext",
     "Issue",
     "Limits",
     "NoSchemaMode",
+    "Observation",
+    "ObservationManager",
     "Outcome",
     "OutcomeUnknown",
+    "ParsedToolCall",
     "Provide",
     "ProviderError",
     "ProviderMissing",
@@ -81,8 +104,10 @@ __all__ = [
     "RegistrationError",
     "RetryLater",
     "SchemaRefused",
+    "Scoped",
     "Stage",
     "StageError",
+    "StateManager",
     "Suspended",
     "ToolAnnotations",
     "ToolCall",
@@ -94,14 +119,48 @@ __all__ = [
     "ToolRecord",
     "ToolRegistry",
     "ToolResult",
+    "ToolSchema",
+    "ToolSystem",
+    "ToolSystemFault",
     "UnknownTool",
     "User",
     "as_tool",
+    "asgi",
     "codec",
+    "codecs",
+    "collect_hooks_for_stage",
+    "configure_logging",
     "invoke_tool",
     "on",
+    "sort_for_stage",
     "tool",
+    "will_bind_providers_stage",
+    "wrap_with_around",
 ]
+
+
+def asgi(
+    gate: Gate,
+    *,
+    authenticate: _Authenticate | None = None,
+    challenge: str | None = "Bearer",
+    read_timeout: float = 10.0,
+    write_timeout: float = 30.0,
+    ping: float = 15.0,
+) -> _AsgiApp:
+    """An ASGI application that lists, calls and streams the tools of *gate*; needs the extra ``asgi``.
+
+    Serve it by itself, and it opens and closes the gate; or mount it in an application that opens the gate.
+    ``authenticate`` takes a Starlette ``Request`` (headers, no body) and gives a ``User``, or None for 401; default: that
+    of the gate. Without one every request is refused. ``challenge`` is the ``WWW-Authenticate`` that goes with a 401.
+    In seconds: ``read_timeout`` is for a whole body, ``write_timeout`` for a client to take a part of an answer, and
+    after ``ping`` without an event a stream shows that it is alive. Bodies are bounded by the tool's ``Limits``.
+    """
+    from callgate.runtime.adapters.asgi import application
+
+    return application(
+        gate, authenticate, challenge=challenge, read_timeout=read_timeout, write_timeout=write_timeout, ping=ping
+    )
 
 
 def __getattr__(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from callgate.errors import DefinitionError
-from callgate.runtime.adapters import codec
+from callgate.runtime.adapters import codec, codecs
 from callgate.runtime.wire.codec import WireError
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.values import digest, thaw
@@ -175,3 +175,12 @@ def test_a_codec_is_found_by_its_names(alias: str, name: str) -> None:
 def test_an_unknown_codec_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(WireError, match="no codec 'antropic'; did you mean 'anthropic'"):
         codec("antropic")
+    with pytest.raises(WireError, match=r"no codec 'xyzzy'; known: .*anthropic"):
+        codec("xyzzy")
+
+
+def test_the_codecs_there_are_can_be_listed() -> None:
+    """Contract C3: each under the one name that it has itself; aliases are left out."""
+    assert set(WIRES) <= set(codecs())
+    assert list(codecs()) == sorted(set(codecs()))
+    assert [codec(name).name for name in codecs()] == list(codecs())

@@ -142,6 +142,22 @@ async def test_a_failure_among_many_is_its_own_result_and_stops_nobody() -> None
     assert ends == ["success", "error", "invalid", "invalid", "success"]
 
 
+async def test_many_calls_can_be_traced_like_one() -> None:
+    """Contract 74, 83."""
+    calls = [call(), call({}), call(name="nope")]
+    async with gate_of([made(double)]) as gate:
+        plain = await gate.call_many(calls, user=USER)
+        traced = await gate.call_many(calls, user=USER, trace=True)
+        alone = await gate.call(calls[0], user=USER, trace=True)
+    assert [result.trace for result in plain] == [None] * 3
+    steps = [[row[:3] for row in result.trace] if result.trace else None for result in (*traced, alone)]
+    assert steps[0]
+    assert steps[0] == steps[3]
+    assert steps[1]
+    assert steps[2] is None  # an unknown tool has no plan
+    assert [result.outcome for result in traced] == [result.outcome for result in plain]
+
+
 async def test_no_more_run_at_once_than_allowed() -> None:
     """Contract 74, I11."""
     running = peak = 0

@@ -130,7 +130,7 @@ async def invoke(tool: Any, *hooks: Any, arguments: Any = None, user: User = USE
 def plan_of(tool: ToolRecord, *hooks: Any, trace: bool = False, **options: Any) -> Plan:
     """What a gate compiles for a tool."""
     gate = Gate([tool], hooks, open=True, **options)
-    return gate._plan_for(tool.id, trace=trace)
+    return gate._plans.of(tool.id, trace=trace)
 
 
 def _name(gate: Gate) -> str:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callgate import Gate, Hook, HookError, InvokeContext, Stage, ToolCall
-from callgate.hooks.selection import Registration, collect_hooks_for_stage, register, sort_for_stage
+from callgate.hooks.selection import Registration, register, select_for_stage, sort_for_stage
 from callgate.hooks.stages import STAGES
 from tests.hooks.making import DEFINITION, USER, Act, acting, call, record, refusing
 
@@ -114,7 +114,8 @@ def test_the_sorting_helper_is_stable_and_mirrored(priorities: list[float], stag
     expected = [made[index] for index in model(stage, hooks)]
     assert sort_for_stage(stage, made) == expected
     assert sort_for_stage(stage.value, made) == expected
-    assert collect_hooks_for_stage(stage, DEFINITION, made) == expected
+    assert select_for_stage(stage, DEFINITION, made) == expected
+    assert sort_for_stage(stage, [one.hook for one in made]) == [one.hook for one in expected]
     mirror = next(one for one in Stage if STAGES[one].mirrored is not STAGES[stage].mirrored)
     assert sort_for_stage(mirror, made) == expected[::-1]
 

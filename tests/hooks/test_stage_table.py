@@ -117,3 +117,17 @@ def test_the_diagram_is_drawn_from_the_table() -> None:
     for row in STAGES.values():
         note = f"<br/><i>{row.built_in}</i>" if row.built_in else ""
         assert f'{row.stage.value}["{row.stage.value}{note}"]' in drawn
+
+
+@pytest.mark.parametrize("section", [Section.BEFORE, Section.CACHE, Section.EXECUTE, Section.SHAPING])
+def test_the_diagram_shows_every_way_out_of_a_section(section: Section) -> None:
+    """Contract 97, 99, 100, 101, C1d: a response, a suspension, a refusal or an error, a cancellation."""
+    may = {power for stage in stages_in(section) for power in STAGES[stage].may}
+    ways = {
+        f"{section.name} -. respond .-> will_write_cache": May.RESPOND in may and section is not Section.SHAPING,
+        f"{section.name} -. suspend .-> will_audit": May.SUSPEND in may,
+        f"{section.name} -. abort, retry_after, error .-> on_error": May.ABORT in may,
+        f"{section.name} -. cancellation .-> on_error": True,
+    }
+    drawn = diagram().split("\n")
+    assert {way: f"  {way}" in drawn for way in ways} == ways

@@ -21,7 +21,8 @@ from callgate import (
     User,
     tool,
 )
-from callgate.providers.registry import MISSING, as_pairs, look_up
+from callgate.providers.registry import MISSING, as_pairs
+from callgate.runtime.factories import Factories
 from tests.gate.making import USER, call, gate_of, made
 
 
@@ -91,10 +92,14 @@ def test_looking_up_goes_through_the_maps_in_order() -> None:
     """Contract 85, C25."""
     registry = ProviderRegistry()
     registry.register_singletons({Db: "global"})
-    assert look_up(Db, {Db: None}, {Db: "session"}, registry) is None
-    assert look_up(Db, {}, {Db: None}, registry) is None
-    assert look_up(Db, None, None, registry) == "global"
-    assert look_up("nothing", {}, {}, registry) is MISSING
+    recipe, nothing = registry.recipes.of(Db), registry.recipes.of("nothing")
+    scope = registry.request("s", "owner")
+    assert scope.peek(recipe) == "global"
+    assert scope.peek(nothing) is MISSING
+    scope.session(True).bindings[Db] = None
+    assert scope.peek(recipe) is None
+    scope.bindings[Db] = "request"
+    assert scope.peek(recipe) == "request"
 
 
 async def test_get_raises_for_what_is_missing_and_names_it_and_try_get_gives_none() -> None:
@@ -172,19 +177,20 @@ def test_a_token_has_one_global_provider() -> None:
     with pytest.raises(ProviderError, match="Db"):
         registry.register_singletons({Db: 2})
     with pytest.raises(ProviderError, match="Db"):
-        registry.promise_singletons([Db])
+        registry.provide({Db: 2})
     assert registry.get_all_singletons() == {Db: 1}
 
 
-def test_a_promised_token_is_known_and_not_there_yet() -> None:
+async def test_what_a_factory_will_make_is_known_and_not_there_yet() -> None:
     """Contract 84, C25."""
     registry = ProviderRegistry()
-    registry.promise_singletons([Db])
+    registry.provide({Db: lambda: None})
+    made = Factories(registry)
     assert Db in registry
     assert registry.find_global(Db) is MISSING
-    registry.set_singleton(Db, None)
+    await made.open()
     assert registry.find_global(Db) is None
-    registry.withdraw_singleton(Db)
+    await made.close()
     assert registry.find_global(Db) is MISSING
     assert Db in registry
 
@@ -299,7 +305,7 @@ async def test_a_thousand_anonymous_calls_at_once_share_nothing(anonymous: str |
     async with gate_of([looking(lambda ctx: ctx.get(Db), found)], Binding(bind)) as gate:
         calls = [call({"n": i}, id=str(i)) for i in range(1000)]
         results = await gate.call_many(calls, at_once=1000, session_id=anonymous)
-        assert not gate.providers._sessions
+        assert not gate.providers.sessions
     assert all(result.ok for result in results)
     assert log == [None] * 1000
     assert sorted(found) == list(range(1000))
@@ -349,7 +355,8 @@ def test_tokens_made_up_at_each_call_are_not_remembered() -> None:
     registry = ProviderRegistry(Broken())
     for i in range(100):
         assert registry.find_global(f"user-{i}") is MISSING
-    assert not registry._instance_providers
+    assert not registry.recipes._by_token
+    assert not registry.recipes._made
 
 
 async def test_a_session_id_opens_nothing_for_another_user() -> None:

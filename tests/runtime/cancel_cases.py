@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from callgate import Gate, Hook, InvokeContext, ToolCall, ToolContext, ToolRecord, User, tool
-from tests.harness.cancel import Ledger
+from callgate.runtime.testing.ledger import Ledger
 from tests.harness.steploop import FAR
 from tests.runtime.leasing import (
     WAITS,

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 
 from callgate import Hook, InvokeContext, ToolContext, tool
-from tests.harness.cancel import Ledger
+from callgate.runtime.testing.ledger import Ledger
 
 Wait = Callable[[], Awaitable[Any]]
 

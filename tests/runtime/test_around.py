@@ -10,8 +10,7 @@ import pytest
 
 from callgate import Denied, Gate, Hook, InvokeContext, Outcome, RetryLater, Stage, StageError, ToolError, invoke_tool
 from callgate.hooks.stages import STAGES, Section, stages_in
-from callgate.runtime.around import wrap_with_around
-from tests.hooks.making import Watch, acting, at, call, echoing, invoke, plan_of, record, refusing
+from tests.hooks.making import Watch, acting, at, call, echoing, invoke, record, refusing
 
 Next = Callable[[], Awaitable[Any]]
 INNER = (Stage.AROUND_EXECUTE, Stage.ON_RETRY, Stage.WILL_EXECUTE, Stage.DID_EXECUTE, Stage.ON_GIVE_UP, Stage.ON_ERROR)
@@ -394,28 +393,3 @@ async def test_who_failed_is_told_through_any_number_of_wrappers(depth: int) -> 
     with pytest.raises(KeyError) as caught:
         await invoke_tool(record(Flaky(1, lambda: boom)), {"n": 1}, global_hooks_by_stage={"around_execute": layers})
     assert caught.value is boom
-
-
-async def test_the_helper_wraps_anything() -> None:
-    """Contract 95."""
-    log: list[str] = []
-
-    def layer(name: str) -> Hook:
-        async def act(ctx: InvokeContext, next: Next) -> Any:
-            log.append(name)
-            return await next()
-
-        return wrapper(act)
-
-    plan = plan_of(record(), layer("outer"), layer("inner"))
-
-    async def attempt(ctx: Any) -> str:
-        return "done"
-
-    class Context:
-        step: Any = None
-        _output: Any = None
-
-    assert await wrap_with_around(plan, plan.around, attempt)(Context()) == "done"
-    assert log == ["outer", "inner"]
-    assert await wrap_with_around(plan_of(record()), (), attempt)(Context()) == "done"

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.harness.cancel import Report
-from tests.harness.cancel_modes import DEADLINE, DEADLINE_PAIRED, PAIRED, SINGLE, Native
+from callgate.runtime.testing.cancel import SweepReport
+from callgate.runtime.testing.cancel_modes import DEADLINE, DEADLINE_PAIRED, PAIRED, SINGLE, Native
 from tests.harness.steploop import uvloop_stepping
 from tests.runtime import cancel_cases as cases
 from tests.runtime import leasing
 
-Sweep = Callable[..., Report]
+Sweep = Callable[..., SweepReport]
 Make = Callable[[], cases.Case]
 
 CASES: dict[str, Make] = {

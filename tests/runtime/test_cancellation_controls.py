@@ -10,14 +10,15 @@ import anyio
 import pytest
 
 from callgate.runtime import deadlines, invoke, leases, scopes
-from tests.harness import cancel
-from tests.harness.cancel import Ledger, Report, SweepFailed
-from tests.harness.cancel_modes import DEADLINE, DEADLINE_PAIRED, Native, Scope
+from callgate.runtime.testing import cancel
+from callgate.runtime.testing.cancel import SweepFailed, SweepReport
+from callgate.runtime.testing.cancel_modes import DEADLINE, DEADLINE_PAIRED, Native, Scope
+from callgate.runtime.testing.ledger import Ledger
 from tests.runtime import cancel_cases as cases
 from tests.runtime.leasing import asyncio_limit
 
 
-def findings(scenario: Any, *args: Any, **options: Any) -> Report:
+def findings(scenario: Any, *args: Any, **options: Any) -> SweepReport:
     """The report of a sweep that must fail."""
     with pytest.raises(SweepFailed) as failed:
         cancel.every_cancel_point(scenario, *args, **{"paired": (), "stop_after": 10_000, **options})

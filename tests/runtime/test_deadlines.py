@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -12,18 +13,22 @@ import pytest
 from callgate import DeadlineExceeded, Gate, Hook, InvokeContext, Outcome, ToolCall, ToolContext, User, tool
 from callgate.runtime import deadlines
 from callgate.runtime.deadlines import TICK
-from tests.harness.cancel_modes import expire
+from callgate.runtime.testing.cancel_modes import expire
 from tests.harness.steploop import StepLoop, close, on_virtual_time, run_virtual
 
 USER = User("u")
 
 
 class LoopClock:
-    """The virtual loop's clock, for ``ctx.remaining()``."""
+    """The running loop's clock: no real time passes between making a call and arming its deadline."""
 
-    def __init__(self, loop: StepLoop) -> None:
-        self.monotonic = loop.time
-        self.time = loop.time
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.monotonic = self.time = loop.time
+
+
+def gate_of(tools: Iterable[Any], hooks: Iterable[Any] = (), **options: Any) -> Gate:
+    return Gate(tools, hooks, clock=LoopClock(), **options)
 
 
 async def forever() -> int:
@@ -55,7 +60,7 @@ async def test_a_tool_that_overruns_is_ended_at_the_deadline(loop: StepLoop) -> 
             cleaned.append("up")
         return 7
 
-    async with Gate([read(sleeps)]) as gate:
+    async with gate_of([read(sleeps)]) as gate:
         began = loop.time()
         with pytest.raises(DeadlineExceeded) as raised:
             await gate.invoke("sleeps", {}, user=USER, deadline=3.0)
@@ -81,10 +86,10 @@ async def test_the_calls_deadline_wins_over_the_tools_and_that_over_the_gates(lo
             await gate.invoke("forever", {}, user=USER, **options)
         return round(loop.time() - began, 1)
 
-    async with Gate([read(forever)], deadline=5) as gate:
+    async with gate_of([read(forever)], deadline=5) as gate:
         assert await took(gate) == 5
         assert await took(gate, deadline=2) == 2
-    async with Gate([read(forever, deadline=3)], deadline=5) as gate:
+    async with gate_of([read(forever, deadline=3)], deadline=5) as gate:
         assert await took(gate) == 3
         assert await took(gate, deadline=8) == 8
 
@@ -102,7 +107,7 @@ async def test_an_inner_deadline_ends_the_inner_call_alone(loop: StepLoop) -> No
             return f"handled {cancelling()}"
         return "not reached"
 
-    async with Gate([read(outer), read(forever, deadline=2)]) as gate:
+    async with gate_of([read(outer), read(forever, deadline=2)]) as gate:
         began = loop.time()
         assert await gate.invoke("outer", {}, user=USER, deadline=10) == "handled 0"
         assert 3.0 <= loop.time() - began < 3.2
@@ -122,7 +127,7 @@ async def test_the_outer_deadline_ends_both_however_patient_the_inner(loop: Step
             raise
         return answer
 
-    async with Gate([read(outer), read(forever, deadline=100)]) as gate:
+    async with gate_of([read(outer), read(forever, deadline=100)]) as gate:
         began = loop.time()
         with pytest.raises(DeadlineExceeded):
             await gate.invoke("outer", {}, user=USER, deadline=2)
@@ -141,7 +146,7 @@ async def test_deadlines_at_the_same_moment_end_the_outer_call_once(loop: StepLo
         answer: int = await ctx.call("forever", {})
         return answer
 
-    async with Gate([read(outer), read(forever, deadline=inner)]) as gate:
+    async with gate_of([read(outer), read(forever, deadline=inner)]) as gate:
         calling = asyncio.ensure_future(gate.invoke("outer", {}, user=USER, deadline=5.0))
         await asyncio.sleep(0.5)
         expire(loop)  # both
@@ -184,13 +189,13 @@ async def test_what_remains_is_shared_by_hooks_attempts_and_nested_calls(loop: S
         seen.append(ctx.remaining())
         return 1
 
-    async with Gate([read(outer), read(inner, deadline=100)], [Hooked()], clock=LoopClock(loop)) as gate:
+    async with gate_of([read(outer), read(inner, deadline=100)], [Hooked()]) as gate:
         assert await gate.invoke("outer", {}, user=USER, deadline=10) == 1
         #       hook, two attempts, the inner call's hook, the inner tool
         assert [round(left or 0) for left in seen] == [9, 8, 7, 6, 6]
         assert await gate.invoke("inner", {}, user=USER, deadline=None) == 1
         seen.clear()
-    async with Gate([read(inner)], clock=LoopClock(loop)) as gate:
+    async with gate_of([read(inner)]) as gate:
         await gate.invoke("inner", {}, user=USER)
         assert seen == [None]
 
@@ -198,7 +203,7 @@ async def test_what_remains_is_shared_by_hooks_attempts_and_nested_calls(loop: S
 @on_virtual_time
 async def test_an_outside_cancellation_in_the_same_turn_wins(loop: StepLoop) -> None:
     """I13."""
-    async with Gate([read(forever)]) as gate:
+    async with gate_of([read(forever)]) as gate:
         for first in ("deadline", "outside"):
             calling = asyncio.ensure_future(gate.invoke("forever", {}, user=USER, deadline=10))
             await asyncio.sleep(1)
@@ -216,7 +221,7 @@ async def test_an_outside_cancellation_in_the_same_turn_wins(loop: StepLoop) -> 
 @on_virtual_time
 async def test_a_time_limit_around_the_call_wins_over_its_deadline(loop: StepLoop) -> None:
     """I13: ``asyncio.timeout`` gets its ``TimeoutError``, and nothing is left over."""
-    async with Gate([read(forever)]) as gate:
+    async with gate_of([read(forever)]) as gate:
         limit = asyncio.timeout(5)
         with pytest.raises(TimeoutError) as raised:
             async with limit:
@@ -248,7 +253,7 @@ async def test_a_deadline_that_fires_as_the_body_ends_is_taken_back(loop: StepLo
             await asyncio.sleep(0.1)
             seen.append(cancelling())
 
-    async with Gate([read(at_the_last_moment)], [Closing()]) as gate:
+    async with gate_of([read(at_the_last_moment)], [Closing()]) as gate:
         assert await gate.invoke("at_the_last_moment", {}, user=USER, deadline=10) == 7
         await asyncio.sleep(0.1)
         assert seen == [0]
@@ -267,7 +272,7 @@ async def test_a_deadline_in_an_error_hook_does_not_become_a_cancellation(loop: 
         async def on_error(self, ctx: InvokeContext) -> None:
             await asyncio.sleep(2)
 
-    async with Gate([read(fails)], [Slow()]) as gate:
+    async with gate_of([read(fails)], [Slow()]) as gate:
         result = await gate.call(ToolCall("c", "fails"), user=USER, deadline=1.0)
         assert result.outcome is Outcome.ERROR
         assert result.error is not None
@@ -288,7 +293,7 @@ async def test_a_deadline_ends_a_hook_that_hangs_in_any_stage(loop: StepLoop, st
         return 7
 
     hook = type("Hangs", (Hook,), {stage: hangs})
-    async with Gate([read(seven)], [hook()]) as gate:
+    async with gate_of([read(seven)], [hook()]) as gate:
         began = loop.time()
         result = await gate.call(ToolCall("c", "seven"), user=USER, deadline=2.0)
         assert result.error is not None
@@ -309,7 +314,7 @@ async def test_a_soft_deadline_cannot_end_a_tool_that_swallows_cancellations(loo
             await asyncio.sleep(5)
         return 7
 
-    async with Gate([read(stubborn)]) as gate:
+    async with gate_of([read(stubborn)]) as gate:
         began = loop.time()
         assert await gate.invoke("stubborn", {}, user=USER, deadline=1.0) == 7
         assert 6.0 <= loop.time() - began < 6.2
@@ -328,7 +333,7 @@ async def test_a_tool_that_turns_the_deadline_into_an_error_of_its_own_is_believ
             raise ConnectionError from None
         return 7
 
-    async with Gate([read(converts)]) as gate:
+    async with gate_of([read(converts)]) as gate:
         result = await gate.call(ToolCall("c", "converts"), user=USER, deadline=1.0)
         assert result.error is not None
         assert result.error.code == "tool_failed"
@@ -345,7 +350,7 @@ async def test_a_cancellation_that_came_before_the_call_is_not_the_deadlines_bus
         except asyncio.CancelledError:
             return await gate.call(ToolCall("c", "forever"), user=USER, deadline=1.0)
 
-    async with Gate([read(forever)]) as gate:
+    async with gate_of([read(forever)]) as gate:
         task = asyncio.ensure_future(caller(gate))
         await asyncio.sleep(0.1)
         task.cancel()
@@ -360,7 +365,7 @@ async def test_a_cancellation_that_came_before_the_call_is_not_the_deadlines_bus
 @on_virtual_time
 async def test_many_deadlines_share_one_timer(loop: StepLoop) -> None:
     """performance.md 6.5."""
-    async with Gate([read(forever)]) as gate:
+    async with gate_of([read(forever)]) as gate:
         calls = [
             asyncio.ensure_future(gate.invoke("forever", {}, user=USER, deadline=10 + n / 100)) for n in range(100)
         ]
@@ -394,7 +399,7 @@ async def test_each_deadline_passes_at_its_own_time_in_whatever_order_they_were_
             await gate.invoke("forever", {}, user=USER, deadline=seconds)
         return loop.time() - began
 
-    async with Gate([read(forever)]) as gate:
+    async with gate_of([read(forever)]) as gate:
         times = await asyncio.gather(*(took(gate, seconds) for seconds in order))
     assert all(0 <= time - seconds < TICK + 0.02 for time, seconds in zip(times, order, strict=True))
 
@@ -410,7 +415,7 @@ def test_deadlines_do_not_keep_closed_loops_alive() -> None:
             """Be quick."""
             return 7
 
-        async with Gate([read(quick)]) as gate:
+        async with gate_of([read(quick)]) as gate:
             assert await gate.invoke("quick", {}, user=USER, deadline=100) == 7
 
     for _ in range(5):
@@ -440,7 +445,7 @@ def test_a_deadline_armed_inside_a_step_is_the_steps_own() -> None:
         return 7
 
     async def main() -> None:
-        async with Gate([read(outer), read(forever, deadline=1.0)], [Asking()]) as gate:
+        async with gate_of([read(outer), read(forever, deadline=1.0)], [Asking()]) as gate:
             assert await gate.invoke("outer", {}, user=USER, deadline=10) == 7
             assert log == ["inner deadline", "given"]
             assert cancelling() == 0

@@ -14,7 +14,7 @@ import pytest
 from callgate import DeadlineExceeded, Gate, Hook, InvokeContext, StageError, User, tool
 from callgate.runtime import scopes
 from callgate.runtime.leases import ACQUIRE_GRACE, RELEASE_LIMIT
-from tests.harness.cancel import Ledger
+from callgate.runtime.testing.ledger import Ledger
 from tests.harness.steploop import Cost, StepLoop, close, cost_of, run_virtual
 from tests.runtime.cancel_cases import Case
 from tests.runtime.leasing import Held, Leased, Place, Quota, nothing, yields

@@ -156,6 +156,29 @@ def test_a_text_that_is_given_has_1_to_1024_characters(field: str, text: Any) ->
     assert make(**{field: "x" * 1024})
 
 
+@pytest.mark.parametrize("field", ["description", "title"])
+def test_a_text_of_an_author_says_something(field: str) -> None:
+    """Contract 25: else it would be lost on the way through ``to_dict`` and ``from_dict``."""
+    with pytest.raises(
+        DefinitionError, match=f"{field} must be text of 1 to 1024 characters, or left out; it is blank"
+    ):
+        make(**{field: " \n"})
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\n\t "])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_blank_description_from_outside_counts_as_absent(blank: str, wrapped: bool) -> None:
+    """Contract 25, C5: catalogues have them. The remark stays; a name or title gets no such grace."""
+    flat: dict[str, Any] = {"name": "x", "description": blank, "parameters": SCHEMA}
+    definition = ToolDefinition.from_dict({"type": "function", "function": flat} if wrapped else flat)
+    assert definition.description is None
+    assert any("description" in lint for lint in definition.lints)
+    assert definition == ToolDefinition.from_dict({"name": "x", "parameters": SCHEMA})
+    for refused in ({"title": blank}, {"name": blank}, {"description": "x" * 1025}, {"description": 5}):
+        with pytest.raises(DefinitionError):
+            ToolDefinition.from_dict({**flat, **refused})
+
+
 # ------------------------------------------------------------------ choices and collections
 
 

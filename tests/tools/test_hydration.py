@@ -17,7 +17,7 @@ from pydantic import AfterValidator
 from callgate import Provide, ToolCall, ToolContext, ToolDefinition, ToolRecord, as_tool, tool
 from callgate.tools.definition import Effect, NoSchemaMode
 from callgate.tools.hydration import HydrationError, HydrationResult, Provenance, Repair, hydrate, hydrate_all
-from callgate.tools.parsing import Limits
+from callgate.tools.limits import Limits
 from callgate.tools.validation import LazyValidator, Validator, compile_schema, from_validate
 
 CITY: dict[str, Any] = {

@@ -17,8 +17,10 @@ from typing import Any
 
 import pytest
 
-from callgate.tools import parsing
-from callgate.tools.parsing import Limits, ParseError, parse_arguments, parse_strict, parse_value
+from callgate.tools.limits import Limits
+from callgate.tools.objects import parse_value
+from callgate.tools.parse_errors import ParseError, explained
+from callgate.tools.parsing import parse_arguments, parse_strict
 from callgate.tools.tolerance import RULES, tolerate
 from callgate.tools.values import freeze
 
@@ -157,7 +159,7 @@ def test_an_error_of_a_later_parser_is_refused_and_not_shown() -> None:
         "CANARY",
         'CANARY `CANARY` at line x column "',
     ):
-        error = parsing._explained(ValueError(said), '{"CANARY"')
+        error = explained(ValueError(said), '{"CANARY"')
         assert (error.code, error.detail) == ("invalid_json", "not JSON")
 
 

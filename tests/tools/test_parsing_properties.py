@@ -11,7 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callgate.tools.parsing import Limits, Parsed, ParseError, parse_arguments, parse_strict, parse_value
+from callgate.tools.limits import Limits
+from callgate.tools.objects import parse_value
+from callgate.tools.parse_errors import ParseError
+from callgate.tools.parsing import Parsed, parse_arguments, parse_strict
 
 CHARACTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 TEXT = st.text(CHARACTERS, max_size=20) | st.sampled_from(

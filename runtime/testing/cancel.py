@@ -16,84 +16,54 @@ import dataclasses
 import functools
 import gc
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
-from tests.harness.cancel_modes import PAIRED, SINGLE, Ending, Mode
-from tests.harness.steploop import StepLoop, Stepping, close
+from callgate.runtime.testing.cancel_modes import DEADLINE, DEADLINE_PAIRED, PAIRED, SINGLE, Ending, Mode
+from callgate.runtime.testing.ledger import Ledger
+from callgate.runtime.testing.virtual_time import StepLoop, Stepping, close
+from callgate.runtime.testing.whereabouts import waits_in
 
-Scenario = Callable[["Ledger"], Awaitable[Any]]
+UPKEEP = "callgate upkeep"
+"""The name of the task that looks after an open gate (``runtime/life.py``)."""
 
-
-class Ledger:
-    """What a scenario's leases tell of themselves.
-
-    A lease is two units: a careful reader sees a torn acquire as one unit held. ``take`` and ``give`` move one unit.
-    ``excuse`` says whether a lease may outlive the call (``pending_release``).
-    """
-
-    def __init__(self) -> None:
-        self.start_over()
-
-    def start_over(self) -> None:
-        """Forget everything."""
-        self.units: Counter[Hashable] = Counter()
-        self.stack: list[Hashable] = []
-        self.problems: list[str] = []
-        self.taken = 0
-        self.in_order = True
-        self.excuse: Callable[[], bool] = lambda: False
-        self.kept: dict[str, Any] = {}
-
-    def take(self, lease: Hashable) -> None:
-        """One of the two units of an acquire."""
-        self.units[lease] += 1
-        if self.units[lease] == 2:
-            self.taken += 1
-            self.stack.append(lease)
-        elif self.units[lease] > 2:
-            self.problems.append(f"acquired twice: {lease}")
-
-    def undo(self, lease: Hashable) -> None:
-        """An acquire that fails cleans up after itself."""
-        self.units[lease] = 0
-
-    def give(self, lease: Hashable) -> None:
-        """One of the two units of a release."""
-        if self.units[lease] == 2:
-            if self.in_order and self.stack[-1:] != [lease]:
-                self.problems.append(f"released out of order: {lease}")
-            if lease in self.stack:
-                self.stack.remove(lease)
-        self.units[lease] -= 1
-        if self.units[lease] < 0:
-            self.problems.append(f"double release: {lease}")
-
-    def held(self) -> list[Hashable]:
-        """Leases that are not given back, or only half."""
-        return [lease for lease, units in self.units.items() if units]
+Scenario: TypeAlias = Callable[[Ledger], Awaitable[Any]]
+"""What is cancelled: an async function of the ledger that it tells of its leases."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
-    """One thing that is wrong after one cancellation."""
+class SweepFinding:
+    """One thing that is wrong after one cancellation.
+
+    ``at`` are the callbacks of the event loop before which it was sent, counted from 0; ``where`` the lines that the
+    scenario stood at; ``problem`` begins with what is wrong (``leak``, ``late release``, ``double release``, …) and
+    names the lease.
+    """
 
     mode: str
     at: tuple[int, ...]
     problem: str
+    where: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.mode} at {', '.join(map(str, self.at)) or 'no point'}: {self.problem}"
+        if not self.at:
+            return f"{self.mode}: {self.problem}"
+        lines = " and ".join(dict.fromkeys(place for place in self.where if place)) or "before its first line"
+        return f"{self.mode} at {', '.join(map(str, self.at))}, {lines}: {self.problem}"
 
 
 @dataclasses.dataclass
-class Report:
-    """What a sweep did. ``points`` counts runs in which a cancellation was sent."""
+class SweepReport:
+    """What a sweep did.
+
+    ``steps`` are the callbacks of the undisturbed run and ``leases`` what it took; ``points`` counts runs in which a
+    cancellation was sent.
+    """
 
     steps: int
     points: int = 0
     leases: int = 0
-    findings: list[Finding] = dataclasses.field(default_factory=list)
+    findings: list[SweepFinding] = dataclasses.field(default_factory=list)
 
     def count(self, word: str) -> int:
         """Findings that mention a word."""
@@ -103,7 +73,7 @@ class Report:
 class SweepFailed(AssertionError):
     """A scenario does not survive every cancellation; ``report`` has all findings."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: SweepReport) -> None:
         kinds = Counter(finding.problem.split(":")[0] for finding in report.findings)
         first = "\n".join(f"  {finding}" for finding in report.findings[:8])
         super().__init__(f"{len(report.findings)} findings at {report.points} cancel points {dict(kinds)}\n{first}")
@@ -112,21 +82,29 @@ class SweepFailed(AssertionError):
 
 def every_cancel_point(
     scenario: Scenario,
-    modes: Sequence[type[Mode]] = SINGLE,
+    modes: Sequence[type[Mode]] | None = None,
     *,
-    paired: Sequence[type[Mode]] = PAIRED,
+    deadline: bool = False,
+    paired: Sequence[type[Mode]] | None = None,
     pairs: int | None = 60,
     stop_after: int = 50,
     loop: Callable[[], Stepping] = StepLoop,
-) -> Report:
-    """Cancel *scenario* before each callback in each of *modes*, and at pairs of callbacks in each of *paired*.
+) -> SweepReport:
+    """Cancel *scenario* before each callback of its event loop, in each way, and look at what is left.
 
-    *pairs* is how many pairs to try in each paired mode, evenly spread; None means all of them. *loop* makes the
-    event loop; the sweep uses one for all runs, as an application would.
+    Without *modes* and *paired* it is cancelled as callers do: by ``task.cancel()``, an anyio scope,
+    ``asyncio.timeout`` and ``asyncio.wait_for``, and twice, at pairs of callbacks. With ``deadline=True`` the call's own
+    deadline, which the scenario gives as ``deadline=FAR``, passes there instead. *pairs* is how many pairs to try in
+    each paired mode, evenly spread; None means all of them. It ends once *stop_after* findings are made. *loop* makes
+    the event loop; the sweep uses one for all runs, as an application would.
+
+    Nothing waits for real. The scenario must do the same each time, and wait for no socket and no thread.
 
     Raises:
-        SweepFailed: something leaked, was late, lost or invented.
+        SweepFailed: something leaked, was late, lost or invented; it says at which point, and which lease.
     """
+    modes = modes if modes is not None else DEADLINE if deadline else SINGLE
+    paired = paired if paired is not None else DEADLINE_PAIRED if deadline else PAIRED
     sweep = _Sweep(scenario, stop_after, loop())
     for mode in modes:
         for k in range(sweep.report.steps):
@@ -138,7 +116,13 @@ def every_cancel_point(
     return sweep.report
 
 
-def _strike(mode: Mode, task: asyncio.Task[Any], loop: Stepping, times: int) -> None:
+def _left_on(loop: Stepping) -> list[Any]:
+    """Coroutines of tasks that are not done; the one that looks after an open gate lives as long as that."""
+    return [task.get_coro() for task in asyncio.all_tasks(loop) if task.get_name() != UPKEEP]
+
+
+def _strike(mode: Mode, task: asyncio.Task[Any], loop: Stepping, where: list[str], times: int) -> None:
+    where.append(waits_in(task))
     for _ in range(times):
         mode.strike(task, loop)
 
@@ -157,7 +141,8 @@ class _Sweep:
         self.stop_after = stop_after
         self.ledger = Ledger()
         self.loop = loop
-        self.report = Report(0)
+        self.report = SweepReport(0)
+        self.where: list[str] = []
         self.lengths: dict[tuple[type[Mode], int], int] = {}
         task, problems = self._run(Mode(), ())
         self.usual, self.report.steps = Ending.of(task), self.steps
@@ -192,7 +177,7 @@ class _Sweep:
             self._found(mode, at, problems)
 
     def _found(self, mode: type[Mode], at: tuple[int, ...], problems: list[str]) -> None:
-        self.report.findings += [Finding(mode.name, at, problem) for problem in problems]
+        self.report.findings += [SweepFinding(mode.name, at, problem, tuple(self.where)) for problem in problems]
         if len(self.report.findings) >= self.stop_after:
             self.close()
 
@@ -206,6 +191,7 @@ class _Sweep:
         loop, ledger = self.loop, self.ledger
         ledger.start_over()
         loop.start_over()
+        self.where = []
         problems = ledger.problems
 
         async def main() -> Any:
@@ -217,22 +203,22 @@ class _Sweep:
 
         task = asyncio.Task(mode.run(main), loop=loop)
         for k, times in Counter(at).items():
-            loop.acts[k] = functools.partial(_strike, mode, task, loop, times)
+            loop.acts[k] = functools.partial(_strike, mode, task, loop, self.where, times)
         try:
             loop.run_until_complete(task)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (the verdict looks at how it ended)
             if not task.done():
-                self.report.findings.append(Finding(mode.name, at, f"stuck: {error!r}"))
+                self.report.findings.append(SweepFinding(mode.name, at, f"stuck: {error!r}", tuple(self.where)))
                 loop.start_over()
                 self.close()
         self.steps = loop.steps
         loop.acts = {}
         loop.settle()
         if not ledger.excuse():
-            problems += [f"stray task: {left.get_coro()}" for left in asyncio.all_tasks(loop)]
-        if asyncio.all_tasks(loop):
+            problems += [f"stray task: {left}" for left in _left_on(loop)]
+        if _left_on(loop):
             loop.drain()
-            problems += [f"task that never ends: {left.get_coro()}" for left in asyncio.all_tasks(loop)]
+            problems += [f"task that never ends: {left}" for left in _left_on(loop)]
         problems += [f"leak: {lease}" for lease in ledger.held()]
         problems += [f"unhandled: {fault}" for fault in loop.faults]
         if problems:

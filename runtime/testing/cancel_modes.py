@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import anyio
 
 from callgate.runtime import deadlines
-from tests.harness.steploop import FAR, Stepping
+from callgate.runtime.testing.virtual_time import FAR, Stepping
+from callgate.tools.calls import ToolResult
 
 
 class Mode:
@@ -58,10 +59,19 @@ class Ending:
         if task.cancelled():
             return cls("CancelledError")
         error = task.exception()
-        return cls(type(error).__name__) if error is not None else cls(None, repr(task.result()))
+        return cls(type(error).__name__) if error is not None else cls(None, _told(task.result()))
 
     def __str__(self) -> str:
         return self.raised or f"the result {self.returned}"
+
+
+def _told(returned: Any) -> str:
+    """What can be compared of one run with another: the ids and times of results differ."""
+    if isinstance(returned, list):
+        return f"[{', '.join(map(_told, returned))}]"
+    if isinstance(returned, ToolResult):
+        return f"{returned.outcome} {returned.error.code if returned.error else returned.output!r}"
+    return repr(returned)
 
 
 def _counts(task: asyncio.Task[Any], right: int) -> str | None:

@@ -1,0 +1,287 @@
+"""Scopes at work: instances are made at most once in one, and closed exactly once, in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from contextlib import _AsyncGeneratorContextManager, _GeneratorContextManager
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any
+
+from callgate.errors import ProviderError, ProviderMissing
+from callgate.providers.recipes import MISSING, Recipe, Recipes, describe, scoped_among
+from callgate.providers.scoped import ASKING, Rank
+
+
+class World:
+    """What all scopes of one registry share: the recipes, the global scope, and what tests put in place of others."""
+
+    def __init__(self, container: Any = None) -> None:
+        self.recipes = Recipes(container)
+        self.overrides: dict[Any, Recipe] = {}
+        self.scope = Scope(self, Rank.GLOBAL)
+
+
+class Scope:
+    """The instances of one request, session or gate, and how they are closed: ``async with`` closes a request's.
+
+    ``bindings`` are instances that were bound by hand: they win over recipes and are not closed. ``holds`` counts who
+    still uses it. *session* is a request's way to its session's scope (``sessions.py``); without one it has its own.
+
+    Tasks of one event loop and worker threads may ask at the same time.
+    """
+
+    __slots__ = (
+        "_making",
+        "_session",
+        "_waiting",
+        "bindings",
+        "closed",
+        "exits",
+        "holds",
+        "instances",
+        "rank",
+        "world",
+    )
+
+    def __init__(self, world: World, rank: Rank, session: Any = None) -> None:
+        self.world = world
+        self.rank = rank
+        self.instances: dict[Recipe, Any] = {}
+        self.exits: list[Exit] = []
+        self.bindings: dict[Any, Any] = {}
+        self.closed = False
+        self.holds = 1
+        self._session = session
+        self._making: dict[Recipe, Any] = {}
+        self._waiting: dict[Recipe, list[Any]] | None = None
+
+    # ------------------------------------------------------------------ looking
+
+    def session(self, make: bool) -> Scope | None:
+        """A request's session scope; None when there is none yet and *make* is False.
+
+        Raises:
+            ProviderError: the session belongs to another user, or the request has ended.
+        """
+        if make and self.closed:
+            raise ProviderError(f"the session is asked for after the {self.rank} has ended")
+        if self._session is not None:
+            return self._session(make)  # type: ignore[no-any-return]
+        if make:
+            with _RARELY:
+                if self._session is None:
+                    self._session = Alone(self.world)
+        return self._session and self._session(make)  # type: ignore[no-any-return]
+
+    def bound(self, key: Any) -> Any:
+        """What was bound by hand for a key, in this request or its session; or ``MISSING``."""
+        found = self.bindings.get(key, MISSING) if self.bindings else MISSING
+        if found is MISSING and self._session is not None:
+            session = self._session(False)
+            if session is not None and session.bindings:
+                found = session.bindings.get(key, MISSING)
+        return found
+
+    def home(self, rank: Rank) -> Scope:
+        """The scope that keeps instances of a rank."""
+        if rank is self.rank:
+            return self
+        if rank is _GLOBAL:
+            return self.world.scope
+        return self.session(True) or self
+
+    def peek(self, recipe: Recipe) -> Any:
+        """The instance for a recipe if there is one already, else ``MISSING``."""
+        if (self.bindings or self._session is not None) and (found := self.bound(recipe.key)) is not MISSING:
+            return found
+        if self.world.overrides:
+            recipe = self.world.overrides.get(recipe.key, recipe)
+        if recipe.value is not MISSING:
+            return recipe.value
+        if recipe.factory is None or (recipe.scoped is not None and recipe.scoped.last_overriding is not None):
+            return MISSING
+        return (self if recipe.rank is self.rank else self.home(recipe.rank)).instances.get(recipe, MISSING)
+
+    # ------------------------------------------------------------------ making
+
+    async def provide(self, recipe: Recipe) -> Any:
+        """The instance for a recipe; made here and now if it is the first to ask, in the caller's own task.
+
+        Raises:
+            ProviderMissing: nobody provides it.
+            ProviderError: the scope is closed, or making it asks for itself.
+        """
+        if (found := self.peek(recipe)) is not MISSING:
+            return found
+        recipe = self._in_place_of(recipe)
+        if recipe.factory is None:
+            return await self._ask(recipe)
+        home = self if recipe.rank is self.rank else self.home(recipe.rank)
+        me = _whoami()
+        while home._making.setdefault(recipe, me) is not me or recipe in home.instances or home.closed:
+            if (found := await home._meanwhile(recipe, me)) is not MISSING:
+                return found
+        try:
+            made = home._make(recipe)
+            instance = home.instances[recipe] = await made
+        finally:
+            del home._making[recipe]
+            if home._waiting is not None:
+                home._wake(recipe)
+        return instance
+
+    def take(self, recipe: Recipe) -> Any:
+        """``provide`` for those who cannot wait.
+
+        Raises:
+            ProviderError: making it has to wait.
+        """
+        found = self.peek(recipe)
+        if found is not MISSING:
+            return found
+        recipe = self._in_place_of(recipe)
+        if recipe.foreign is not None and not scoped_among(recipe):
+            return recipe.foreign()
+        making = self.provide(recipe)
+        try:
+            if recipe.waits and recipe.foreign is None:
+                raise ProviderError(f"{recipe.name} is made asynchronously; use `await ctx.resolve(...)`")
+            making.send(None)
+        except StopIteration as made:
+            return made.value
+        finally:
+            making.close()
+        raise ProviderError(f"{recipe.name} is made asynchronously; use `await ctx.resolve(...)`")
+
+    def _in_place_of(self, recipe: Recipe) -> Recipe:
+        """What makes it now: a test may have put another in its place."""
+        world = self.world
+        if world.overrides:
+            recipe = world.overrides.get(recipe.key, recipe)
+        while recipe.scoped is not None and (other := recipe.scoped.last_overriding) is not None:
+            recipe = world.recipes.for_provider(other)
+        return recipe
+
+    async def _make(self, recipe: Recipe) -> Any:
+        arguments = [await self.provide(need) for need in recipe.args] if recipe.args else ()
+        named = {name: await self.provide(need) for name, need in recipe.kwargs} if recipe.kwargs else {}
+        made: Any = recipe.factory(*arguments, **named)  # type: ignore[misc]
+        kind = made.__class__
+        if kind is AsyncGeneratorType:
+            try:
+                instance = await made.__anext__()
+            except StopAsyncIteration:
+                raise ProviderError(f"the generator of {recipe.name} gave nothing") from None
+        elif kind is GeneratorType:
+            instance = next(made, MISSING)
+            if instance is MISSING:
+                raise ProviderError(f"the generator of {recipe.name} gave nothing")
+        elif kind is CoroutineType:
+            return await made
+        elif isinstance(made, _AsyncGeneratorContextManager):
+            instance, made = await made.__aenter__(), made.gen
+        elif isinstance(made, _GeneratorContextManager):
+            instance, made = made.__enter__(), made.gen
+        else:
+            return await made if inspect.isawaitable(made) else made
+        if self.closed:  # while it was made: nobody would close it later
+            await Exit(recipe, made).leave()
+            raise ProviderError(f"the {self.rank} ended while {recipe.name} was made")
+        self.exits.append(Exit(recipe, made))
+        return instance
+
+    async def _ask(self, recipe: Recipe) -> Any:
+        """One of dependency-injector's own providers; the scoped ones that it will ask for are made first."""
+        needs = scoped_among(recipe)
+        if not needs:
+            found = recipe.foreign()
+        else:
+            for need in needs:
+                await self.provide(need)
+            asked = ASKING.set(self)
+            try:
+                found = recipe.foreign()
+            finally:
+                ASKING.reset(asked)
+        return await found if inspect.isawaitable(found) else found
+
+    def made_for(self, scoped: Any) -> Any:
+        """What a scoped provider answers to one of dependency-injector's own that asks it."""
+        return self.take(self.world.recipes.for_provider(scoped))
+
+    async def _after_another(self, recipe: Recipe) -> Any:
+        """Somebody is making it: wait; if they fail or are cancelled, it is our turn."""
+        if self._making[recipe] is _whoami():
+            raise ProviderError(f"making {recipe.name} asks for {recipe.name} itself")
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting = {} if self._waiting is None else self._waiting
+        self._waiting.setdefault(recipe, []).append(waiting)
+        await waiting
+        return await self.provide(recipe)
+
+    def _wake(self, recipe: Recipe) -> None:
+        for waiting in (self._waiting or {}).pop(recipe, ()):
+            if not waiting.done():
+                waiting.set_result(None)
+
+    # ------------------------------------------------------------------ closing
+
+    def end(self) -> list[Exit]:
+        """Nothing more is made here; what has to be closed, the last made first. Each is given out once."""
+        self.closed = True
+        exits, self.exits = self.exits[::-1], []
+        self.instances = {}
+        return exits
+
+    def reopen(self) -> None:
+        """Start again, empty."""
+        self.closed = False
+
+
+class Exit:
+    """How one instance is closed."""
+
+    __slots__ = ("generator", "recipe")
+
+    def __init__(self, recipe: Recipe, generator: Any) -> None:
+        self.recipe = recipe
+        self.generator = generator
+
+    async def leave(self, error: BaseException | None = None) -> None:
+        """Run what follows the ``yield``; *error* is raised at it.
+
+        Raises:
+            ProviderError: the generator yields a second time.
+        """
+        generator = self.generator
+        try:
+            if generator.__class__ is AsyncGeneratorType:
+                await (generator.__anext__() if error is None else generator.athrow(error))
+                await generator.aclose()
+            else:
+                next(generator) if error is None else generator.throw(error)
+                generator.close()
+        except (StopAsyncIteration, StopIteration):
+            return
+        except BaseException as raised:
+            if raised is error:
+                return
+            raise
+        raise ProviderError(f"the generator of {self.recipe.name} yields a second time")
+
+
+def _whoami() -> Any:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # a plain function in its thread
+        return threading.current_thread()
+
+
+def missing(token: Any) -> ProviderMissing:
+    """The error for a token that no scope provides."""
+    return ProviderMissing(
+        f"no provider for {describe(token)} in request, session or global scope; "
+        "bind it in will_bind_providers, or give it to the gate: Gate(provide={...}) or Gate(container=...)"
+    )

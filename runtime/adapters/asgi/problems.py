@@ -1,0 +1,115 @@
+"""Errors over HTTP: problem details (RFC 9457) that hold no value and no internals."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from callgate.tools.calls import ErrorInfo, Issue, Outcome, ToolResult
+
+PROBLEM_JSON = b"application/problem+json"
+
+STATUS: Mapping[Outcome, int] = {
+    Outcome.INVALID: 422,
+    Outcome.DENIED: 403,
+    Outcome.RETRY_LATER: 429,
+    Outcome.SUSPENDED: 202,
+    Outcome.ERROR: 500,
+    Outcome.CANCELLED: 503,
+    Outcome.CONFLICT: 409,
+    Outcome.IN_FLIGHT: 409,
+    Outcome.UNKNOWN: 504,
+}
+"""The status of an outcome, where its code has none of its own."""
+
+_BY_CODE = {"unknown_tool": 404, "deadline_exceeded": 504, "too_large": 413}
+_NOTHING = ErrorInfo("error", "The call failed.")
+
+
+class Disconnected(Exception):
+    """The client has left."""
+
+
+class Problem(Exception):
+    """An answer that is an error. ``detail`` is for anybody to read; ``headers`` go with it."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        issues: Iterable[Issue] = (),
+        correlation_id: str | None = None,
+        retry_after: int | None = None,
+        headers: Iterable[tuple[bytes, bytes]] = (),
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.issues = tuple(issues)
+        self.correlation_id = correlation_id
+        self.retry_after = retry_after
+        self.headers = list(headers)
+        if retry_after is not None:
+            self.headers.append((b"retry-after", str(max(1, math.ceil(retry_after / 1000))).encode()))
+
+    def document(self) -> dict[str, Any]:
+        """The members of the problem; ``errors`` point into the arguments, ``retry_after_ms`` is in milliseconds."""
+        told: dict[str, Any] = {
+            "type": "about:blank",
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": self.detail,
+            "code": self.code,
+        }
+        if self.correlation_id is not None:
+            told["correlation_id"] = self.correlation_id
+        if self.issues:
+            told["errors"] = [
+                {"pointer": issue.pointer, "keyword": issue.keyword, "detail": issue.expected} for issue in self.issues
+            ]
+        if self.retry_after is not None:
+            told["retry_after_ms"] = self.retry_after
+        return told
+
+    def body(self) -> bytes:
+        """The document as JSON, in ASCII: whatever a text holds can be sent."""
+        return json.dumps(self.document(), separators=(",", ":")).encode()
+
+
+def status_of(result: ToolResult) -> int:
+    """The HTTP status of a result."""
+    if result.ok:
+        return 200
+    told = result.error or _NOTHING
+    own = getattr(told, "http_status", None)
+    if result.outcome is Outcome.DENIED and isinstance(own, int) and 400 <= own < 500 and _has_phrase(own):
+        return own
+    return _BY_CODE.get(told.code) or STATUS.get(result.outcome, 500)
+
+
+def problem_of(result: ToolResult, correlation_id: str) -> Problem:
+    """The problem that a result without an output is."""
+    told = result.error or _NOTHING
+    return Problem(
+        status_of(result),
+        told.code,
+        told.public,
+        issues=told.issues,
+        correlation_id=told.correlation_id or correlation_id,
+        retry_after=result.retry_after,
+    )
+
+
+def closed() -> Problem:
+    """The gate is not open: not yet, or no more."""
+    return Problem(503, "gate_closed", "The service is not available.")
+
+
+def _has_phrase(status: int) -> bool:
+    return status in set(HTTPStatus)

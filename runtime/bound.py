@@ -1,0 +1,84 @@
+"""A gate for one user, and perhaps one session: what an endpoint or a conversation holds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from typing import Any, TypeVar, Unpack, overload
+
+from callgate.runtime.engine import CallOptions
+from callgate.runtime.streams import Event
+from callgate.tools.calls import ToolCall, ToolResult, User
+from callgate.tools.hydration import HydrationResult, Repairer
+from callgate.tools.record import ToolRecord
+
+R = TypeVar("R")
+
+
+class Bound:
+    """The methods of a ``Gate``, for one user; ``session_id`` is None where there is no session."""
+
+    def __init__(self, gate: Any, user: User, session_id: str | None = None) -> None:
+        self.gate = gate
+        self.user = user
+        self.session_id = session_id
+
+    def _of_session(self, options: CallOptions) -> CallOptions:
+        return options if self.session_id is None else {"session_id": self.session_id, **options}
+
+    @overload
+    def invoke(
+        self, tool: str | type[Any] | ToolRecord, arguments: Any = None, **options: Unpack[CallOptions]
+    ) -> Coroutine[Any, Any, Any]: ...
+
+    @overload
+    def invoke(
+        self, tool: Callable[..., Coroutine[Any, Any, R]], arguments: Any = None, **options: Unpack[CallOptions]
+    ) -> Coroutine[Any, Any, R]: ...
+
+    @overload
+    def invoke(
+        self, tool: Callable[..., R], arguments: Any = None, **options: Unpack[CallOptions]
+    ) -> Coroutine[Any, Any, R]: ...
+
+    def invoke(self, tool: Any, arguments: Any = None, **options: Unpack[CallOptions]) -> Coroutine[Any, Any, Any]:
+        """See ``Gate.invoke``."""
+        made: Coroutine[Any, Any, Any] = self.gate.invoke(tool, arguments, user=self.user, **self._of_session(options))
+        return made
+
+    async def call(
+        self, call: ToolCall | HydrationResult, *, trace: bool = False, **options: Unpack[CallOptions]
+    ) -> ToolResult:
+        """See ``Gate.call``."""
+        result: ToolResult = await self.gate.call(call, user=self.user, trace=trace, **self._of_session(options))
+        return result
+
+    async def call_many(
+        self,
+        calls: Iterable[ToolCall | HydrationResult],
+        *,
+        at_once: int = 16,
+        trace: bool = False,
+        **options: Unpack[CallOptions],
+    ) -> list[ToolResult]:
+        """See ``Gate.call_many``."""
+        results: list[ToolResult] = await self.gate.call_many(
+            calls, user=self.user, at_once=at_once, trace=trace, **self._of_session(options)
+        )
+        return results
+
+    def stream(self, call: ToolCall | HydrationResult, **options: Unpack[CallOptions]) -> AsyncGenerator[Event, None]:
+        """See ``Gate.stream``."""
+        events: AsyncGenerator[Event, None] = self.gate.stream(call, user=self.user, **self._of_session(options))
+        return events
+
+    def definitions(self, wire: str | None = None) -> Any:
+        """See ``Gate.definitions``."""
+        return self.gate.definitions(wire, user=self.user)
+
+    def hydrate(self, call: ToolCall, *, wire: str | None = None, repair: Repairer | None = None) -> HydrationResult:
+        """See ``Gate.hydrate``."""
+        hydrated: HydrationResult = self.gate.hydrate(call, wire=wire, repair=repair)
+        return hydrated
+
+    def __repr__(self) -> str:
+        return f"<gate of {self.user.id}{'' if self.session_id is None else f', session {self.session_id}'}>"

@@ -1,0 +1,61 @@
+"""Dependencies at work: the marked parameters of tools, hook methods and hook classes, found at registration."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterable
+from types import CoroutineType
+from typing import Any
+
+from callgate.providers.markers import Injected
+from callgate.providers.recipes import MISSING, Recipe, scoped_among
+from callgate.providers.registry import ProviderRegistry
+
+
+class Supply:
+    """What the marked parameters of one callable get, in the scope of an invocation.
+
+    *bound* are the keys that hooks bind.
+
+    Raises:
+        ProviderError: nobody provides it, or it needs itself; names *owner*, the parameter, the path and the token.
+    """
+
+    __slots__ = ("_plain", "_world", "wanted")
+
+    def __init__(
+        self, registry: ProviderRegistry, injected: Iterable[Injected], bound: Collection[Any] = (), owner: str = ""
+    ) -> None:
+        self._world = registry.world
+        self.wanted = tuple((one.name, registry.recipes.of(one.token, one.modifier)) for one in injected)
+        for name, recipe in self.wanted:
+            registry.recipes.check(recipe, bound, f"{owner}: parameter {name!r}")
+        # By name: its recipe, and the provider of dependency-injector that can be asked without a scope.
+        self._plain = tuple((name, recipe, _lone(recipe)) for name, recipe in self.wanted)
+
+    def take(self, ctx: Any) -> dict[str, Any]:
+        """The instances, by parameter, for those who cannot wait. Raises ``ProviderError`` when one has to be waited for."""
+        return {name: ctx.scope.take(recipe) for name, recipe in self.wanted}
+
+    async def get(self, ctx: Any) -> dict[str, Any]:
+        """The instances, by parameter; made where they are the first of their scope."""
+        supplied: dict[str, Any] = {}
+        if ctx._scope is not None or ctx.session_id or self._world.overrides:
+            provide = ctx.scope.provide
+            for name, recipe in self.wanted:
+                supplied[name] = await provide(recipe)
+            return supplied
+        made = self._world.scope.instances  # nothing is bound, nothing replaced: what is global is as it is
+        for name, recipe, ask in self._plain:
+            if ask is not None:
+                found = ask()
+                if found.__class__ is CoroutineType or inspect.isawaitable(found):
+                    found = await found
+            elif recipe.is_overridden or (found := made.get(recipe, MISSING)) is MISSING:
+                found = await ctx.scope.provide(recipe)
+            supplied[name] = found
+        return supplied
+
+
+def _lone(recipe: Recipe) -> Callable[[], Any] | None:
+    return recipe.foreign if recipe.foreign is not None and not scoped_among(recipe) else None

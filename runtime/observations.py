@@ -1,0 +1,125 @@
+"""What the tool system tells of its work: observations of every attempt, and faults of what surrounds it (contract 78)."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Protocol
+
+from callgate.tools.calls import ToolResult
+
+__all__ = [
+    "InMemoryObservations",
+    "Observation",
+    "ObservationManager",
+    "ObservationType",
+    "ToolSystemFault",
+    "ask",
+    "ask_within",
+]
+
+
+class ObservationType(StrEnum):
+    """What an observation is of."""
+
+    TOOL_EXECUTION = "TOOL_EXECUTION"
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One attempt to run a tool, and what came of it. ``at`` is when it ended, an aware datetime in UTC."""
+
+    content: ToolResult
+    thread_id: str
+    trace_id: str
+    at: datetime
+    type: ObservationType = ObservationType.TOOL_EXECUTION
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form, under the documents' names."""
+        return {
+            "type": self.type.value,
+            "threadId": self.thread_id,
+            "traceId": self.trace_id,
+            "timestamp": self.at.isoformat(),
+            "content": self.content.to_status(),
+        }
+
+
+class ObservationManager(Protocol):
+    """Where an application keeps observations."""
+
+    async def record(self, observation: Observation, /) -> None:
+        """Keep one; called once for each call of a plan. What it raises is told as a fault and changes no result."""
+        ...
+
+
+class InMemoryObservations:
+    """An ``ObservationManager`` that keeps the last *keep* observations of this process."""
+
+    def __init__(self, keep: int = 10_000) -> None:
+        self._kept: deque[Observation] = deque(maxlen=keep)
+
+    async def record(self, observation: Observation, /) -> None:
+        """See ``ObservationManager``."""
+        self._kept.append(observation)
+
+    def of(self, thread_id: str | None = None, trace_id: str | None = None) -> list[Observation]:
+        """Those of a thread, of a trace, of one in the other; without either, all. The oldest first."""
+        return [one for one in self._kept if thread_id in {None, one.thread_id} and trace_id in {None, one.trace_id}]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSystemFault:
+    """Something about a plan failed that is not a tool; no model reads it.
+
+    ``event`` is one of ``tool_system.state_failed`` (no tool is enabled then), ``tool_system.state_missing`` (the thread
+    is not configured: none either), ``tool_system.observation_failed`` and ``tool_system.call_failed``.
+    """
+
+    event: str
+    thread_id: str
+    trace_id: str | None = None
+    call_id: str | None = None
+    tool: str | None = None
+    error: BaseException | None = None
+
+    def to_log(self) -> dict[str, Any]:
+        """Flat fields for a log, without values: of the error, its type."""
+        fields = {
+            "event": self.event,
+            "thread_id": self.thread_id,
+            "trace_id": self.trace_id,
+            "call_id": self.call_id,
+            "tool": self.tool,
+            "error": None if self.error is None else type(self.error).__name__,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+async def ask(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call an application's method, which ought to be async and may be plain."""
+    answer = function(*arguments)
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+async def ask_within(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
+    """``ask``, for so long.
+
+    Raises:
+        TimeoutError: it took longer.
+        RuntimeError: it raised a cancellation that nobody sent.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            return await ask(function, *arguments)
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise RuntimeError("it raised a cancellation that nobody sent") from error

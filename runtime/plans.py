@@ -1,0 +1,88 @@
+"""The plans of a gate's tools: compiled when they are first needed, forgotten when what they are made of changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from callgate.errors import RegistrationError
+from callgate.hooks.plan import Plan
+from callgate.hooks.selection import Registration
+from callgate.hooks.stages import Stage
+from callgate.runtime.engine import Engine
+from callgate.tools.definition import Effect
+from callgate.tools.record import ToolRecord
+from callgate.tools.registry import ToolRegistry
+
+_AUTHORISING = {Stage.WILL_AUTHORIZE, Stage.WILL_AUTHORIZE_INPUT}
+
+
+class Plans:
+    """One plan a tool, and one that leaves a trace; ``shared`` are the hooks of all tools.
+
+    ``live`` holds plans by whatever the gate was called with, while it is open.
+    """
+
+    def __init__(self, engine: Engine, registry: ToolRegistry, *, deadline: float | None, lazy: bool) -> None:
+        self.shared: list[Registration] = []
+        self.live: dict[Any, Plan] = {}
+        self.lazy = lazy
+        self._engine = engine
+        self._registry = registry
+        self._deadline = deadline
+        self._plans: dict[str, Plan] = {}
+        self._traced: dict[str, Plan] = {}
+        engine.plan_for = self.of
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def of(self, tool: Any, *, trace: bool = False) -> Plan:
+        """The plan of a tool, by its name or its object.
+
+        Raises:
+            UnknownTool: there is no such tool.
+        """
+        name = tool if isinstance(tool, str) else self._registry.id_of(tool)
+        known = self._traced if trace else self._plans
+        plan = known.get(name)
+        if plan is None:
+            plan = known[name] = self._compile(self._registry.get(name), trace)
+        return plan
+
+    def _compile(self, record: ToolRecord, trace: bool = False) -> Plan:
+        plan = self._engine.compile(record, self.shared, trace=trace)
+        plan.limit = record.deadline if record.deadline is not None else self._deadline
+        return plan
+
+    def forget(self) -> None:
+        """What plans are made of has changed."""
+        self._plans.clear()
+        self.live.clear()
+        self._traced.clear()
+
+    def renew(self) -> None:
+        """Forget, and unless they are lazy compile all again.
+
+        Raises:
+            RegistrationError: one of them is refused.
+        """
+        self.forget()
+        if not self.lazy:
+            for record in self._registry.list():
+                self.of(record.id)
+
+    def refuse_unguarded(self) -> None:
+        """Refuse a tool that may change the world and has no hook that authorises.
+
+        Raises:
+            RegistrationError: names the tool, and says what to do.
+        """
+        for record in self._registry.list():
+            if record.definition.effect is Effect.READ:
+                continue
+            steps = self.of(record.id).before
+            if not any(step.stage in _AUTHORISING and not getattr(step.hook, "mute", 0) for _, _, step in steps):
+                raise RegistrationError(
+                    f"tool {record.id!r} may change the world (effect {record.definition.effect or 'undeclared'}) and no hook "
+                    'authorises it; add a hook with will_authorize, declare effect="read", or say Gate(open=True)'
+                )

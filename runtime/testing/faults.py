@@ -1,0 +1,193 @@
+"""Faults on purpose: providers and stores whose n-th call fails, hangs or is slow."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Collection
+from typing import Any, Literal, TypeVar, cast
+
+from callgate.runtime.testing.fault_calls import Error, Faults, awaited, counting, nature
+
+T = TypeVar("T")
+
+
+def Faulty(  # noqa: N802  (reads as what it makes)
+    target: T,
+    *,
+    fails_at: int | Collection[int] = (),
+    every: int | None = None,
+    error: Error | None = None,
+    delay: float = 0.0,
+    hang: bool = False,
+    only: Collection[str] | None = None,
+) -> T:
+    """*target*, a factory or an instance, whose calls number *fails_at*, counted from 1, or every n-th one, go wrong.
+
+    Of a factory (function, generator function, class) its own calls are counted; of an instance the calls of its public
+    methods, or of those named in *only*, all together. A struck call waits *delay* seconds, then, with ``hang=True``,
+    for ever, then raises *error*; nothing of the target runs. Without any of the three it raises ``InjectedFault``, and
+    with *delay* alone it goes on late. ``isinstance``, signatures and attributes are those of the target.
+
+    Raises:
+        ValueError: a number below 1.
+    """
+    faults = Faults(fails_at, every, error, delay, hang=hang)
+    return cast("T", _Proxy(target, faults, None if only is None else frozenset(only)))
+
+
+def FaultyStore(  # noqa: N802  (reads as what it makes)
+    inner: T,
+    fail_at: int | Collection[int] = (),
+    *,
+    every: int | None = None,
+    when: Literal["before", "after"] = "before",
+    error: Error | None = None,
+    delay: float = 0.0,
+) -> T:
+    """*inner*, any object with async methods, whose operations number *fail_at*, counted from 1, fail.
+
+    ``when="before"``: the operation did not happen. ``when="after"``: it took effect and its answer is lost, as when a
+    connection breaks. Every awaited method counts, and so do entering and leaving an async context manager that a
+    method gives, such as a transaction, and what is called on it. A transaction that fails before its end is rolled
+    back. Without *fail_at* and *every* nothing fails, and ``faults_of(store).calls`` says how many there were.
+
+    Raises:
+        ValueError: a number below 1.
+    """
+    faults = Faults(fail_at, every, error, delay, after=when == "after")
+    return cast("T", _StoreProxy(inner, faults, None))
+
+
+def faults_of(proxy: Any) -> Faults:
+    """The calls so far, and which were struck, of what ``Faulty`` or ``FaultyStore`` made.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if not isinstance(type(proxy), type) or not issubclass(type(proxy), _Proxy):
+        raise TypeError(f"{type(proxy).__name__} was not made by Faulty or FaultyStore")
+    return cast("Faults", object.__getattribute__(proxy, "_callgate_faults"))
+
+
+class _Proxy:
+    """Looks like its target, and counts its calls."""
+
+    __slots__ = ("__weakref__", "_callgate_faults", "_callgate_name", "_callgate_only", "_callgate_target")
+
+    def __init__(self, target: Any, faults: Faults, only: frozenset[str] | None, name: str = "") -> None:
+        for slot, value in (("target", target), ("faults", faults), ("only", only), ("name", name)):
+            object.__setattr__(self, f"_callgate_{slot}", value)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("_callgate_"):
+            return object.__getattribute__(self, name)
+        target = object.__getattribute__(self, "_callgate_target")
+        if name == "__class__":
+            return type(target)
+        if name == "__signature__" and callable(target):
+            return inspect.signature(target)
+        found = getattr(target, name)
+        only = object.__getattribute__(self, "_callgate_only")
+        counted = not name.startswith("_") and callable(found) and not inspect.isclass(found)
+        return self._callgate_wrap(found, name) if counted and (only is None or name in only) else found
+
+    def _callgate_wrap(self, call: Any, name: str) -> Any:
+        return counting(call, self._callgate_faults, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._callgate_target, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._callgate_target, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        target = self._callgate_target
+        return counting(target, self._callgate_faults, getattr(target, "__name__", "call"))(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<faulty {self._callgate_target!r}>"
+
+    def __str__(self) -> str:
+        return str(self._callgate_target)
+
+    def __hash__(self) -> int:
+        return hash(self._callgate_target)
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._callgate_target == other)
+
+    def __bool__(self) -> bool:
+        return bool(self._callgate_target)
+
+    def __len__(self) -> int:
+        return len(self._callgate_target)
+
+    def __iter__(self) -> Any:
+        return iter(self._callgate_target)
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._callgate_target
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._callgate_target[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._callgate_target[key] = value
+
+    def __enter__(self) -> Any:
+        entered = self._callgate_target.__enter__()
+        return self if entered is self._callgate_target else entered
+
+    def __exit__(self, *error: object) -> Any:
+        return self._callgate_target.__exit__(*error)
+
+    async def __aenter__(self) -> Any:
+        entered = await self._callgate_target.__aenter__()
+        return self if entered is self._callgate_target else entered
+
+    async def __aexit__(self, *error: object) -> Any:
+        return await self._callgate_target.__aexit__(*error)
+
+
+class _StoreProxy(_Proxy):
+    """Counts what is awaited."""
+
+    __slots__ = ()
+
+    def _callgate_wrap(self, call: Any, name: str) -> Any:
+        faults, full = self._callgate_faults, f"{self._callgate_name}{name}"
+        if nature(call) in {"coroutine", "async generator"}:
+            return counting(call, faults, full)
+
+        @functools.wraps(call)
+        def plain(*args: Any, **kwargs: Any) -> Any:
+            given = call(*args, **kwargs)
+            if inspect.isawaitable(given):
+                return awaited(given, faults, full)
+            entered = hasattr(type(given), "__aenter__")
+            return _StoreProxy(given, faults, None, f"{full}.") if entered else given
+
+        return plain
+
+    async def __aenter__(self) -> Any:
+        target, faults, name = self._callgate_target, self._callgate_faults, self._callgate_name
+        entered = await awaited(target.__aenter__(), faults, f"{name}enter")
+        if entered is target:
+            return self
+        simple = entered is None or isinstance(entered, str | bytes | int | float | list | tuple | dict | set)
+        return entered if simple else _StoreProxy(entered, faults, None, name)
+
+    async def __aexit__(self, *error: object) -> Any:
+        target, faults, name = self._callgate_target, self._callgate_faults, f"{self._callgate_name}exit"
+        if not faults.due(name):
+            return await target.__aexit__(*error)
+        if faults.after:
+            await target.__aexit__(*error)
+            return await faults.strike(name)
+        try:
+            await faults.strike(name)
+        except BaseException as fault:  # what was begun is not left open: it ends as failed
+            await target.__aexit__(type(fault), fault, fault.__traceback__)
+            raise
+        return await target.__aexit__(*error)

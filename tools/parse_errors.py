@@ -1,0 +1,106 @@
+"""What is said of arguments that cannot be read: a code and a place, never a value."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from callgate.tools.limits import Limits
+
+__all__ = ["ParseError", "beyond", "explained", "not_an_object"]
+
+
+class ParseError(ValueError):
+    """Arguments that are refused before any schema is asked (contract 34, 47). Nothing in it comes from the input.
+
+    ``code`` is stable: ``too_large``, ``too_deep``, ``too_many_values``, ``number_too_long``, ``number_overflow``,
+    ``not_finite``, ``duplicate_key``, ``lone_surrogate``, ``nul``, ``not_text``, ``not_json``, ``not_an_object``,
+    ``null``, ``empty``, ``truncated``, ``invalid_json``.
+    ``position`` is the index of the character at which reading stopped, from 0, where it is known.
+    ``public`` is text that a model may read.
+    """
+
+    def __init__(self, code: str, detail: str, position: int | None = None) -> None:
+        super().__init__(code, detail, position)
+        self.code = code
+        self.detail = detail
+        self.position = position
+
+    @property
+    def public(self) -> str:
+        """What is wrong and where, without values."""
+        place = "" if self.position is None else f" at character {self.position}"
+        return f"Invalid tool arguments JSON: {self.detail}{place}"
+
+    def __str__(self) -> str:
+        return self.public
+
+
+_BEYOND = {
+    "too_large": "longer than {0.max_bytes} bytes",
+    "too_deep": "nested deeper than {0.max_depth} levels",
+    "too_many_values": "more than {0.max_nodes} values",
+    "number_too_long": "a number has more than {0.max_digits} digits",
+}
+
+
+def beyond(code: str, limits: Limits) -> ParseError:
+    """The error for what is beyond a limit."""
+    return ParseError(code, _BEYOND[code].format(limits))
+
+
+def not_an_object(value: Any) -> ParseError:
+    """The error for JSON that is no object; null has a code of its own."""
+    return ParseError("null" if value is None else "not_an_object", "the arguments must be a JSON object")
+
+
+# ------------------------------------------------------------------------------------------ what jiter says, in our words
+
+_PLACE = re.compile(r" at line ([0-9]{1,9}) column ([0-9]{1,9})\Z")
+_REFUSED = {  # a phrase of jiter's: never repaired
+    "duplicate key": ("duplicate_key", "a key occurs twice in one object"),
+    "recursion limit": ("too_deep", "nested too deep"),
+    "number out of range": ("number_too_long", "a number has too many digits"),
+    "surrogate": ("lone_surrogate", "half of a surrogate pair"),
+    "end of hex escape": ("lone_surrogate", "half of a surrogate pair"),
+}
+# Phrases of jiter's that say it well. Any other may quote the input one day, and is not shown.
+_SHOWN = re.compile(
+    "trailing comma|trailing characters|key must be a string|control character|invalid escape|invalid number"
+    r"|expected value|expected `[:,\]}]`(?: or `[\]}]`)?"
+)
+
+
+def explained(error: ValueError, text: str) -> ParseError:
+    """What the parser raised about *text*, in our words: its own may quote a key."""
+    if isinstance(error, UnicodeEncodeError):
+        return ParseError("lone_surrogate", "half of a surrogate pair", error.start)
+    message = str(error)
+    phrase = message.partition('"')[0].lower()  # what follows a quote is a key of the input
+    position = _position(message, text)
+    if phrase.startswith("eof"):
+        if not text.strip(" \t\r\n"):
+            return ParseError("empty", "there is no text")
+        return ParseError("truncated", "the text ends early", len(text))
+    there = "" if position is None else text[position : position + 8]
+    if there.startswith(("NaN", "Infinity")):
+        return ParseError("not_finite", "NaN and infinity are not JSON", position)
+    if there.startswith("\0"):
+        return ParseError("nul", "a NUL character", position)
+    for known, (code, detail) in _REFUSED.items():
+        if known in phrase:
+            return ParseError(code, detail, position)
+    shown = _SHOWN.search(phrase)
+    return ParseError("invalid_json", shown[0] if shown else "not JSON", position)
+
+
+def _position(message: str, text: str) -> int | None:
+    """In characters from 0; jiter counts lines and bytes from 1."""
+    place = _PLACE.search(message)
+    if place is None:
+        return None
+    data, start = text.encode(), 0
+    for _ in range(int(place[1]) - 1):
+        start = data.find(b"\n", start) + 1
+    stop = start + int(place[2]) - 1
+    return len(data[: max(stop, 0)].decode(errors="ignore"))
