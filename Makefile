@@ -20,10 +20,10 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 MISSING := $(filter-out $(wildcard $(LINKS)),$(LINKS))
 MOVED   := $(shell [ "$$(cat .venv/.made-in 2>/dev/null)" = "$$(pwd -P)" ] || echo moved)
 
-.PHONY: help install run test soak check format wheel-check bench docs clean moved $(MISSING)
+.PHONY: help install run test soak check format wheel-check bench docs clean example-fastapi example-django example-flask example-celery moved $(MISSING)
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(READY) ## make .venv with Callgate (editable) and its development tools
 
@@ -35,6 +35,18 @@ run: $(READY) ## run the worked example; INPUT=FILE feeds it a file
 
 test: $(READY) ## run the tests; ARGS="..." goes to pytest
 	@$(PYTHON) -m pytest -n $(JOBS) $(ARGS)
+
+example-fastapi: $(READY) ## serve the small shop in FastAPI, on port 8001
+	@$(PYTHON) -m examples.fastapi_service
+
+example-django: $(READY) ## serve it in Django, on port 8002
+	@$(PYTHON) -m examples.django_service
+
+example-flask: $(READY) ## serve it in Flask, on port 8003
+	@$(PYTHON) -m examples.flask_service
+
+example-celery: $(READY) ## start its Celery worker; needs Redis, or CELERY_BROKER_URL
+	@$(PYTHON) -m examples.celery_service
 
 soak: $(READY) ## run the long proofs
 	@$(PYTHON) -m pytest -m soak --timeout 3600 $(ARGS)

@@ -8,43 +8,20 @@ from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from hashlib import sha256
 from operator import attrgetter
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, NoReturn, cast
 
 from callgate.errors import ControlRespond, ControlSuspend, Denied, ProviderError, RetryLater, StageError
 from callgate.hooks.facts import Suppressed, Suspension
 from callgate.hooks.history import Entry, input_entries, output_entries
+from callgate.hooks.host import Host
 from callgate.hooks.stages import STAGES, May
 from callgate.hooks.step import Step
 from callgate.providers.logs import emit_suppressed
-from callgate.providers.registry import MISSING, ProviderRegistry, ScopeName
+from callgate.providers.registry import MISSING, ScopeName
 from callgate.providers.scope import Scope as ProviderScope
 from callgate.tools.calls import Outcome, ToolCall, User
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.values import digest, thaw
-
-
-class Host(Protocol):
-    """What the runtime lends a context: time, providers, and the verbs that need an engine."""
-
-    registry: ProviderRegistry
-    monotonic: Any
-    wall_offset: float
-
-    async def nested(self, ctx: InvokeContext, tool: Any, arguments: Any) -> Any:
-        """Run another tool on behalf of *ctx*."""
-        ...
-
-    async def lease(self, ctx: InvokeContext, manager: AbstractAsyncContextManager[Any]) -> Any:
-        """Enter *manager* and keep it on the ledger."""
-        ...
-
-    async def send(self, ctx: InvokeContext, partial: Any) -> None:
-        """Hand a partial output to whoever streams the call."""
-        ...
-
-    def abandon(self, ctx: InvokeContext, body: Any) -> None:
-        """Leave a running body behind, with what it holds."""
-        ...
 
 
 class InvokeContext:
@@ -250,7 +227,7 @@ class InvokeContext:
         Raises:
             ProviderError: the session belongs to another user.
         """
-        return cast("MutableMapping[Any, Any]", self.scope.session(True).bindings)
+        return self.scope.session(True).bindings
 
     def get(self, token: Any) -> Any:
         """The provider for a token: request, then session, then global (contract 85).

@@ -87,7 +87,7 @@ def guard(registration: Registration, step: Step, is_coroutine: bool, call: Call
         call = limited(call, float(registration.option("timeout")), step)
     applies = applies_to(registration)
     ignores = registration.option("on_failure", "deny") == "ignore"
-    reads_cache = step.stage is Stage.WILL_READ_CACHE and not step.shadow and not step.shadow
+    reads_cache = step.stage is Stage.WILL_READ_CACHE and not step.shadow
 
     async def guarded(ctx: Any) -> Any:
         try:

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from callgate.hooks.builtin import BuiltIns
-from callgate.hooks.context import Host
 from callgate.hooks.guards import surrounded, traced
+from callgate.hooks.host import Host
 from callgate.hooks.selection import Registration, select_for_stage, sort_for_stage, why_not
 from callgate.hooks.stages import RELEASE_OF, STAGES, Section, Stage, stages_in
 from callgate.hooks.step import ASYNC, ASYNC_LEASE, SYNC, SYNC_LEASE, Compiled, Step, is_silent

@@ -130,10 +130,17 @@ def emit_suppressed(ctx: Any, error: BaseException) -> None:
     emit(event, ctx, stage=step.stage, hook=step.name, error=error)
 
 
-def prepare() -> None:
-    """Import structlog now, if anybody listens at all: better as the gate opens than at the first failure."""
+def tell_opened(tools: int, hooks: int) -> None:
+    """A gate has opened. structlog is imported now, if anybody listens at all: better than at the first failure."""
     if not _setup.to_stdlib or _has_handler():
         _setup.log()
+    emit(Event.GATE_OPENED, tools=tools, hooks=hooks)
+
+
+def tell_warnings(tool: str, warnings: Iterable[str]) -> None:
+    """What looks wrong in the definition of a tool that was added to a gate."""
+    for warning in warnings:
+        emit(Event.DEFINITION_WARNING, tool=tool, warning=warning)
 
 
 def ids_of(ctx: Any) -> dict[str, Any]:
@@ -196,8 +203,9 @@ def _has_handler() -> bool:
     """Whether anybody but our own placeholder would get a record of the stdlib logger."""
     node: logging.Logger | None = LOGGER
     while node is not None:
-        if any(handler is not _NOBODY for handler in node.handlers):
-            return True
+        for handler in node.handlers:
+            if handler is not _NOBODY:
+                return True
         node = node.parent if node.propagate else None
     return False
 
@@ -219,6 +227,7 @@ def _chain(
         else structlog.processors.KeyValueRenderer(key_order=order, drop_missing=True)
     )
     last: list[Any]
+    target: Any
     if sink is None:
         target, last = LOGGER, [_for_stdlib(line)]
     elif callable(sink):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +12,7 @@ from callgate.errors import ProviderError
 from callgate.providers.recipes import MISSING, Recipe, describe
 from callgate.providers.scope import Exit, Scope, World, missing
 from callgate.providers.scoped import Rank, ScopeName
-from callgate.providers.sessions import Alone, Membership, Sessions
+from callgate.providers.sessions import Membership, Sessions
 
 __all__ = ["MISSING", "ProviderRegistry", "ScopeName", "as_pairs", "describe", "missing"]
 
@@ -93,23 +93,12 @@ class ProviderRegistry:
         return self.sessions.end(session_id)
 
     def request(self, session_id: str | None = None, owner: Any = None) -> Scope:
-        """A scope for one request; whoever takes it ends it with ``leave``."""
-        session = Membership(self.sessions, session_id, owner) if session_id else Alone(self.world)
-        return Scope(self.world, Rank.REQUEST, session)
+        """A scope for one request; whoever takes it ends it with ``leave``, or with ``async with``."""
+        return Scope(self.world, Rank.REQUEST, Membership(self.sessions, session_id, owner) if session_id else None)
 
-    @contextlib.asynccontextmanager
-    async def request_scope(self, session_id: str | None = None, owner: Any = None) -> AsyncGenerator[Scope, None]:
-        """A request's scope outside of any invocation: ``await scope.provide(registry.recipes.of(token))``."""
-        scope = self.request(session_id, owner)
-        error: BaseException | None = None
-        try:
-            yield scope
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            for left in leave(scope):
-                await left.leave(error)
+    request_scope = request
+    """Outside of any invocation: ``async with registry.request_scope() as scope``, and in it
+    ``await scope.provide(registry.recipes.of(token))``. What is raised in it is raised at the ``yield`` of what it made."""
 
     def keyed(self, bindings: Iterable[tuple[Any, Any]]) -> Iterable[tuple[Any, Any]]:
         """Bindings under the keys that recipes have: a container's provider has one, however it is named."""
@@ -142,14 +131,21 @@ class ProviderRegistry:
         return self.recipes.of(token).is_provided
 
     def global_recipes(self) -> list[Recipe]:
-        """What is made as the gate opens: global factories and a container's global ``Scoped``, in order."""
-        given = [self.recipes.of(token) for token in self._tokens]
-        return [one for one in (*given, *self.recipes.scoped_in_container()) if one.rank is Rank.GLOBAL and one.factory]
+        """What is made as the gate opens: global factories and a container's global ``Scoped``, in order.
+
+        Raises:
+            ProviderError: a factory that no tool takes needs itself, or what nobody provides; names the path.
+        """
+        found = [*map(self.recipes.of, self._tokens), *self.recipes.scoped_in_container()]
+        for one in found:
+            if one.rank is not Rank.REQUEST:  # what a request's needs, a hook may bind
+                self.recipes.check(one, (), "the gate")
+        return [one for one in found if one.rank is Rank.GLOBAL and one.factory]
 
 
 def leave(scope: Scope) -> list[Exit]:
-    """End a request's scope: what has to be closed, in order; its session's, too, if that is over and this was its last."""
-    return [*scope.end(), *scope.session.leave()]
+    """See ``Scope.leave``."""
+    return scope.leave()
 
 
 def as_pairs(bindings: Any) -> Iterable[tuple[Any, Any]]:

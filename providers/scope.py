@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from concurrent.futures import Future as Waiting
 from contextlib import _AsyncGeneratorContextManager, _GeneratorContextManager
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import Any
+from typing import Any, Self, cast
 
 from callgate.errors import ProviderError, ProviderMissing
 from callgate.providers.recipes import MISSING, Recipe, Recipes, describe, scoped_among
 from callgate.providers.scoped import ASKING, Rank
+
+_RARELY = threading.Lock()
+"""Held for what is seldom and not one step: waiting for another's making, and a request's own session."""
 
 
 class World:
@@ -59,6 +63,10 @@ class Scope:
 
     # ------------------------------------------------------------------ looking
 
+    @overload
+    def session(self, make: Literal[True]) -> Scope: ...
+    @overload
+    def session(self, make: bool) -> Scope | None: ...
     def session(self, make: bool) -> Scope | None:
         """A request's session scope; None when there is none yet and *make* is False.
 
@@ -73,7 +81,7 @@ class Scope:
             with _RARELY:
                 if self._session is None:
                     self._session = Alone(self.world)
-        return self._session and self._session(make)  # type: ignore[no-any-return]
+        return self._session and self._session(make)
 
     def bound(self, key: Any) -> Any:
         """What was bound by hand for a key, in this request or its session; or ``MISSING``."""
@@ -86,11 +94,11 @@ class Scope:
 
     def home(self, rank: Rank) -> Scope:
         """The scope that keeps instances of a rank."""
-        if rank is self.rank:
-            return self
-        if rank is _GLOBAL:
+        if rank is Rank.GLOBAL:
             return self.world.scope
-        return self.session(True) or self
+        if rank is Rank.SESSION and self.rank is Rank.REQUEST:
+            return cast("Scope", self.session(True))
+        return self
 
     def peek(self, recipe: Recipe) -> Any:
         """The instance for a recipe if there is one already, else ``MISSING``."""
@@ -119,13 +127,12 @@ class Scope:
         if recipe.factory is None:
             return await self._ask(recipe)
         home = self if recipe.rank is self.rank else self.home(recipe.rank)
-        me = _whoami()
-        while home._making.setdefault(recipe, me) is not me or recipe in home.instances or home.closed:
-            if (found := await home._meanwhile(recipe, me)) is not MISSING:
+        mine = (_whoami(),)  # setdefault is one step, for threads, too: one of them makes it
+        while home._making.setdefault(recipe, mine) is not mine or recipe in home.instances or home.closed:
+            if (found := await home._meanwhile(recipe, mine)) is not MISSING:
                 return found
         try:
-            made = home._make(recipe)
-            instance = home.instances[recipe] = await made
+            instance = home.instances[recipe] = await home._make(recipe)
         finally:
             del home._making[recipe]
             if home._waiting is not None:
@@ -165,10 +172,17 @@ class Scope:
         return recipe
 
     async def _make(self, recipe: Recipe) -> Any:
-        arguments = [await self.provide(need) for need in recipe.args] if recipe.args else ()
-        named = {name: await self.provide(need) for name, need in recipe.kwargs} if recipe.kwargs else {}
+        peek, provide = self.peek, self.provide
+        arguments = [await provide(need) for need in recipe.args] if recipe.args else ()
+        named: dict[str, Any] = {}
+        for name, need in recipe.kwargs:
+            found = peek(need)
+            named[name] = await provide(need) if found is MISSING else found
         made: Any = recipe.factory(*arguments, **named)  # type: ignore[misc]
         kind = made.__class__
+        if kind is _AsyncGeneratorContextManager or kind is _GeneratorContextManager:
+            made = made.gen
+            kind = made.__class__
         if kind is AsyncGeneratorType:
             try:
                 instance = await made.__anext__()
@@ -178,22 +192,23 @@ class Scope:
             instance = next(made, MISSING)
             if instance is MISSING:
                 raise ProviderError(f"the generator of {recipe.name} gave nothing")
-        elif kind is CoroutineType:
-            return await made
-        elif isinstance(made, _AsyncGeneratorContextManager):
-            instance, made = await made.__aenter__(), made.gen
-        elif isinstance(made, _GeneratorContextManager):
-            instance, made = made.__enter__(), made.gen
         else:
-            return await made if inspect.isawaitable(made) else made
-        if self.closed:  # while it was made: nobody would close it later
-            await Exit(recipe, made).leave()
+            instance = await made if kind is CoroutineType or inspect.isawaitable(made) else made
+            if self.closed:
+                raise ProviderError(f"the {self.rank} ended while {recipe.name} was made")
+            return instance
+        left = Exit(recipe, made)
+        self.exits.append(left)
+        if self.closed and left in self.exits:  # ended while it was made, and nobody would close it later
+            self.exits.remove(left)
+            await left.leave()
             raise ProviderError(f"the {self.rank} ended while {recipe.name} was made")
-        self.exits.append(Exit(recipe, made))
         return instance
 
     async def _ask(self, recipe: Recipe) -> Any:
         """One of dependency-injector's own providers; the scoped ones that it will ask for are made first."""
+        if recipe.foreign is None:
+            raise missing(recipe.key)
         needs = scoped_among(recipe)
         if not needs:
             found = recipe.foreign()
@@ -211,22 +226,63 @@ class Scope:
         """What a scoped provider answers to one of dependency-injector's own that asks it."""
         return self.take(self.world.recipes.for_provider(scoped))
 
-    async def _after_another(self, recipe: Recipe) -> Any:
-        """Somebody is making it: wait; if they fail or are cancelled, it is our turn."""
-        if self._making[recipe] is _whoami():
-            raise ProviderError(f"making {recipe.name} asks for {recipe.name} itself")
-        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting = {} if self._waiting is None else self._waiting
-        self._waiting.setdefault(recipe, []).append(waiting)
-        await waiting
-        return await self.provide(recipe)
+    async def _meanwhile(self, recipe: Recipe, mine: tuple[Any]) -> Any:
+        """It cannot be made now: it was, or the scope has ended, or somebody is at it. Then wait, and look again."""
+        maker = self._making.get(recipe)
+        if maker is mine:
+            del self._making[recipe]
+            self._wake(recipe)
+            if self.closed:
+                raise ProviderError(f"{recipe.name} is asked for after its {self.rank} has ended")
+        elif maker is not None:
+            if maker == mine:
+                raise ProviderError(f"making {recipe.name} asks for {recipe.name} itself")
+            await self._wait(recipe)
+        return self.instances.get(recipe, MISSING)
+
+    async def _wait(self, recipe: Recipe) -> None:
+        try:
+            waiting: Any = asyncio.get_running_loop().create_future()
+        except RuntimeError:  # a plain function in its thread
+            waiting = Waiting()
+        with _RARELY:
+            self._waiting = {} if self._waiting is None else self._waiting
+            self._waiting.setdefault(recipe, []).append(waiting)
+        if recipe not in self._making:
+            return  # done before it could know of us
+        if isinstance(waiting, Waiting):
+            waiting.result()
+        else:
+            await waiting
 
     def _wake(self, recipe: Recipe) -> None:
-        for waiting in (self._waiting or {}).pop(recipe, ()):
-            if not waiting.done():
-                waiting.set_result(None)
+        with _RARELY:
+            woken = (self._waiting or {}).pop(recipe, ())
+        for one in woken:
+            if isinstance(one, Waiting):
+                one.set_result(None)
+            else:
+                one.get_loop().call_soon_threadsafe(_end_wait, one)
 
     # ------------------------------------------------------------------ closing
+
+    def leave(self) -> list[Exit]:
+        """End a request: what has to be closed, in order; its session's, too, if that is over and this was its last."""
+        exits = self.end()
+        return exits if self._session is None else exits + self._session.leave()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, where: object) -> None:
+        failed: list[BaseException] = []
+        for one in self.leave():
+            try:
+                await one.leave(error if one.recipe.rank is self.rank else None)
+            except BaseException as raised:  # noqa: BLE001  (raised below, when the others are closed)
+                failed.append(raised)
+        if failed:
+            raise next((one for one in failed if not isinstance(one, Exception)), failed[0])
 
     def end(self) -> list[Exit]:
         """Nothing more is made here; what has to be closed, the last made first. Each is given out once."""
@@ -238,6 +294,23 @@ class Scope:
     def reopen(self) -> None:
         """Start again, empty."""
         self.closed = False
+
+
+class Alone:
+    """The session of a request that names none: its own, and over with it (contract C26)."""
+
+    __slots__ = ("_scope",)
+
+    def __init__(self, world: World) -> None:
+        self._scope = Scope(world, Rank.SESSION)
+
+    def __call__(self, make: bool) -> Scope:
+        """Its scope."""
+        return self._scope
+
+    def leave(self) -> list[Exit]:
+        """The request is over; what has to be closed."""
+        return self._scope.end()
 
 
 class Exit:
@@ -277,6 +350,11 @@ def _whoami() -> Any:
         return asyncio.current_task()
     except RuntimeError:  # a plain function in its thread
         return threading.current_thread()
+
+
+def _end_wait(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
 
 
 def missing(token: Any) -> ProviderMissing:

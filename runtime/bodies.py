@@ -74,10 +74,14 @@ def supplied_call(plan: Plan) -> Body:
     """The one attempt of a body that runs in place, with its dependencies and context."""
     execute, prepare, supply = plan.record.execute, arguments_of(plan), _supplier(plan)
     running, watched = plan.running, plan.watched
+    own = plan.supplies.get(plan.record)
+    ready = own.ready if own is not None and plan.record.context_parameter is None else lambda _: None
 
     async def call(ctx: Any) -> Any:
         ctx.step = running
-        supplied = await supply(ctx)
+        supplied = ready(ctx)
+        if supplied is None:
+            supplied = await supply(ctx)
         ctx._output = await execute(**(ctx._input if prepare is None else prepare(ctx._input)), **supplied)
         ctx.executed = True
         if watched:
@@ -95,9 +99,7 @@ def _supplier(plan: Plan) -> Callable[[Any], Awaitable[dict[str, Any]]]:
 
     async def supplied(ctx: Any) -> dict[str, Any]:
         found: dict[str, Any] = {} if supply is None else await supply.get(ctx)
-        if wants is not None:
-            found[wants] = ctx
-        return found
+        return found if wants is None else {**found, wants: ctx}
 
     return supplied
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar, Unpack, overload
 
-from callgate.runtime.engine import CallOptions
+from callgate.runtime.engine import CallOptions, close_all
 from callgate.runtime.streams import Event
 from callgate.tools.calls import ToolCall, ToolResult, User
 from callgate.tools.hydration import HydrationResult, Repairer
@@ -82,3 +83,20 @@ class Bound:
 
     def __repr__(self) -> str:
         return f"<gate of {self.user.id}{'' if self.session_id is None else f', session {self.session_id}'}>"
+
+
+@asynccontextmanager
+async def visit(gate: Any, session_id: str, user: User) -> AsyncGenerator[Bound, None]:
+    """See ``Gate.session``."""
+    sessions = gate.providers.sessions
+    session = sessions.open(session_id, (user.tenant, user.id))
+    session.calls += 1
+    session.visits += 1
+    try:
+        yield Bound(gate, user, session_id)
+    finally:
+        session.visits -= 1
+        left = sessions.leave(session)
+        if not session.over and not session.visits:
+            left += sessions.end(session_id)
+        await close_all(left)

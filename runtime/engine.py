@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypedDict
 
@@ -18,6 +18,8 @@ from callgate.providers.clock import Clock, SystemClock
 from callgate.providers.logs import Event, emit
 from callgate.providers.registry import ProviderRegistry
 from callgate.providers.scope import Exit
+from callgate.providers.stores.base import Store
+from callgate.providers.stores.memory import MemoryStore
 from callgate.runtime.around import wrap_attempt
 from callgate.runtime.bodies import arguments_of, direct_call, make_body, runs_in_place, supplied_call
 from callgate.runtime.injection import Supply
@@ -55,6 +57,7 @@ class Engine:
         limits: Limits = DEFAULT_LIMITS,
         validator: ValidatorEngine | None = None,
         plan_for: Callable[[Any], Plan] | None = None,
+        store: Store | None = None,
     ) -> None:
         clock = clock or SystemClock()
         self.registry = registry
@@ -65,6 +68,8 @@ class Engine:
         self.plan_for = plan_for
         self.monotonic = clock.monotonic
         self.wall_offset = clock.time() - clock.monotonic()
+        self.store: Store = store if store is not None else MemoryStore(clock.time)
+        self.closers: list[Callable[[], Awaitable[None]]] = []
         self.left_behind: set[asyncio.Task[Any]] = set()
         registry.sessions.on_end = self._close_later
 
@@ -174,6 +179,11 @@ class Engine:
         """Wait for bodies that were left behind, so that what they hold is given back."""
         if self.left_behind:
             await asyncio.wait(self.left_behind, timeout=CLOSE_LIMIT)
+
+    def at_close(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Have something awaited as the gate closes, before its store does; once, however often it is asked for."""
+        if close not in self.closers:
+            self.closers.append(close)
 
     def abandon(self, ctx: InvokeContext, body: asyncio.Future[Any]) -> None:
         """Keep the leases and the request scope of a body that was left behind until it really ends."""

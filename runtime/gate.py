@@ -15,9 +15,11 @@ from callgate.hooks.selection import register, register_by_stage
 from callgate.providers import logs
 from callgate.providers.clock import Clock, SystemClock
 from callgate.providers.registry import ProviderRegistry
+from callgate.providers.stores.address import store_at
+from callgate.providers.stores.base import Store
 from callgate.runtime import batch
 from callgate.runtime.adapters import codec
-from callgate.runtime.bound import Bound
+from callgate.runtime.bound import Bound, visit
 from callgate.runtime.engine import CallOptions, Engine, apply_options, close_all, new_instance
 from callgate.runtime.explain import Explanation, explain
 from callgate.runtime.failure import error_info, log_unknown_tool
@@ -55,6 +57,7 @@ class Gate:
         resolve: makes an instance of a hook class, once an invocation.
         limits: bounds on arguments and outputs.
         authenticate: finds the user of a web request, for ``callgate.asgi`` and ``bound``; None from it means nobody.
+        store: where hooks keep what outlives a call, or its address; by default in memory.
         validator: the engine for author-written schemas; default: fastjsonschema where it enforces all, else jsonschema-rs.
 
     Raises:
@@ -77,6 +80,7 @@ class Gate:
         resolve: Callable[[Any], Any] = new_instance,
         limits: Limits = DEFAULT_LIMITS,
         validator: ValidatorEngine | None = None,
+        store: Store | str | None = None,
         clock: Clock | None = None,
         authenticate: Authenticate | None = None,
     ) -> None:
@@ -99,6 +103,7 @@ class Gate:
             clock=clock,
             limits=limits,
             validator=validator,
+            store=store_at(store, clock.time),
         )
         self._now = self._engine.monotonic
         self._life = Life(self._engine, self.providers)
@@ -120,8 +125,7 @@ class Gate:
             DefinitionError: duplicate name, or a schema that is refused.
         """
         record = self.registry.add_validated(tool, replace=replace)
-        for text in record.definition.lints:
-            logs.emit(logs.Event.DEFINITION_WARNING, tool=record.id, warning=text)
+        logs.tell_warnings(record.id, record.definition.lints)
         self._plans.forget()
         if self._running and not self.lazy:
             self._plans.of(record.id)
@@ -170,10 +174,9 @@ class Gate:
             raise RegistrationError("the gate is open already; use one `async with gate` for the life of the service")
         if not self.open:
             self._plans.refuse_unguarded()
-        logs.prepare()
         await self._life.begin()
         self._running = True
-        logs.emit(logs.Event.GATE_OPENED, tools=len(self.registry.list()), hooks=len(self._shared))
+        logs.tell_opened(len(self.registry.list()), len(self._shared))
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -183,8 +186,9 @@ class Gate:
         await self._life.end()
         logs.emit(logs.Event.GATE_CLOSED, left_behind=len(self._engine.left_behind))
 
-    @contextlib.asynccontextmanager
-    async def session(self, session_id: str | None = None, *, user: User = ANONYMOUS) -> AsyncGenerator[Bound, None]:
+    def session(
+        self, session_id: str | None = None, *, user: User = ANONYMOUS
+    ) -> contextlib.AbstractAsyncContextManager[Bound]:
         """One session, from here to the end of the ``async with``: calls in it share what is provided a session.
 
         Without an id it gets one that nobody can guess. It ends when the last of those who entered it leaves; calls that
@@ -193,18 +197,7 @@ class Gate:
         Raises:
             ProviderError: the session belongs to another user.
         """
-        session_id = session_id or secrets.token_urlsafe(18)
-        session = self.providers.sessions.open(session_id, (user.tenant, user.id))
-        session.calls += 1
-        session.visits += 1
-        try:
-            yield Bound(self, user, session_id)
-        finally:
-            session.visits -= 1
-            left = self.providers.sessions.leave(session)
-            if not session.over and not session.visits:
-                left += self.providers.sessions.end(session_id)
-            await close_all(left)
+        return visit(self, session_id or secrets.token_urlsafe(18), user)
 
     async def end_session(self, session_id: str) -> None:
         """End a session: what was provided for it is closed, now or when the last call in it is over."""

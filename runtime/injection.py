@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection, Iterable
 from types import CoroutineType
 from typing import Any
@@ -21,7 +20,7 @@ class Supply:
         ProviderError: nobody provides it, or it needs itself; names *owner*, the parameter, the path and the token.
     """
 
-    __slots__ = ("_plain", "_world", "wanted")
+    __slots__ = ("_given", "_made", "_plain", "_world", "wanted")
 
     def __init__(
         self, registry: ProviderRegistry, injected: Iterable[Injected], bound: Collection[Any] = (), owner: str = ""
@@ -32,28 +31,45 @@ class Supply:
             registry.recipes.check(recipe, bound, f"{owner}: parameter {name!r}")
         # By name: its recipe, and the provider of dependency-injector that can be asked without a scope.
         self._plain = tuple((name, recipe, _lone(recipe)) for name, recipe in self.wanted)
+        # What was given last, where all of it is the gate's own, and the instances that it was found among.
+        self._given: dict[str, Any] = {}
+        self._made: Any = None
 
     def take(self, ctx: Any) -> dict[str, Any]:
         """The instances, by parameter, for those who cannot wait. Raises ``ProviderError`` when one has to be waited for."""
         return {name: ctx.scope.take(recipe) for name, recipe in self.wanted}
 
+    def ready(self, ctx: Any) -> dict[str, Any] | None:
+        """What ``get`` would give, not to be changed, where nothing has to be made or asked for; else None."""
+        world = self._world
+        if ctx._scope is not None or ctx.session_id or world.overrides or self._made is not world.scope.instances:
+            return None
+        return self._given
+
     async def get(self, ctx: Any) -> dict[str, Any]:
-        """The instances, by parameter; made where they are the first of their scope."""
-        supplied: dict[str, Any] = {}
+        """The instances, by parameter, not to be changed; made where they are the first of their scope."""
+        if (supplied := self.ready(ctx)) is not None:
+            return supplied
+        supplied = {}
         if ctx._scope is not None or ctx.session_id or self._world.overrides:
             provide = ctx.scope.provide
             for name, recipe in self.wanted:
                 supplied[name] = await provide(recipe)
             return supplied
         made = self._world.scope.instances  # nothing is bound, nothing replaced: what is global is as it is
+        lasts = True
         for name, recipe, ask in self._plain:
             if ask is not None:
-                found = ask()
-                if found.__class__ is CoroutineType or inspect.isawaitable(found):
+                found, lasts = ask(), False
+                if found.__class__ is CoroutineType or hasattr(found.__class__, "__await__"):
                     found = await found
-            elif recipe.is_overridden or (found := made.get(recipe, MISSING)) is MISSING:
-                found = await ctx.scope.provide(recipe)
+            elif (found := recipe.value) is MISSING:
+                lasts = lasts and recipe.scoped is None
+                if recipe.is_overridden or (found := made.get(recipe, MISSING)) is MISSING:
+                    found, lasts = await ctx.scope.provide(recipe), False
             supplied[name] = found
+        if lasts:
+            self._given, self._made = supplied, made
         return supplied
 
 

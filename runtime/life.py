@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 
 from callgate.providers import logs
 from callgate.providers.registry import ProviderRegistry
@@ -25,7 +26,12 @@ class Life:
         Raises:
             ProviderError: a factory failed; what was made before it is closed.
         """
-        await self._globals.open()
+        await self._engine.store.open()
+        try:
+            await self._globals.open()
+        except BaseException:
+            await self._engine.store.close()
+            raise
         if self._sessions.ttl is not None:
             self._upkeep = asyncio.create_task(self._look_after(self._sessions.ttl), name="callgate upkeep")
 
@@ -36,10 +42,22 @@ class Life:
             upkeep.cancel()
         try:
             await self._engine.drain()
+        finally:  # also when waiting is cancelled
             self._sessions.end_all()
-            await self._engine.drain()
-        finally:
-            await self._globals.close()
+            try:
+                await self._engine.drain()
+                if upkeep is not None:
+                    await asyncio.wait([upkeep])
+            finally:
+                await self._shut()
+
+    async def _shut(self) -> None:
+        """What hooks want done, then the global instances, then the store; each, whatever another raises."""
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._engine.store.close)
+            stack.push_async_callback(self._globals.close)
+            for close in self._engine.closers:
+                stack.push_async_callback(close)
 
     async def _look_after(self, ttl: float) -> None:
         while True:

@@ -8,6 +8,7 @@ from callgate.errors import RegistrationError
 from callgate.hooks.plan import Plan
 from callgate.hooks.selection import Registration
 from callgate.hooks.stages import Stage
+from callgate.hooks.step import Step
 from callgate.runtime.engine import Engine
 from callgate.tools.definition import Effect
 from callgate.tools.record import ToolRecord
@@ -81,8 +82,13 @@ class Plans:
             if record.definition.effect is Effect.READ:
                 continue
             steps = self.of(record.id).before
-            if not any(step.stage in _AUTHORISING and not getattr(step.hook, "mute", 0) for _, _, step in steps):
+            if not any(_authorises(step) for _, _, step in steps):
                 raise RegistrationError(
                     f"tool {record.id!r} may change the world (effect {record.definition.effect or 'undeclared'}) and no hook "
                     'authorises it; add a hook with will_authorize, declare effect="read", or say Gate(open=True)'
                 )
+
+
+def _authorises(step: Step) -> bool:
+    """Whether a step may refuse a call: one in shadow mode only says what it would have done, a recorder says nothing."""
+    return step.stage in _AUTHORISING and not step.shadow and not getattr(step.hook, "mute", False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
@@ -80,7 +80,7 @@ class AtOnce(Hook):
         await ctx.lease(self.place(ctx))
 
     @asynccontextmanager
-    async def place(self, ctx: InvokeContext) -> AsyncIterator[None]:
+    async def place(self, ctx: InvokeContext) -> AsyncGenerator[None, None]:
         if self.held >= self.most:
             ctx.retry_after(1_000, "too many calls under way")
         self.held += 1

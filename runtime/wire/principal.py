@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 from callgate.tools.calls import User
 
 Authenticate: TypeAlias = Callable[[Any], User | Awaitable[User | None] | None]
-"""Takes the host's request, gives its user, or None for nobody; plain or async. It sees headers, never the body."""
+"""Takes the host's request, gives its user, or None for nobody; plain or async. It sees headers, never the body.
+A plain one runs in the event loop: one that waits, for a database say, is to be async."""
 
 
 async def principal(authenticate: Authenticate | None, request: Any) -> User | None:

@@ -11,6 +11,9 @@
     ├── GateClosed                   used before start or after stop
     ├── StageError                   a context member was used in a stage that may not use it
     ├── ProviderMissing              ctx.get(token) found nothing (also a LookupError)
+    ├── StoreError                   a store failed, or is not what was asked for
+    │   ├── StoreConflict            somebody else wrote that first
+    │   └── StoreUnsupported         this backend does not keep that
     └── InvocationError              how one invocation ended without a result
         ├── Denied                   a policy said no, or ctx.abort()
         ├── RetryLater               over quota or busy; .retry_after in milliseconds
@@ -110,6 +113,24 @@ class ProviderMissing(CallgateError, LookupError):
     """``ctx.get(token)`` found no provider in request, session or global scope (contract 85)."""
 
     code = "provider_missing"
+
+
+class StoreError(CallgateError):
+    """A store failed, or its address is wrong; never shown to a model."""
+
+    code = "store"
+
+
+class StoreConflict(StoreError):
+    """Somebody else wrote that first; nothing was changed."""
+
+    code = "store_conflict"
+
+
+class StoreUnsupported(StoreError):
+    """This backend does not keep that; the message says which does."""
+
+    code = "store_unsupported"
 
 
 class InvocationError(CallgateError):

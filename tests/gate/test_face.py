@@ -130,6 +130,8 @@ async def test_a_tool_that_may_change_the_world_needs_somebody_who_authorises(ef
     with pytest.raises(RegistrationError, match="'pay'") as caught:
         await Gate([record]).__aenter__()
     assert "open=True" in str(caught.value)
+    with pytest.raises(RegistrationError, match="'pay'"):  # in shadow mode it stops nobody
+        await Gate([record], [type("Watching", (Allow,), {"mode": "shadow"})()]).__aenter__()
     for gate in (Gate([record], [Allow()]), Gate([record], open=True), Gate([made(double)])):
         async with gate:
             pass

@@ -1,0 +1,1 @@
+"""Where hooks keep what outlives a call: in memory, in SQL, in Redis."""
