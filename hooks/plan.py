@@ -14,7 +14,18 @@ from callgate.hooks.guards import surrounded, traced
 from callgate.hooks.host import Host
 from callgate.hooks.selection import Registration, select_for_stage, sort_for_stage, why_not
 from callgate.hooks.stages import RELEASE_OF, STAGES, Section, Stage, stages_in
-from callgate.hooks.step import ASYNC, ASYNC_LEASE, SYNC, SYNC_LEASE, Compiled, Step, is_silent
+from callgate.hooks.step import (
+    ASYNC,
+    ASYNC_LEASE,
+    QUICK,
+    QUICK_LEASE,
+    SYNC,
+    SYNC_LEASE,
+    Compiled,
+    Step,
+    is_silent,
+    never_waits,
+)
 from callgate.tools.record import ToolRecord
 
 Body: TypeAlias = Callable[[Any], Awaitable[Any]]
@@ -123,13 +134,15 @@ class Plan:
     def _compile(self, one: Registration, stage: Stage, *, bare: bool = False) -> Compiled:
         coroutine, call, step = surrounded(one, stage, bare=bare, trace=self.trace)
         kind = ASYNC if coroutine else SYNC
+        if STAGES[stage].section is Section.CLOSING and never_waits(call):
+            kind = QUICK
         paired = RELEASE_OF.get(stage)
         if paired is not None and paired in one.all_stages():
             step.release = self._compile(one, paired, bare=True)
             if not coroutine:
                 kind = SYNC_LEASE
             elif not one.is_class and is_silent(call):
-                kind = ASYNC_LEASE
+                kind = QUICK_LEASE if never_waits(call) else ASYNC_LEASE
             else:  # it may answer something: it is looked at before it counts as taken
                 call = self._take(step, call)
         return kind, call, step

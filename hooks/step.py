@@ -10,8 +10,9 @@ from typing import Any, TypeAlias
 
 from callgate.hooks.stages import STAGES, Row, Stage
 
-SYNC, ASYNC, SYNC_LEASE, ASYNC_LEASE = range(4)
-"""Kinds of step: how the lifecycle calls it. Lease kinds put ``step.release`` on the ledger when they return."""
+SYNC, ASYNC, SYNC_LEASE, ASYNC_LEASE, QUICK_LEASE, QUICK = range(6)
+"""Kinds of step: how the lifecycle calls it. Lease kinds put ``step.release`` on the ledger when they return; a quick
+step is a coroutine that never waits, so nobody can cancel it half-way and nothing has to carry it."""
 
 Compiled: TypeAlias = tuple[int, Callable[..., Any], "Step"]
 
@@ -35,7 +36,7 @@ class Step:
 
 def is_silent(function: Any) -> bool:
     """Whether a function can be seen to return nothing but None; False when that cannot be told."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
+    code = getattr(function, "__code__", None)
     if code is None:
         return False
     return all(
@@ -43,3 +44,14 @@ def is_silent(function: Any) -> bool:
         for before, op in pairwise(dis.get_instructions(code))
         if op.opname in ("RETURN_VALUE", "RETURN_CONST")
     )
+
+
+_WAITING = frozenset({"GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH", "SEND", "YIELD_VALUE"})
+
+
+def never_waits(function: Any) -> bool:
+    """Whether an ``async def`` function can be seen to hold no ``await``; False when that cannot be told."""
+    code = getattr(function, "__code__", None)
+    if code is None or not inspect.iscoroutinefunction(function):
+        return False
+    return all(instruction.opname not in _WAITING for instruction in dis.get_instructions(code))

@@ -14,6 +14,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from callgate.errors import CallgateError
+from callgate.providers.detectors import PATTERNS
 
 MASK = "***"
 
@@ -36,19 +37,19 @@ _NAMES = (
     r"pass(?:word|wd|phrase|code)|pwd|secret|token|(?:api|access|private|signing|session)[ _-]?key|credential|jwt|otp"
 )
 _QUOTED_OR_WORD = r"""(?:"[^"]*(?:"|$)|'[^']*(?:'|$)|[^\s,;&]+)"""
+def _shared(name: str) -> tuple[re.Pattern[str], str]:
+    pattern, template = PATTERNS[name]
+    return pattern, template.format(MASK)
+
+
 _TEXTS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"-----BEGIN [^-]{0,40}KEY-----.*?(?:-----END [^-]{0,40}KEY-----|$)", re.DOTALL), MASK),
+    _shared("private_key"),
     (re.compile(r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie)(['\"]?\s*[:=]).*"), rf"\1\2 {MASK}"),
     (re.compile(rf"(?i)({_NAMES})(\w*['\"]?\s*(?:[:=]|\bis\b)\s*){_QUOTED_OR_WORD}"), rf"\1\2{MASK}"),
     (re.compile(r"""(?<=://)[^\s"'<>@]*@(?:[^\s"'<>@]*@)*"""), f"{MASK}@"),
-    (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), rf"\1 {MASK}"),
-    (re.compile(r"eyJ[\w-]{4,}\.[\w-]{4,}(?:\.[\w-]*)*"), MASK),
-    (
-        re.compile(
-            r"\b(?:[sprw]k[-_]|gh[opsur]_|github_pat_|glpat-|xox[a-z]-|AKIA|ASIA|AIza|ya29\.|hf_|npm_)[\w-]{8,}"
-        ),
-        MASK,
-    ),
+    _shared("bearer"),
+    _shared("jwt"),
+    _shared("api_key"),
 )
 _LONG = re.compile(r"[A-Za-z0-9+/_-]{32,}={0,2}")
 _UUID = re.compile(r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import Future as Waiting
 from contextlib import _AsyncGeneratorContextManager, _GeneratorContextManager
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, overload
 
 from callgate.errors import ProviderError, ProviderMissing
 from callgate.providers.recipes import MISSING, Recipe, Recipes, describe, scoped_among
@@ -97,7 +97,7 @@ class Scope:
         if rank is Rank.GLOBAL:
             return self.world.scope
         if rank is Rank.SESSION and self.rank is Rank.REQUEST:
-            return cast("Scope", self.session(True))
+            return self.session(True)
         return self
 
     def peek(self, recipe: Recipe) -> Any:

@@ -168,7 +168,7 @@ def _is_on_event_loop() -> bool:
 
 
 class Membership:
-    """A request's way to its session: looked at freely, used from the first time that something is kept there."""
+    """A request's way to its session: used from the first time that something is kept there, or is there to be seen."""
 
     __slots__ = ("_id", "_is_over", "_owner", "_sessions", "entered")
 
@@ -188,7 +188,8 @@ class Membership:
         if self.entered is None:
             if not make or self._is_over:
                 seen = self._sessions.find(self._id, self._owner)
-                return None if seen is None else seen.scope
+                if seen is None or self._is_over:
+                    return None if seen is None else seen.scope
             with self._sessions.lock:  # calls that are nested in one may ask in several threads
                 if self.entered is None:
                     self.entered = self._sessions.enter(self._id, self._owner)

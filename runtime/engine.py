@@ -190,7 +190,7 @@ class Engine:
         ctx.scope.holds += 1
         held, ctx.leases = ctx.leases, None
         ctx.abandoned = True
-        ctx.pending_release = bool(held)
+        ctx.pending_release = bool(held or ctx.scope.exits)
         emit(Event.CALL_ABANDONED, ctx, holds=len(taken_off(held)))
 
         async def see_off() -> None:

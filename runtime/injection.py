@@ -33,7 +33,7 @@ class Supply:
         self._plain = tuple((name, recipe, _lone(recipe)) for name, recipe in self.wanted)
         # What was given last, where all of it is the gate's own, and the instances that it was found among.
         self._given: dict[str, Any] = {}
-        self._made: Any = None
+        self._made: Any = self
 
     def take(self, ctx: Any) -> dict[str, Any]:
         """The instances, by parameter, for those who cannot wait. Raises ``ProviderError`` when one has to be waited for."""
@@ -41,10 +41,9 @@ class Supply:
 
     def ready(self, ctx: Any) -> dict[str, Any] | None:
         """What ``get`` would give, not to be changed, where nothing has to be made or asked for; else None."""
-        world = self._world
-        if ctx._scope is not None or ctx.session_id or world.overrides or self._made is not world.scope.instances:
-            return None
-        return self._given
+        if self._made is self._world.plain and ctx._scope is None and not ctx.session_id:
+            return self._given
+        return None
 
     async def get(self, ctx: Any) -> dict[str, Any]:
         """The instances, by parameter, not to be changed; made where they are the first of their scope."""

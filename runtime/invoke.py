@@ -11,7 +11,7 @@ from callgate.hooks.context import InvokeContext
 from callgate.hooks.guards import SKIPPED, never_returns_a_value
 from callgate.hooks.plan import Plan
 from callgate.hooks.stages import Stage
-from callgate.hooks.step import ASYNC, SYNC, SYNC_LEASE, Compiled, Step
+from callgate.hooks.step import ASYNC, QUICK, QUICK_LEASE, SYNC, SYNC_LEASE, Compiled, Step
 from callgate.providers.registry import as_pairs, leave
 from callgate.providers.scope import Exit
 from callgate.providers.scoped import Rank
@@ -59,6 +59,9 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (one road; 
                 elif kind == SYNC_LEASE:
                     if (answer := call(ctx)) is None:
                         push(ctx, step.release)
+                elif kind == QUICK_LEASE:
+                    answer = await call(ctx)
+                    ctx.leases = (step.release, ctx.leases)
                 else:  # an acquire that returns nothing: run here up to its first wait, if any; the rest is carried
                     set_mark(mark := new_mark())
                     answer, acquiring = None, call(ctx)
@@ -122,7 +125,9 @@ async def close(ctx: InvokeContext, steps: Sequence[Compiled]) -> None:
         ctx.step = step
         try:
             closing = call(ctx)
-            if kind:
+            if kind == QUICK:
+                await closing
+            elif kind:
                 if not mark:
                     set_mark(mark := new_mark())
                     hidden = scopes.hide()

@@ -161,6 +161,9 @@ def asgi(
     of the gate. Without one every request is refused. ``challenge`` is the ``WWW-Authenticate`` that goes with a 401.
     In seconds: ``read_timeout`` is for a whole body, ``write_timeout`` for a client to take a part of an answer, and
     after ``ping`` without an event a stream shows that it is alive. Bodies are bounded by the tool's ``Limits``.
+
+    Raises:
+        RegistrationError: Starlette is not installed.
     """
     from callgate.runtime.adapters.asgi import application
 

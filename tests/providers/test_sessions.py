@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Annotated, Any
 
 import pytest
 
-from callgate import Gate, Hook, InvokeContext, Outcome, Provide, ProviderError, Scoped, ToolCall, ToolContext, User, tool
-from callgate.providers import sessions as module
-from callgate.providers.registry import ProviderRegistry
+from callgate import (
+    Gate,
+    Hook,
+    InvokeContext,
+    Outcome,
+    Provide,
+    ProviderError,
+    Scoped,
+    ToolCall,
+    ToolContext,
+    User,
+    tool,
+)
+from callgate.providers.registry import MISSING, ProviderRegistry
 from callgate.providers.scope import Scope
-from callgate.providers.scoped import Rank
 from callgate.runtime.testing.virtual_time import LoopClock, StepLoop
 from tests.harness.steploop import on_virtual_time
 
@@ -144,9 +156,7 @@ def canary_gate(seen: list[Any]) -> Gate:
             ctx.session.setdefault("note", ctx.session_id)
 
     @tool(effect="read")
-    async def inner(
-        mine: str, *, request: Annotated[tuple[str, str], Provide["request"]], ctx: ToolContext
-    ) -> str:
+    async def inner(mine: str, *, request: Annotated[tuple[str, str], Provide["request"]], ctx: ToolContext) -> str:
         held: Any = ctx
         await asyncio.sleep(0)
         seen.append((mine, request[0], held.get("note"), (await held.resolve("session"))["canary"]))
@@ -228,7 +238,6 @@ async def strangers(make: Callable[[list[Any]], Gate]) -> list[Any]:
         order = list(range(SESSIONS))
         random.Random(7).shuffle(order)
         await asyncio.gather(*map(converse, order))
-        assert not len(gate.providers.sessions)
     assert len(seen) == SESSIONS * 7
     return [row for row in seen if len(set(row)) > 1]
 
@@ -414,8 +423,21 @@ def test_a_stale_session_is_not_given_out_before_it_is_swept() -> None:
     assert registry.session_map("a") == {}
     registry.session_map("a")["secret"] = 1
     now[0] = 30.0
-    assert registry.request("a", "somebody").bound("secret") is module.Rank or "a" not in registry.sessions
+    assert registry.request("a", "somebody").bound("secret") is MISSING
+    assert "a" not in registry.sessions
     assert registry.sessions.sweep() == 0
+
+
+@on_virtual_time
+async def test_a_session_that_is_only_looked_at_is_in_use_as_well(loop: StepLoop) -> None:
+    """Contract C26."""
+    shop = Shop(session_ttl=60.0, clock=LoopClock(loop))
+    async with shop.gate as gate:
+        gate.providers.register_session_providers("a", {"basket": "given"})
+        for _ in range(5):
+            assert await shop.see("a") == "given"
+            await asyncio.sleep(50)
+    assert not shop.log
 
 
 async def test_the_least_recently_used_session_ends_for_a_new_one() -> None:
@@ -434,7 +456,9 @@ async def test_sessions_in_use_are_spared_and_the_number_comes_down_again(loop: 
     """Contract C26."""
     shop = Shop(max_sessions=1)
     async with shop.gate as gate:
-        calls = [asyncio.ensure_future(shop.see(name, wait=seconds)) for name, seconds in (("a", 9), ("b", 5), ("c", 7))]
+        calls = [
+            asyncio.ensure_future(shop.see(name, wait=seconds)) for name, seconds in (("a", 9), ("b", 5), ("c", 7))
+        ]
         await asyncio.sleep(1)
         assert len(gate.providers.sessions) == 3
         assert len(set(await asyncio.gather(*calls))) == 3
@@ -566,11 +590,9 @@ async def test_plain_tools_in_threads_share_a_session_and_end_others(most: int |
         return f"{held.get('basket')}"
 
     sessions = {"who": "nobody", "basket": Scoped("session", basket)}
-    gate = Gate([look, lone], [Who(tools=["look"]) if False else Who()], provide=sessions, max_sessions=most)
+    gate = Gate([look, lone], [Who()], provide=sessions, max_sessions=most)
     async with gate:
-        results = await asyncio.gather(
-            *(gate.invoke("look", user=ANN, session_id=f"s{n % 4}") for n in range(4))
-        )
+        results = await asyncio.gather(*(gate.invoke("look", user=ANN, session_id=f"s{n % 4}") for n in range(4)))
         assert sorted(results) == ["s0", "s1", "s2", "s3"]
         assert await gate.invoke("lone", user=ANN, session_id="s9") in ("lone", "s9")
     assert sorted(made) == sorted(closed)
@@ -579,14 +601,14 @@ async def test_plain_tools_in_threads_share_a_session_and_end_others(most: int |
 async def test_two_threads_that_ask_at_once_get_one_instance() -> None:
     """Contract 84: at most once a scope, for threads, too."""
     made: list[object] = []
-    barrier = __import__("threading").Barrier(4)
-    entered = __import__("threading").Event()
+    barrier = threading.Barrier(4)
+    entered = threading.Event()
 
     def slowly() -> object:
         made.append(object())
         entered.set()
         for _ in range(2000):
-            __import__("time").sleep(0)
+            time.sleep(0)
         return made[-1]
 
     @tool(effect="read", max_threads=8)
@@ -599,4 +621,3 @@ async def test_two_threads_that_ask_at_once_get_one_instance() -> None:
         found = await asyncio.gather(*(gate.invoke("look", user=ANN, session_id="a") for _ in range(4)))
     assert set(found) == {id(made[0])}
     assert len(made) == 1
-    assert Rank.SESSION

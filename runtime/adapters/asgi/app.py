@@ -17,6 +17,7 @@ from urllib.parse import parse_qs
 
 from callgate.errors import GateClosed
 from callgate.runtime.adapters import codecs
+from callgate.runtime.adapters.asgi.depends import require_starlette
 from callgate.runtime.adapters.asgi.problems import Disconnected, Problem, closed
 from callgate.runtime.adapters.asgi.reading import (
     Headers,
@@ -200,7 +201,12 @@ class GateApp:
 
 
 def application(gate: Any, authenticate: Authenticate | None = None, **options: Any) -> GateApp:
-    """See ``callgate.asgi``."""
+    """See ``callgate.asgi``.
+
+    Raises:
+        RegistrationError: Starlette is not installed.
+    """
+    require_starlette("callgate.asgi")
     return GateApp(gate, authenticate, **options)
 
 

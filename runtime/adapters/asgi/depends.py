@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from importlib import import_module
 from typing import Any
 
 from callgate.errors import RegistrationError
 from callgate.runtime.bound import Bound
 from callgate.runtime.wire.principal import principal
+
+
+def require_starlette(what: str) -> None:
+    """Say at the start what is missing, and not at the first request.
+
+    Raises:
+        RegistrationError: Starlette is not installed.
+    """
+    try:
+        import_module("starlette")
+    except ImportError as error:
+        raise RegistrationError(f"{what} needs Starlette: pip install 'callgate[asgi]'") from error
 
 
 def user_dependency(gate: Any, challenge: str | None = "Bearer") -> Callable[[Any], Coroutine[Any, Any, Bound]]:
@@ -17,8 +30,9 @@ def user_dependency(gate: Any, challenge: str | None = "Bearer") -> Callable[[An
     sockets alike.
 
     Raises:
-        RegistrationError: the gate has no ``authenticate``.
+        RegistrationError: the gate has no ``authenticate``, or Starlette is not installed.
     """
+    require_starlette("gate.bound")
     from starlette.exceptions import HTTPException
     from starlette.requests import HTTPConnection
 

@@ -1,0 +1,1 @@
+"""The small shop in a Celery worker: a task for each call."""

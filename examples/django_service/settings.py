@@ -1,0 +1,12 @@
+"""As little as Django takes: no database, no templates, no sessions."""
+
+from __future__ import annotations
+
+import os
+import secrets
+
+SECRET_KEY = os.environ.get("DJANGO_SECRET_KEY") or secrets.token_hex(32)
+ALLOWED_HOSTS = ["127.0.0.1", "localhost"]
+ROOT_URLCONF = "examples.django_service.urls"
+DATA_UPLOAD_MAX_MEMORY_SIZE = 262_144  # a longer body is refused before it is read
+USE_TZ = True

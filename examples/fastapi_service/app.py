@@ -1,0 +1,40 @@
+"""The application: it opens the gate, and closes it when it stops."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import JSONResponse
+
+import callgate
+from callgate import InvocationError
+from callgate.runtime.bound import Bound
+from examples.small_shop.shop import make_gate
+
+gate = make_gate()  # it knows who asks: Gate(..., authenticate=who)
+
+
+@asynccontextmanager
+async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
+    async with gate:
+        yield
+
+
+app = FastAPI(lifespan=lifespan)
+app.mount("/agent", callgate.asgi(gate))  # GET /agent/tools, POST /agent/tools/refund, ...
+
+Tools = Annotated[Bound, Depends(gate.bound)]  # the gate for the user of this request
+
+
+@app.get("/orders/{order_id}")
+async def order(order_id: str, tools: Tools) -> Any:
+    return await tools.invoke("get_order", {"order_id": order_id})
+
+
+@app.exception_handler(InvocationError)
+async def refused(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, InvocationError)
+    return JSONResponse({"code": error.code, "detail": error.public}, error.http_status)

@@ -1,0 +1,1 @@
+"""The small shop in Flask."""
