@@ -49,11 +49,14 @@ class InvokeContext:
     pending: Suspension | None = None
     pending_release: bool = False
     abandoned: bool = False
+    unknown: BaseException | None = None  # what says that there is no such tool
     finished: float | None = None
     deadline_at: float | None = None
     parse_rules: tuple[str, ...] = ()
     events: Any = None
     trace: list[Any] | None = None
+    scrubber: Any = None  # providers/scrubbing.py; what no record of this invocation may show
+    _maskers: tuple[Any, ...] = ()
 
     _input_state: int = 1  # 0 parsed and live, 1 raw, 2 frozen
     _input_view: Any = MISSING
@@ -139,7 +142,12 @@ class InvokeContext:
     @property
     def masked_input(self) -> Any:
         """What logs, audit, spans and histories may show of the arguments; a copy of ``input`` until a hook sets it."""
-        return self.input if self._masked is MISSING else self._masked
+        shown = self._masked
+        if shown is MISSING:
+            shown = self.input
+            for mask in self._maskers:  # those of a call that ended before its input was masked
+                shown = mask(shown)
+        return shown if self.scrubber is None else self.scrubber.value(shown)
 
     @masked_input.setter
     def masked_input(self, value: Any) -> None:
@@ -158,6 +166,11 @@ class InvokeContext:
         self._need(May.OUTPUT, "set ctx.output")
         self._output = value
         self._output_log = [*(self._output_log or ()), Entry.now(self, value)]
+
+    def mask_output(self, value: Any) -> None:
+        """Put a masked output in the place of the output, and of all that its history would show."""
+        self._need(May.OUTPUT, "mask the output")
+        self._output, self._output_json, self._output_log = value, None, None
 
     def _set_error(self, error: BaseException | None) -> None:
         self._need(May.REPLACE_ERROR, "set ctx.error")
@@ -316,6 +329,8 @@ class InvokeContext:
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
         """Tell whoever streams this call how far it is; free when nobody does."""
         if self.events is not None:
+            if message is not None and self.scrubber is not None:
+                message = self.scrubber.text(message)
             self.events.progress(self, progress, total, message)
 
     async def send(self, partial: Any) -> None:
@@ -343,6 +358,7 @@ class InvokeContext:
 
     def suppress(self, error: BaseException) -> None:
         """Record a failure of the current step without changing the outcome."""
+        error = error if self.scrubber is None else self.scrubber.error(error)
         self._suppressed = [*(self._suppressed or ()), Suppressed(self.step.stage, self.step.name, error)]
         emit_suppressed(self, error)
 

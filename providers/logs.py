@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Literal, Self, TextIO
 
 from callgate.providers.redaction import Redactor
+from callgate.providers.scrubbing import CURRENT
 
 Sink = Callable[[dict[str, Any]], object]
 """Takes one event: ``event``, ``level``, ``timestamp``, the ids, and the fields of that event; in plain data."""
@@ -111,6 +112,7 @@ def emit(event: Event, ctx: Any = None, **fields: Any) -> None:
     setup = _setup
     if not setup.heard(event.level):
         return
+    scrubbed = CURRENT.set(getattr(ctx, "scrubber", None))
     try:
         known = {} if ctx is None else ids_of(ctx)
         shown = {name: value for name, value in fields.items() if value is not None}
@@ -118,6 +120,8 @@ def emit(event: Event, ctx: Any = None, **fields: Any) -> None:
         getattr(log, _METHODS[event.level])(event.value, **shown)
     except BaseException:  # noqa: BLE001  (no sink may change how a call ends, or keep it from giving back what it holds)
         return
+    finally:
+        CURRENT.reset(scrubbed)
 
 
 def emit_suppressed(ctx: Any, error: BaseException) -> None:
@@ -146,7 +150,8 @@ def tell_warnings(tool: str, warnings: Iterable[str]) -> None:
 def ids_of(ctx: Any) -> dict[str, Any]:
     """The ids of an invocation, those that it has."""
     call = ctx._call
-    found = (ctx.tool_id, ctx.request_id, call and call.id, ctx.session_id, ctx.user.tenant, ctx.user.id)
+    tool = ctx.tool_id if ctx.unknown is None else call.tool
+    found = (tool, ctx.request_id, call and call.id, ctx.session_id, ctx.user.tenant, ctx.user.id)
     return {name: value for name, value in zip(IDS, found, strict=True) if value is not None}
 
 

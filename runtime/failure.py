@@ -22,7 +22,7 @@ from callgate.errors import (
 from callgate.hooks.plan import Plan
 from callgate.hooks.stages import OnFailure, Section
 from callgate.hooks.step import SYNC
-from callgate.providers.logs import IDS, Event, emit
+from callgate.providers.logs import Event, emit
 from callgate.runtime.leases import RELEASE_LIMIT, carry
 from callgate.tools.calls import ErrorInfo, Outcome
 
@@ -54,7 +54,8 @@ async def fail(plan: Plan, ctx: Any, error: BaseException) -> None:
         return
     if isinstance(error, GeneratorExit) and failed_at is not plan.running:
         raise error  # the coroutine itself is being closed: nothing may be awaited any more
-    ctx._error = told = contain(ctx, error)
+    told = contain(ctx, error)
+    ctx._error = told = told if ctx.scrubber is None else ctx.scrubber.error(told)
     ctx.outcome = Outcome.UNKNOWN if ctx.abandoned else outcome_of(told, failed_at)
     attempted = ctx.tries and failed_at.row.section is Section.EXECUTE
     if plan.repeats and attempted and ctx.outcome in {Outcome.ERROR, Outcome.UNKNOWN}:  # a decision is not given up on
@@ -101,13 +102,9 @@ def _replace(ctx: Any, known: BaseException) -> None:
         return
     if ctx.error.__cause__ is None:
         ctx.error.__cause__ = known
+    if ctx.scrubber is not None:
+        ctx._error = ctx.scrubber.error(ctx.error)
     ctx.outcome = outcome_of(ctx.error, ctx.step)
-
-
-def log_unknown_tool(call: Any, user: Any, error: InvocationError, options: Any) -> None:
-    """A call of no tool there is has no context; it ends here."""
-    known = (call.tool, error.correlation_id, call.id, options.get("session_id"), user.tenant, user.id)
-    emit(Event.CALL_REFUSED, outcome=Outcome.INVALID, error=error, **dict(zip(IDS, known, strict=True)))
 
 
 def contain(ctx: Any, error: BaseException) -> BaseException:

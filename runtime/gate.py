@@ -22,12 +22,11 @@ from callgate.runtime.adapters import codec
 from callgate.runtime.bound import Bound, visit
 from callgate.runtime.engine import CallOptions, Engine, apply_options, close_all, new_instance
 from callgate.runtime.explain import Explanation, explain
-from callgate.runtime.failure import error_info, log_unknown_tool
 from callgate.runtime.invoke import run
 from callgate.runtime.life import Life
 from callgate.runtime.plans import Plans
 from callgate.runtime.portal import SyncGate
-from callgate.runtime.results import raise_or_keep, result_of, typed, unknown_tool
+from callgate.runtime.results import raise_or_keep, result_of, typed
 from callgate.runtime.streams import Event, stream
 from callgate.runtime.wire.principal import Authenticate
 from callgate.tools.calls import ANONYMOUS, ToolCall, ToolResult, User
@@ -295,8 +294,6 @@ class Gate:
         ``trace=True`` keeps one row a step in ``result.trace``. Options are those of ``invoke``.
         """
         ctx = self._context(call, user, trace, options)
-        if isinstance(ctx, ToolResult):
-            return ctx
         try:
             await run(ctx.plan, ctx)
         except InvocationError:
@@ -352,16 +349,14 @@ class Gate:
 
     def _context(
         self, call: ToolCall | HydrationResult, user: User, trace: bool, options: CallOptions
-    ) -> InvokeContext | ToolResult:
+    ) -> InvokeContext:
         hydrated = call if isinstance(call, HydrationResult) else None
         asked = call.call if isinstance(call, HydrationResult) else call
         try:
             name = asked.tool if isinstance(asked.tool, str) else ""  # a name that is no text names nothing
             plan = self._open_plan(name, trace=trace)
         except UnknownTool as error:
-            error.correlation_id = options.get("request_id") or secrets.token_hex(16)
-            log_unknown_tool(asked, user, error, options)
-            return unknown_tool(asked, error_info(error))
+            return self._context_of_none(asked, user, trace, options, error)
         ctx = InvokeContext(plan, asked.arguments, user, self._now())
         apply_options(ctx, options)
         ctx._call = asked
@@ -373,6 +368,16 @@ class Gate:
             ctx.hydration = ctx._input = hydrated  # vouched for, or failed: either way it is not read again
         elif asked.truncated:
             ctx._input = asked  # no text: the short way must not take it
+        return ctx
+
+    def _context_of_none(
+        self, asked: ToolCall, user: User, trace: bool, options: CallOptions, error: UnknownTool
+    ) -> InvokeContext:
+        """A call of no tool there is: it goes the way of an error, so that it is recorded."""
+        ctx = InvokeContext(self._plans.of_none(), asked.arguments, user, self._now())
+        apply_options(ctx, {**options, "deadline": None})
+        ctx.step = ctx.plan.start
+        ctx._call, ctx.unknown, ctx.trace = asked, error, [] if trace else None
         return ctx
 
     def _open_plan(self, tool: Any, *, trace: bool = False) -> Plan:

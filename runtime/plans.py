@@ -10,11 +10,16 @@ from callgate.hooks.selection import Registration
 from callgate.hooks.stages import Stage
 from callgate.hooks.step import Step
 from callgate.runtime.engine import Engine
-from callgate.tools.definition import Effect
+from callgate.tools.definition import Effect, ToolDefinition
 from callgate.tools.record import ToolRecord
 from callgate.tools.registry import ToolRegistry
 
+_NO_TOOL = "unknown_tool"
 _AUTHORISING = {Stage.WILL_AUTHORIZE, Stage.WILL_AUTHORIZE_INPUT}
+
+
+async def _refuse(ctx: Any) -> Any:
+    raise ctx.unknown
 
 
 class Plans:
@@ -48,6 +53,20 @@ class Plans:
         plan = known.get(name)
         if plan is None:
             plan = known[name] = self._compile(self._registry.get(name), trace)
+        return plan
+
+    def of_none(self) -> Plan:
+        """The plan for calls of tools that do not exist: the hooks of all tools that look at errors and records.
+
+        Nothing runs before; ``ctx.tool`` is a stand-in, and what was asked for is in ``ctx.tool_call``.
+        """
+        plan = self._traced.get("")
+        if plan is None:
+            definition = ToolDefinition(
+                _NO_TOOL, "Stands for a tool that does not exist.", {"type": "object"}, effect="read"
+            )
+            plan = self._traced[""] = self._engine.compile(ToolRecord(definition, _refuse), self.shared)
+            plan.before, plan.straight, plan.execute, plan.limit = (), None, _refuse, None
         return plan
 
     def _compile(self, record: ToolRecord, trace: bool = False) -> Plan:

@@ -9,7 +9,7 @@ from callgate.hooks.builtin import FROZEN
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.plan import Plan
 from callgate.runtime.failure import as_invocation_error, error_info
-from callgate.tools.calls import ErrorInfo, Outcome, ToolCall, ToolResult
+from callgate.tools.calls import ErrorInfo, Outcome, ToolResult
 
 
 def raise_or_keep(ctx: Any) -> BaseException:
@@ -51,11 +51,6 @@ def result_of(ctx: InvokeContext) -> ToolResult:
         provenance=provenance,
         trace=None if ctx.trace is None else tuple(ctx.trace),
     )
-
-
-def unknown_tool(call: ToolCall, error: ErrorInfo) -> ToolResult:
-    """The result for a tool that does not exist (contract C10a): never dropped."""
-    return ToolResult(call.id, call.tool, Outcome.INVALID, error=error)
 
 
 def cancelled_call(call: Any) -> ToolResult:

@@ -97,7 +97,7 @@ class Audit(Hook):
             ctx.started_at.isoformat(),
             ctx.request_id,
             storable(ctx.tool_call.id),
-            ctx.tool_id,
+            storable(ctx.tool_call.tool),
             ctx.user.id,
             ctx.tenant,
             ctx.outcome or Outcome.SUCCESS,

@@ -502,3 +502,33 @@ async def test_nothing_of_one_user_is_in_a_result_or_error_of_another() -> None:
             assert "CANARY" not in said
     assert len(ended) == 1600
     assert set(outcomes) == {"success", "error", "retry_later", "invalid"}
+
+
+async def test_a_call_of_a_tool_that_does_not_exist_passes_the_hooks_of_errors_and_records() -> None:
+    """Contract 104, C10a: nothing else runs, and a hook that is for other tools stays out."""
+    seen: list[Any] = []
+
+    class Records(Hook):
+        def will_authorize(self, ctx: InvokeContext) -> None:
+            seen.append("authorised")
+
+        def on_error(self, ctx: InvokeContext) -> None:
+            seen.append(("error", type(ctx.error).__name__))
+
+        async def will_audit(self, ctx: InvokeContext) -> None:
+            seen.append((ctx.tool_call.tool, ctx.outcome))
+
+    class ForPayments(Hook):
+        tags = frozenset({"payments"})
+
+        def will_audit(self, ctx: InvokeContext) -> None:
+            seen.append("payments")
+
+    async with gate_of([made(double)], Records(), ForPayments()) as gate:
+        result = await gate.call(ToolCall("c", "no such tool", "not even json"), user=USER, deadline=1e-9, trace=True)
+    assert seen == [("error", "UnknownTool"), ("no such tool", "invalid")]
+    assert (result.tool, result.outcome, result.error and result.error.code) == (
+        "no such tool",
+        "invalid",
+        "unknown_tool",
+    )
