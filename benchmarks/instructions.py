@@ -14,11 +14,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-from benchmarks.floors import floor1, floor2, floor2s
+from benchmarks.floors import ARGS_JSON, floor1, floor2, floor2s
 from benchmarks.timing import Call, Effort
-from benchmarks.twelve import call_of, make_tool, twelve_gate
-from callgate import Gate
+from benchmarks.twelve import USER, call_of, make_tool, twelve_gate
+from callgate import Gate, InvokeContext
+from callgate.hooks.step import ASYNC, SYNC, SYNC_LEASE
 
 FEW, MANY = 300, 800
 _COLLECTED = re.compile(r"==(\d+)== Collected : (\d+)")
@@ -34,12 +36,32 @@ async def _repeat_in(gate: Gate, n: int) -> None:
         await _repeat(call_of(gate), n)
 
 
+async def _repeat_bare(n: int) -> None:
+    """The same twelve hooks as straight-line code: no ledger, no errors, no cancellation; what no lifecycle can beat."""
+    gate, _ = twelve_gate()
+    async with gate:
+        await call_of(gate)()
+        plan = gate._live["add"]
+        release = next(step.release for _, _, step in plan.before if step.release is not None)
+        steps = [*plan.before, (ASYNC, plan.straight, plan.running), *plan.shaping, *plan.closing, release]
+        names: dict[str, Any] = {"Context": InvokeContext, "plan": plan, "raw": ARGS_JSON, "user": USER, "now": gate._now}
+        lines = ["async def call():", " ctx = Context(plan, raw, user, now())"]
+        for i, (kind, method, step) in enumerate(steps):
+            names |= {f"call{i}": method, f"step{i}": step}
+            lines.append(f" ctx.step = step{i}")
+            waits = "" if kind in (SYNC, SYNC_LEASE) else "await "
+            lines.append(f" ctx._output = await call{i}(**ctx._input)" if step is plan.running else f" {waits}call{i}(ctx)")
+        exec("\n".join(lines), names)
+        await _repeat(names["call"], n)
+
+
 CASES = {
     "floor1": lambda n: _repeat(floor1(), n),
     "floor2": lambda n: _repeat(floor2(), n),
     "floor2s": lambda n: _repeat(floor2s(), n),
     "zero_hooks": lambda n: _repeat_in(Gate([make_tool()]), n),
     "twelve_hooks": lambda n: _repeat_in(twelve_gate()[0], n),
+    "twelve_bare": _repeat_bare,
 }
 
 
@@ -76,7 +98,7 @@ def count() -> dict[str, float]:
         pid, name, n = line.split()
         totals[name, int(n)] = collected[int(pid)]
     found = {f"instructions_{name}": (totals[name, MANY] - totals[name, FEW]) / (MANY - FEW) for name in CASES}
-    for name in ("zero_hooks", "twelve_hooks"):
+    for name in ("zero_hooks", "twelve_hooks", "twelve_bare"):
         found[f"instructions_{name}_x_floor2s"] = found[f"instructions_{name}"] / found["instructions_floor2s"]
     return found
 

@@ -238,7 +238,7 @@ class InvokeContext:
         """What is bound in the session, mutable; without a session id, a map of this invocation alone.
 
         Raises:
-            ProviderError: the session belongs to another user.
+            Denied: the session belongs to another user.
         """
         return self.scope.session(True).bindings
 

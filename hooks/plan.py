@@ -45,6 +45,7 @@ class Plan:
         "__weakref__",
         "before",
         "closing",
+        "ended",
         "finals",
         "host",
         "limit",
@@ -58,6 +59,7 @@ class Plan:
         "typed",
         "watched",
     )
+    ended: Any
     execute: Body
     body: Body
     before: tuple[Compiled, ...]

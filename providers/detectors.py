@@ -9,13 +9,15 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
+MASK = "***"
+
 Detector: TypeAlias = Callable[[str, str], str]
 """Takes a text and the mask; returns the text with what it finds masked."""
 
 PATTERNS: dict[str, tuple[re.Pattern[str], str]] = {
     "private_key": (re.compile(r"-----BEGIN [^-]{0,40}KEY-----.*?(?:-----END [^-]{0,40}KEY-----|$)", re.DOTALL), "{}"),
     "bearer": (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{6,}"), r"\1 {}"),
-    "jwt": (re.compile(r"(?<![\w-])[\w-]*?eyJ[\w-]{4,}\.[\w-]{4,}(?:\.[\w-]*)*"), "{}"),
+    "jwt": (re.compile(r"(?<![\w-])((?:(?!eyJ)[\w-])*+)eyJ[\w-]{4,}\.[\w-]{4,}(?:\.[\w-]*)*"), r"\1{}"),
     "api_key": (
         re.compile(
             r"\b(?:[sprw]k[-_]|gh[opsur]_|github_pat_|glpat-|xox[a-z]-|AKIA|ASIA|AIza|ya29\.|hf_|npm_)[\w-]{8,}"

@@ -24,6 +24,7 @@ LOGGER.addHandler(_NOBODY)
 
 IDS = ("tool", "request_id", "call_id", "session_id", "tenant", "user")
 """What an event about one call is bound to, as far as it is known."""
+_LONG_BY_NATURE = frozenset((*IDS, "segment", "hash", "previous"))
 
 _METHODS = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "warning", logging.ERROR: "error"}
 
@@ -80,6 +81,18 @@ class Event(StrEnum):
         logging.INFO,
         "session_id reason",
         "the gate ended a session, for the reason given",
+    )
+    AUDIT_ROW = (
+        "audit.row",
+        logging.INFO,
+        "kind segment number hash previous call",
+        'what `Audit(sink="log")` writes about a call: `call` is the body of the row',
+    )
+    AUDIT_ANCHORED = (
+        "audit.anchored",
+        logging.INFO,
+        "segment number hash",
+        "the head of an audit segment: whoever keeps it can see later whether rows behind it are gone",
     )
 
 
@@ -184,7 +197,7 @@ def configure_logging(
         raise ValueError(f"form is {form!r}; choose 'text' or 'json'")
     if not (sink is None or callable(sink) or hasattr(sink, "write")):
         raise TypeError(f"a sink is a text file or a callable, not {type(sink).__name__}")
-    redactor = Redactor(secret_keys, ids=frozenset(IDS), errors=errors)
+    redactor = Redactor(secret_keys, ids=_LONG_BY_NATURE, errors=errors)
     setup = _Setup()
     setup.to_stdlib = sink is None
     setup.level = _level(level, logging.NOTSET if sink is None else logging.INFO)
@@ -224,7 +237,7 @@ def _chain(
     """A structlog logger of our own: what the application configured for its own logs does not apply to ours."""
     import structlog
 
-    redactor = redactor or Redactor(ids=frozenset(IDS))
+    redactor = redactor or Redactor(ids=_LONG_BY_NATURE)
     order = ["timestamp", "level", "event"]
     line: Any = (
         structlog.processors.JSONRenderer(default=_type_name)

@@ -14,9 +14,8 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from callgate.errors import CallgateError
-from callgate.providers.detectors import PATTERNS
-
-MASK = "***"
+from callgate.providers.detectors import MASK, PATTERNS
+from callgate.providers.scrubbing import CURRENT
 
 MAX_TEXT = 2048
 """Characters of one text that are shown."""
@@ -37,6 +36,8 @@ _NAMES = (
     r"pass(?:word|wd|phrase|code)|pwd|secret|token|(?:api|access|private|signing|session)[ _-]?key|credential|jwt|otp"
 )
 _QUOTED_OR_WORD = r"""(?:"[^"]*(?:"|$)|'[^']*(?:'|$)|[^\s,;&]+)"""
+
+
 def _shared(name: str) -> tuple[re.Pattern[str], str]:
     pattern, template = PATTERNS[name]
     return pattern, template.format(MASK)
@@ -145,6 +146,9 @@ def redact_text(text: str, *, long: bool = True) -> str:
 
     With ``long=False`` runs of letters and digits are not taken for secrets because they are long.
     """
+    scrubber = CURRENT.get()
+    if scrubber is not None:  # what the invocation that is being logged knows to be secret
+        text = scrubber.text(str.__str__(text))
     shown = str.__str__(text)[:_LOOKED_AT]
     for pattern, mask in _TEXTS:
         shown = pattern.sub(mask, shown)

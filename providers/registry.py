@@ -38,6 +38,8 @@ class ProviderRegistry:
         self.recipes = self.world.recipes
         self.sessions = Sessions(self.world, now, ttl=session_ttl, most=max_sessions)
         self._tokens: list[Any] = []
+        self.ended = Scope(self.world, Rank.REQUEST)
+        self.ended.end()
 
     # ------------------------------------------------------------------ putting in
 
@@ -115,17 +117,17 @@ class ProviderRegistry:
         Raises:
             ProviderError: nobody provides the token, so nothing would use the other.
         """
-        before = dict(self.world.overrides)
+        before, put = self.world.overrides, {}
         for token, source in providers.items():
             recipe = self.recipes.of(token)
             if not recipe.is_provided:
                 raise ProviderError(f"nobody provides {describe(token)}, so there is nothing to override")
-            self.world.overrides[recipe.key] = self.recipes.substitute(recipe, source)
+            put[recipe.key] = self.recipes.substitute(recipe, source)
+        self.world.replace({**before, **put})
         try:
             yield
         finally:
-            self.world.overrides.clear()
-            self.world.overrides.update(before)
+            self.world.replace(before)
 
     def __contains__(self, token: Any) -> bool:
         return self.recipes.of(token).is_provided

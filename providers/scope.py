@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from collections.abc import Mapping
 from concurrent.futures import Future as Waiting
 from contextlib import _AsyncGeneratorContextManager, _GeneratorContextManager
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
@@ -25,6 +26,11 @@ class World:
         self.recipes = Recipes(container)
         self.overrides: dict[Any, Recipe] = {}
         self.scope = Scope(self, Rank.GLOBAL)
+        self.plain: object = object()  # another one whenever what is global, or what replaces it, has changed
+
+    def replace(self, overrides: Mapping[Any, Recipe]) -> None:
+        """Put these in the place of others from now on, and nothing else."""
+        self.overrides, self.plain = dict(overrides), object()
 
 
 class Scope:
@@ -71,7 +77,8 @@ class Scope:
         """A request's session scope; None when there is none yet and *make* is False.
 
         Raises:
-            ProviderError: the session belongs to another user, or the request has ended.
+            Denied: the session belongs to another user.
+            ProviderError: the request has ended.
         """
         if make and self.closed:
             raise ProviderError(f"the session is asked for after the {self.rank} has ended")
@@ -289,6 +296,8 @@ class Scope:
         self.closed = True
         exits, self.exits = self.exits[::-1], []
         self.instances = {}
+        if self.rank is Rank.GLOBAL:
+            self.world.plain = object()
         return exits
 
     def reopen(self) -> None:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from callgate.errors import ProviderError
+from callgate.errors import Denied
 from callgate.providers.scope import Exit, Scope, World
 from callgate.providers.scoped import Rank
 
@@ -57,14 +57,14 @@ class Sessions:
         """A live session, without using it.
 
         Raises:
-            ProviderError: it belongs to another principal. The first one that uses a session owns it: an id that
+            Denied: it belongs to another principal. The first one that uses a session owns it: an id that
                 somebody else guessed or was told opens nothing (invariant I8).
         """
         session = self._live.get(session_id or "")
         if session is None:
             return None
         if owner is not None and session.owner is not None and session.owner != owner:
-            raise ProviderError("the session belongs to another user")
+            raise Denied("the session belongs to another user", code="foreign_session")
         if self._is_stale(session):
             self._evict(session.id, "unused")
             return None
@@ -74,7 +74,7 @@ class Sessions:
         """A session, made if there is none; *owner* is its principal from now on.
 
         Raises:
-            ProviderError: it belongs to another principal.
+            Denied: it belongs to another principal.
         """
         with self.lock:
             session = self.find(session_id, owner)
@@ -183,7 +183,7 @@ class Membership:
         """The session's scope; None when there is none yet and *make* is False.
 
         Raises:
-            ProviderError: the session belongs to another principal.
+            Denied: the session belongs to another principal.
         """
         if self.entered is None:
             if not make or self._is_over:

@@ -58,6 +58,8 @@ class _Turn:
             self.state, self.error, self.failed_in = "failed", crashed(self.ctx, error), self.ctx.step
             raise self.error from error
         except BaseException as error:
+            if self.ctx.scrubber is not None:  # before a wrapper records it
+                self.ctx.scrubber.error(error)
             self.state, self.error, self.failed_in = "failed", error, self.ctx.step
             raise
         else:

@@ -89,8 +89,7 @@ class Bound:
 async def visit(gate: Any, session_id: str, user: User) -> AsyncGenerator[Bound, None]:
     """See ``Gate.session``."""
     sessions = gate.providers.sessions
-    session = sessions.open(session_id, (user.tenant, user.id))
-    session.calls += 1
+    session = sessions.enter(session_id, (user.tenant, user.id))
     session.visits += 1
     try:
         yield Bound(gate, user, session_id)

@@ -109,6 +109,7 @@ class Engine:
         )
         self._supply(plan)
         plan.host, plan.now, plan.surface = self, self.monotonic, self.surface
+        plan.ended = self.registry.ended
         plan.body, plan.prepare, plan.typed = make_body(plan), arguments_of(plan), record.from_json is not None
         if trace:
             plan.body = traced(plan.running, plan.body)

@@ -194,7 +194,7 @@ class Gate:
         are still under way then finish with what they have.
 
         Raises:
-            ProviderError: the session belongs to another user.
+            Denied: the session belongs to another user.
         """
         return visit(self, session_id or secrets.token_urlsafe(18), user)
 

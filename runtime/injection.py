@@ -20,7 +20,7 @@ class Supply:
         ProviderError: nobody provides it, or it needs itself; names *owner*, the parameter, the path and the token.
     """
 
-    __slots__ = ("_given", "_made", "_plain", "_world", "wanted")
+    __slots__ = ("_given", "_plain", "_seen", "_world", "wanted")
 
     def __init__(
         self, registry: ProviderRegistry, injected: Iterable[Injected], bound: Collection[Any] = (), owner: str = ""
@@ -31,9 +31,9 @@ class Supply:
             registry.recipes.check(recipe, bound, f"{owner}: parameter {name!r}")
         # By name: its recipe, and the provider of dependency-injector that can be asked without a scope.
         self._plain = tuple((name, recipe, _lone(recipe)) for name, recipe in self.wanted)
-        # What was given last, where all of it is the gate's own, and the instances that it was found among.
+        # What was given last, where all of it is the gate's own, and how the world was then.
         self._given: dict[str, Any] = {}
-        self._made: Any = self
+        self._seen: Any = self
 
     def take(self, ctx: Any) -> dict[str, Any]:
         """The instances, by parameter, for those who cannot wait. Raises ``ProviderError`` when one has to be waited for."""
@@ -41,7 +41,7 @@ class Supply:
 
     def ready(self, ctx: Any) -> dict[str, Any] | None:
         """What ``get`` would give, not to be changed, where nothing has to be made or asked for; else None."""
-        if self._made is self._world.plain and ctx._scope is None and not ctx.session_id:
+        if self._seen is self._world.plain and ctx._scope is None and not ctx.session_id:
             return self._given
         return None
 
@@ -55,7 +55,8 @@ class Supply:
             for name, recipe in self.wanted:
                 supplied[name] = await provide(recipe)
             return supplied
-        made = self._world.scope.instances  # nothing is bound, nothing replaced: what is global is as it is
+        # Nothing is bound, nothing replaced: what is global is as it is.
+        made, plain = self._world.scope.instances, self._world.plain
         lasts = True
         for name, recipe, ask in self._plain:
             if ask is not None:
@@ -68,7 +69,7 @@ class Supply:
                     found, lasts = await ctx.scope.provide(recipe), False
             supplied[name] = found
         if lasts:
-            self._given, self._made = supplied, made
+            self._given, self._seen = supplied, plain
         return supplied
 
 

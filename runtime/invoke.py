@@ -1,4 +1,10 @@
-"""The lifecycle of one invocation, top to bottom. Everything that runs a tool goes through ``run``."""
+"""The lifecycle of one invocation, top to bottom. Everything that runs a tool goes through ``run``.
+
+before:  context, providers, policy, capacity, input (parse, validate, freeze), cache
+execute: around_execute { will_execute, tool, did_execute }
+shaping: cache write, redact, validate, transform
+closing: audit, metrics, releases in reverse, finalise, the request's providers; on every path, each once, whatever fails
+"""
 
 from __future__ import annotations
 
@@ -38,13 +44,7 @@ from callgate.tools.values import snapshot
 
 
 async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (one road; the reader sees all of it)
-    """One call through the gate: its output, or the error that ended it.
-
-    before:  context, providers, policy, capacity, input (parse, validate, freeze), cache
-    execute: around_execute { will_execute, tool, did_execute }
-    shaping: cache write, redact, validate, transform
-    closing: audit, metrics, releases in reverse, finalise; on every path, each once, whatever fails or is cancelled
-    """
+    """One call through the gate: its output, or the error that ended it."""
     if ctx.special:
         ctx.alarm = arm(ctx.remaining() or 0.0)
     shaping = plan.shaping
@@ -95,7 +95,9 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (one road; 
         await stand_down(ctx)
     if plan.closing or ctx.leases is not None:
         await close(ctx, closing_steps(plan, ctx))
-    if ctx._scope is not None and ctx._ends_scope:
+    if ctx._scope is None:
+        ctx._scope = plan.ended  # whoever asks later is told so
+    elif ctx._ends_scope:
         await end_scope(ctx)
     if ctx.special and (ctx._error is not None or ctx.deferred is not None):
         raise plan.surface(ctx)

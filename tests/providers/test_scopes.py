@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated, Any
 
@@ -260,7 +260,7 @@ async def test_the_error_of_a_call_is_raised_at_the_yield_of_its_request() -> No
 async def test_what_a_closing_does_with_the_error_changes_no_outcome(kind: str, swallow: bool) -> None:
     """Contract C1c."""
 
-    def plainly() -> Iterator[str]:
+    def plainly() -> Generator[str]:
         try:
             yield "it"
         except ValueError as error:
@@ -268,7 +268,7 @@ async def test_what_a_closing_does_with_the_error_changes_no_outcome(kind: str, 
             if not swallow:
                 raise
 
-    async def later() -> AsyncIterator[str]:
+    async def later() -> AsyncGenerator[str]:
         try:
             yield "it"
         except ValueError as error:
@@ -662,3 +662,21 @@ async def test_plain_tools_in_threads_get_what_their_request_has() -> None:
         assert await gate.invoke(look, user=USER) is True
         assert await gate.invoke(lazily, user=USER) is True
     assert LOG == ["closed on the loop"] * 2
+
+
+async def test_what_is_asked_for_after_the_end_of_a_call_that_used_no_provider_is_refused() -> None:
+    """Contract 84: it would be made in a scope that nobody closes."""
+    left: list[Any] = []
+
+    @tool(effect="read")
+    async def leak(*, ctx: ToolContext) -> str:
+        """Keep the context."""
+        left.append(ctx)
+        return ""
+
+    LOG.clear()
+    async with Gate([leak], container=app()) as gate:
+        await gate.invoke("leak", {}, user=USER)
+        with pytest.raises(ProviderError, match="ended"):
+            await left[0].resolve(App.tx)
+        assert "tx" not in str(LOG)

@@ -12,12 +12,12 @@ from typing import Annotated, Any
 import pytest
 
 from callgate import (
+    Denied,
     Gate,
     Hook,
     InvokeContext,
     Outcome,
     Provide,
-    ProviderError,
     Scoped,
     ToolCall,
     ToolContext,
@@ -270,9 +270,9 @@ async def test_another_users_use_of_a_session_id_is_refused() -> None:
         assert await shop.see("a") == "basket 1"
         for stranger in (BEN, User("ann", tenant="other"), User("ann")):
             result = await gate.call(ToolCall("c", "look"), user=stranger, session_id="a")
-            assert result.outcome is Outcome.ERROR
+            assert result.outcome is Outcome.DENIED
             assert "basket" not in f"{result}"
-            with pytest.raises(ProviderError, match="another user"):
+            with pytest.raises(Denied, match="another user"):
                 async with gate.session("a", user=stranger):
                     raise AssertionError("it let them in")
         assert await shop.see("a") == "basket 1"
@@ -286,7 +286,7 @@ async def test_a_session_that_the_application_fills_belongs_to_the_first_user_of
     async with shop.gate as gate:
         gate.providers.register_session_providers("a", {"basket": "given"})
         assert await shop.see("a") == "given"
-        assert (await gate.call(ToolCall("c", "look"), user=BEN, session_id="a")).outcome is Outcome.ERROR
+        assert (await gate.call(ToolCall("c", "look"), user=BEN, session_id="a")).outcome is Outcome.DENIED
         assert not shop.log
 
 
@@ -333,7 +333,7 @@ async def test_sessions_that_overlap_in_tasks_end_with_the_last(loop: StepLoop) 
             return found
 
     async with shop.gate as gate:
-        assert await asyncio.gather(visit(0, 3), visit(1, 5), visit(2, 0.5)) == ["basket 1"] * 3
+        assert set(await asyncio.gather(visit(0, 3), visit(1, 5), visit(2, 0.5))) == {"basket 1"}
         assert shop.closed == ["basket 1"]
         assert await visit(0, 0) == "basket 2"
 
