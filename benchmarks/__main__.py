@@ -97,6 +97,7 @@ ROWS = (
     Row("instructions_floor2s", "instructions, floor2s", form="{:,.0f}"),
     Row("instructions_zero_hooks_x_floor2s", "instructions, no hooks, times floor2s", form="{:.3f}"),
     Row("instructions_twelve_hooks_x_floor2s", "instructions, 12 hooks, times floor2s", form="{:.3f}"),
+    Row("instructions_twelve_bare_x_floor2s", "instructions, the same 12 called in a row, times floor2s", form="{:.3f}"),
 )
 
 

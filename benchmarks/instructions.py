@@ -44,13 +44,21 @@ async def _repeat_bare(n: int) -> None:
         plan = gate._live["add"]
         release = next(step.release for _, _, step in plan.before if step.release is not None)
         steps = [*plan.before, (ASYNC, plan.straight, plan.running), *plan.shaping, *plan.closing, release]
-        names: dict[str, Any] = {"Context": InvokeContext, "plan": plan, "raw": ARGS_JSON, "user": USER, "now": gate._now}
+        names: dict[str, Any] = {
+            "Context": InvokeContext,
+            "plan": plan,
+            "raw": ARGS_JSON,
+            "user": USER,
+            "now": gate._now,
+        }
         lines = ["async def call():", " ctx = Context(plan, raw, user, now())"]
         for i, (kind, method, step) in enumerate(steps):
             names |= {f"call{i}": method, f"step{i}": step}
             lines.append(f" ctx.step = step{i}")
             waits = "" if kind in (SYNC, SYNC_LEASE) else "await "
-            lines.append(f" ctx._output = await call{i}(**ctx._input)" if step is plan.running else f" {waits}call{i}(ctx)")
+            lines.append(
+                f" ctx._output = await call{i}(**ctx._input)" if step is plan.running else f" {waits}call{i}(ctx)"
+            )
         exec("\n".join(lines), names)
         await _repeat(names["call"], n)
 

@@ -63,7 +63,7 @@ class Plans:
         plan = self._traced.get("")
         if plan is None:
             definition = ToolDefinition(
-                _NO_TOOL, "Stands for a tool that does not exist.", {"type": "object"}, effect="read"
+                _NO_TOOL, "Stands for a tool that does not exist.", {"type": "object"}, effect=Effect.READ
             )
             plan = self._traced[""] = self._engine.compile(ToolRecord(definition, _refuse), self.shared)
             plan.before, plan.straight, plan.execute, plan.limit = (), None, _refuse, None
@@ -104,7 +104,7 @@ class Plans:
             if not any(_authorises(step) for _, _, step in steps):
                 raise RegistrationError(
                     f"tool {record.id!r} may change the world (effect {record.definition.effect or 'undeclared'}) and no hook "
-                    'authorises it; add a hook with will_authorize, declare effect="read", or say Gate(open=True)'
+                    'authorises it; add a hook with will_authorize, declare effect=Effect.READ, or say Gate(open=True)'
                 )
 
 
