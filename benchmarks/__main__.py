@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import counts, inflight, instructions, leases, overhead, scale, scopes
+from benchmarks import counts, inflight, instructions, leases, overhead, scale, scopes, stock
 from benchmarks.timing import FULL, QUICK, Effort
 
 OUT = Path(__file__).parent / "out" / "overhead.json"
@@ -27,12 +27,14 @@ SECTIONS = {
     "scopes": scopes,
     "scale": scale,
     "inflight": inflight,
+    "stock": stock,
 }
 ON_REQUEST = {"instructions": instructions}
 KEYS = (
     *("zero_hooks_x_floor2s", "twelve_hooks_x_floor2s", "twelve_hooks_x_floor2", "calls_twelve_hooks"),
     *("tasks_twelve_hooks", "inflight_cpu_x_floor", "inflight_kb", "plan_build_ms", "tools_1e5_x_10"),
     "scope_x_best_peer",
+    "stock_pipeline_x_floor2",
 )
 
 
@@ -94,10 +96,18 @@ ROWS = (
     Row("tools", "tools in a large gate", form="{:,.0f}"),
     Row("tools_1e5_x_10", "a call in it, times one among 10 tools", 1.1, 0.9),
     Row("registration_growth", "registering a tool after 2,000 others, times the first", 3.0, form="{:.1f}"),
+    Row("stock_pipeline_x_floor2", "seven stock hooks at work, times floor2", 6.0),
+    Row("stock_cache_hit_x_floor2", "the same, answered from the cache, times floor2", 3.0),
+    *(
+        Row(f"stock_{name}_x_floor2", f"{name} alone, over no hook, times floor2")
+        for name in ("authorize", "quota", "concurrency", "cache", "output_policy", "audit", "metrics")
+    ),
     Row("instructions_floor2s", "instructions, floor2s", form="{:,.0f}"),
     Row("instructions_zero_hooks_x_floor2s", "instructions, no hooks, times floor2s", form="{:.3f}"),
     Row("instructions_twelve_hooks_x_floor2s", "instructions, 12 hooks, times floor2s", form="{:.3f}"),
-    Row("instructions_twelve_bare_x_floor2s", "instructions, the same 12 called in a row, times floor2s", form="{:.3f}"),
+    Row(
+        "instructions_twelve_bare_x_floor2s", "instructions, the same 12 called in a row, times floor2s", form="{:.3f}"
+    ),
 )
 
 

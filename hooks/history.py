@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from callgate.hooks.stages import STAGES, Stage
 from callgate.providers.registry import MISSING
-from callgate.tools.values import canonical
+from callgate.tools.values import SCALARS, canonical
 
 RAW = 1
 """``ctx._input_state`` before the input is parsed."""
 _UNPARSED = frozenset(stage for stage in Stage if STAGES[stage].position <= STAGES[Stage.WILL_PARSE_INPUT].position)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One value: *at* in seconds on the gate's monotonic clock, *stage* where it was set (None: as it came in)."""
 
     at: float
@@ -32,6 +30,8 @@ class Entry:
 
 
 def _snapshot(value: Any) -> Any:
+    if value.__class__ in SCALARS:
+        return value
     try:
         return copy.deepcopy(value)
     except Exception:  # noqa: BLE001  (a value that cannot be copied is kept as it is: better than no history)
@@ -47,8 +47,8 @@ def input_entries(ctx: Any) -> tuple[Entry, ...]:
 
     Once a hook has masked the input, the mask is all that a history shows (contract C15b).
     """
-    if ctx._masked is not MISSING:
-        return (Entry(ctx.started, Stage.WILL_REDACT_INPUT, _snapshot(ctx._masked)),)
+    if ctx._masked is not MISSING or ctx._maskers or ctx.scrubber is not None:
+        return (Entry(ctx.started, Stage.WILL_REDACT_INPUT, _snapshot(ctx.masked_input)),)
     log: list[Entry] = ctx._input_log or []
     entries = [Entry(ctx.started, None, _snapshot(ctx.raw_input))]
     parsed = ctx._input_state != RAW

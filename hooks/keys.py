@@ -54,7 +54,7 @@ def key_of(hook: str, by: By, name: str | None, kind: str) -> KeyOf:
 
 def _maker(prefix: str, readers: Sequence[Reader], *, of_tenant: bool) -> KeyOf:
     if not readers:
-        return (lambda ctx: (ctx.user.tenant or "", prefix)) if of_tenant else lambda ctx: ("", prefix)
+        return (lambda ctx: (ctx.user.tenant or "", prefix)) if of_tenant else lambda _: ("", prefix)
     if len(readers) == 1:
         (only,) = readers
         if of_tenant:

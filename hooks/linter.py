@@ -88,7 +88,7 @@ def _retry_on_irreversible(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.definition.effect not in (Effect.IRREVERSIBLE, None):
         return
     for one, stages in _active(plan):
-        if one.option("repeats", False) and Stage.AROUND_EXECUTE in stages:
+        if one.option("repeats", False) and Stage.AROUND_EXECUTE in stages and not one.option("honours_effect", False):
             effect = plan.definition.effect or "undeclared"
             yield (
                 one.name,

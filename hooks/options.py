@@ -40,3 +40,8 @@ def is_number(value: Any, *, least: float, whole: bool = False) -> bool:
     """Whether a setting is a finite number, not below *least*; True and False are none."""
     kinds: Any = int if whole else (int, float)
     return isinstance(value, kinds) and not isinstance(value, bool) and least <= value < float("inf")
+
+
+def selectors_of(hook: Hook) -> str:
+    """What a hook is limited to, as text: the same in every process."""
+    return " ".join("*" if one is None else "+".join(sorted(one)) for one in (hook.tools, hook.tags, hook.tenants))

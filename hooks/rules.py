@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from callgate.errors import HookError
 from callgate.providers.principal import User
@@ -13,16 +13,31 @@ from callgate.tools.definition import ToolDefinition
 
 
 class Verdict(Enum):
-    """What one decider says. ``PENDING``: it cannot tell without the arguments, ask it again when they are known."""
+    """What one decider says.
+
+    ``PENDING``: it cannot tell without the arguments, ask it again when they are known. ``MAY_FORBID``: the same, but it
+    will not permit.
+    """
 
     PERMIT = "permit"
     FORBID = "forbid"
     ABSTAIN = "abstain"
     PENDING = "pending"
+    MAY_FORBID = "may forbid"
 
 
-PERMIT, FORBID, ABSTAIN, PENDING = Verdict
-Answer: TypeAlias = Verdict | Awaitable[Verdict]
+PERMIT, FORBID, ABSTAIN, PENDING, MAY_FORBID = Verdict
+
+
+class Ruling(NamedTuple):
+    """A verdict with what the log is told of it."""
+
+    verdict: Verdict
+    reason: str
+
+
+Said: TypeAlias = Verdict | Ruling
+Answer: TypeAlias = Said | Awaitable[Said]
 Predicate: TypeAlias = Callable[[User, ToolDefinition], bool | Awaitable[bool]]
 """Asked before the arguments are known."""
 InputPredicate: TypeAlias = Callable[[User, ToolDefinition, Mapping[str, Any]], bool | Awaitable[bool]]
@@ -42,11 +57,11 @@ class Decider(Protocol):
         ...
 
     def before_input(self, user: User, tool: ToolDefinition) -> Answer:
-        """The verdict on user and tool alone; ``PENDING`` to be asked again."""
+        """The verdict on user and tool alone; ``PENDING`` or ``MAY_FORBID`` to be asked again."""
         ...
 
     def on_input(self, user: User, tool: ToolDefinition, arguments: Mapping[str, Any]) -> Answer:
-        """The verdict on the arguments; asked only after ``PENDING``."""
+        """The verdict on the arguments; asked only after ``PENDING`` or ``MAY_FORBID``."""
         ...
 
 
@@ -90,7 +105,8 @@ class Rule:
         """See ``Decider``."""
         if not (self.concerns(tool) and self.fits(user)):
             return ABSTAIN
-        holds = PENDING if self.when_input is not None else self.verdict
+        again = PENDING if self.verdict is PERMIT else MAY_FORBID
+        holds = self.verdict if self.when_input is None else again
         return holds if self.when is None else _verdict(self.when(user, tool), holds)
 
     def on_input(self, user: User, tool: ToolDefinition, arguments: Mapping[str, Any]) -> Answer:
@@ -185,14 +201,36 @@ def _verdict(answer: Any, holds: Verdict) -> Answer:
     if answer is False:
         return ABSTAIN
     if isinstance(answer, Awaitable):
-        return _later(answer, holds)
+        return _Later(answer, holds)
     raise TypeError(f"a condition returns True or False, not {type(answer).__name__}")
 
 
-async def _later(answer: Awaitable[Any], holds: Verdict) -> Verdict:
-    known = await answer
-    if isinstance(known, Awaitable):
-        raise TypeError("a condition returns True or False, not an awaitable of an awaitable")
-    found = _verdict(known, holds)
-    assert isinstance(found, Verdict)
-    return found
+class _Later:
+    """The verdict of a condition that has to be awaited."""
+
+    __slots__ = ("_answer", "_holds")
+
+    def __init__(self, answer: Awaitable[Any], holds: Verdict) -> None:
+        self._answer = answer
+        self._holds = holds
+
+    def __await__(self) -> Generator[Any, Any, Verdict]:
+        known = yield from self._answer.__await__()
+        if isinstance(known, Awaitable):
+            raise TypeError("a condition returns True or False, not an awaitable of an awaitable")
+        found = _verdict(known, self._holds)
+        assert isinstance(found, Verdict)
+        return found
+
+    def close(self) -> None:
+        """Nobody will await it."""
+        drop(self._answer)
+
+
+def drop(answer: Any) -> None:
+    """Do away with an awaitable that nobody will await."""
+    for name in ("close", "cancel"):
+        way = getattr(answer, name, None)
+        if way is not None:
+            way()
+            return

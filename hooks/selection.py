@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from callgate.errors import HookError
 from callgate.hooks.base import FunctionHook, Hook, as_stage, name_of, stages_of
 from callgate.hooks.stages import RELEASE_OF, STAGES, Stage
+from callgate.providers.principal import User
 from callgate.tools.declare import as_tool
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.record import ToolRecord
@@ -122,7 +123,21 @@ def why_not(registration: Registration, definition: ToolDefinition) -> str | Non
         return f"limited to tools {sorted(registration.tools)}"
     if registration.tags is not None and not registration.tags & frozenset(definition.tags):
         return f"limited to tags {sorted(registration.tags)}"
+    effects = registration.option("effects")
+    if effects is not None and definition.effect not in effects:
+        return f"limited to effects {sorted(effects)}"
     return None
+
+
+def may_hide(one: Registration, definition: ToolDefinition, user: User) -> bool:
+    """Whether a hook is asked if a user may see a tool: it has ``may_see``, enforces, and is about both (contract C29)."""
+    return (
+        hasattr(one.hook, "may_see")
+        and not one.is_class
+        and one.option("mode", "enforce") != "shadow"
+        and why_not(one, definition) is None
+        and (one.tenants is None or user.tenant in one.tenants)
+    )
 
 
 def priority_of(hook: Any) -> float:
@@ -251,6 +266,7 @@ __all__ = [
     "collect_hooks_for_stage",
     "gather_registrations",
     "is_async",
+    "may_hide",
     "priority_of",
     "register",
     "register_by_stage",

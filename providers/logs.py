@@ -24,7 +24,7 @@ LOGGER.addHandler(_NOBODY)
 
 IDS = ("tool", "request_id", "call_id", "session_id", "tenant", "user")
 """What an event about one call is bound to, as far as it is known."""
-_LONG_BY_NATURE = frozenset((*IDS, "segment", "hash", "previous"))
+_LONG_BY_NATURE = frozenset((*IDS, "segment", "hash", "previous", "input_hash", "output_hash"))
 
 _METHODS = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "warning", logging.ERROR: "error"}
 
@@ -85,8 +85,8 @@ class Event(StrEnum):
     AUDIT_ROW = (
         "audit.row",
         logging.INFO,
-        "kind segment number hash previous call",
-        'what `Audit(sink="log")` writes about a call: `call` is the body of the row',
+        "kind segment number hash previous input_hash output_hash call",
+        'what `Audit(sink="log")` writes about a call: `call` is the rest of the row',
     )
     AUDIT_ANCHORED = (
         "audit.anchored",

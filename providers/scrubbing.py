@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -36,6 +38,9 @@ def spellings(secret: str) -> tuple[str, ...]:
 
 def _within_json(text: str) -> str:
     return orjson.dumps(text.encode("utf-8", "replace").decode()).decode()[1:-1]
+
+
+_MEMBERS = ("strerror", "filename", "filename2", "msg", "name", "path", "text", "reason", "value", "code")
 
 
 class Scrubber:
@@ -143,13 +148,14 @@ class Scrubber:
                 own[name] = self._member(member)
         if notes := own.get("__notes__"):
             own["__notes__"] = [self._member(note) for note in notes]
-        if isinstance(error, OSError):
-            for name in ("strerror", "filename", "filename2"):
-                if isinstance(told := getattr(error, name), str):
-                    setattr(error, name, self.text(told))
+        for name in _MEMBERS:  # of the built-in exceptions, which keep them elsewhere
+            told = getattr(error, name, None)
+            if isinstance(told, str) and (clean := self.text(told)) != told:
+                with contextlib.suppress(AttributeError, TypeError):
+                    setattr(error, name, clean)
 
     def _member(self, member: Any) -> Any:
-        """Texts cleaned; anything else that would show one becomes the mask."""
+        """Texts cleaned, also within plain containers and records; anything else that would show one becomes the mask."""
         if isinstance(member, str):
             return self.text(member)
         if isinstance(member, BaseException) or member is None or isinstance(member, bool | float):
@@ -158,7 +164,20 @@ class Scrubber:
             shown = repr(member)
         except Exception:  # noqa: BLE001  (what cannot say what it is shows nothing)
             return member
-        return member if self.text(shown) == shown else MASK
+        return member if self.text(shown) == shown else self._rebuilt(member)
+
+    def _rebuilt(self, member: Any) -> Any:
+        if isinstance(member, dict):
+            return {self._member(key): self._member(item) for key, item in member.items()}
+        if isinstance(member, list | tuple):
+            return [*map(self._member, member)] if isinstance(member, list) else (*map(self._member, member),)
+        if dataclasses.is_dataclass(member) and not isinstance(member, type):
+            parts = {
+                part.name: self._member(getattr(member, part.name)) for part in dataclasses.fields(member) if part.init
+            }
+            with contextlib.suppress(Exception):
+                return dataclasses.replace(member, **parts)
+        return MASK
 
     def _shows(self, error: BaseException) -> bool:
         try:

@@ -55,12 +55,15 @@ class _Turn:
         try:
             self.output = await self.inner(self.ctx)
         except (KeyboardInterrupt, SystemExit) as error:  # a crash is a failure to wrappers, too: they may retry it
-            self.state, self.error, self.failed_in = "failed", crashed(self.ctx, error), self.ctx.step
-            raise self.error from error
+            told = crashed(self.ctx, error)
+            told = told if self.ctx.scrubber is None else self.ctx.scrubber.error(told)
+            self.state, self.error, self.failed_in = "failed", told, self.ctx.step
+            raise told from error
         except BaseException as error:
-            if self.ctx.scrubber is not None:  # before a wrapper records it
-                self.ctx.scrubber.error(error)
-            self.state, self.error, self.failed_in = "failed", error, self.ctx.step
+            told = error if self.ctx.scrubber is None else self.ctx.scrubber.error(error)  # before a wrapper records it
+            self.state, self.error, self.failed_in = "failed", told, self.ctx.step
+            if told is not error:
+                raise told from None
             raise
         else:
             self.state = "done"

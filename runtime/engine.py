@@ -150,7 +150,7 @@ class Engine:
         inner.session_id = ctx.session_id
         inner.depth = ctx.depth + 1
         inner._scope, inner._ends_scope, inner._request_id = ctx.scope, False, ctx._request_id
-        inner.events, inner.deadline_at = ctx.events, ctx.deadline_at
+        inner.events, inner.deadline_at, inner.scrubber = ctx.events, ctx.deadline_at, ctx.scrubber
         if plan.record.deadline is not None:
             own = inner.started + plan.record.deadline
             inner.deadline_at = own if inner.deadline_at is None else min(own, inner.deadline_at)

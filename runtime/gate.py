@@ -20,16 +20,19 @@ from callgate.providers.stores.base import Store
 from callgate.runtime import batch
 from callgate.runtime.adapters import codec
 from callgate.runtime.bound import Bound, visit
+from callgate.runtime.calls import context_of, context_of_none
 from callgate.runtime.engine import CallOptions, Engine, apply_options, close_all, new_instance
 from callgate.runtime.explain import Explanation, explain
 from callgate.runtime.invoke import run
 from callgate.runtime.life import Life
 from callgate.runtime.plans import Plans
 from callgate.runtime.portal import SyncGate
+from callgate.runtime.replay import ReplayReport, Rows, replay
 from callgate.runtime.results import raise_or_keep, result_of, typed
 from callgate.runtime.streams import Event, stream
 from callgate.runtime.wire.principal import Authenticate
 from callgate.tools.calls import ANONYMOUS, ToolCall, ToolResult, User
+from callgate.tools.definition import ToolDefinition
 from callgate.tools.hydration import HydrationResult, Repairer, hydrate
 from callgate.tools.limits import DEFAULT_LIMITS, Limits
 from callgate.tools.record import ToolRecord
@@ -128,6 +131,7 @@ class Gate:
         self._plans.forget()
         if self._running and not self.lazy:
             self._plans.of(record.id)
+            self._plans.check_hooks()
         return record
 
     def use(self, hook: Any, *, tools: Any = None, tags: Any = None, tenants: Any = None) -> Callable[[], None]:
@@ -148,14 +152,22 @@ class Gate:
 
         return undo
 
+    def tools_for(self, user: User = ANONYMOUS) -> list[ToolDefinition]:
+        """The tools that a user may be told of: by their roles and by every hook that has a say (``may_see``)."""
+        return [record.definition for record in self.registry.list() if self._plans.may_see(record, user)]
+
     def definitions(self, wire: str | None = None, *, user: User = ANONYMOUS) -> Any:
         """What a model may be told: definitions, or the request part of a wire such as ``"openai_chat"``."""
-        visible = [record.definition for record in self.registry.list() if record.definition.allows(user.roles)]
+        visible = self.tools_for(user)
         return visible if wire is None else codec(wire).translate(visible).request
 
     def explain(self, tool: Any, *, user: User | None = None) -> Explanation:
         """The plan of a tool, and why each hook is in or out; ``print`` it."""
         return explain(self._plans.of(tool), user)
+
+    def replay(self, rows: Rows, hooks: Iterable[Any]) -> Coroutine[Any, Any, ReplayReport]:
+        """Recorded calls against other hooks: which verdicts flip; see ``callgate.runtime.replay``. No tool runs."""
+        return replay(self, rows, hooks)
 
     def lint(self) -> list[Finding]:
         """What looks wrong in the plans of all tools."""
@@ -173,6 +185,7 @@ class Gate:
             raise RegistrationError("the gate is open already; use one `async with gate` for the life of the service")
         if not self.open:
             self._plans.refuse_unguarded()
+        self._plans.check_hooks()
         await self._life.begin()
         self._running = True
         logs.tell_opened(len(self.registry.list()), len(self._shared))
@@ -209,6 +222,11 @@ class Gate:
             ProviderError: nobody provides the token.
         """
         return self.providers.override(providers)
+
+    @property
+    def store(self) -> Store:
+        """Where hooks keep what outlives a call, unless they have a store of their own."""
+        return self._engine.store
 
     @property
     def is_open(self) -> bool:
@@ -350,34 +368,16 @@ class Gate:
     def _context(
         self, call: ToolCall | HydrationResult, user: User, trace: bool, options: CallOptions
     ) -> InvokeContext:
-        hydrated = call if isinstance(call, HydrationResult) else None
         asked = call.call if isinstance(call, HydrationResult) else call
         try:
             name = asked.tool if isinstance(asked.tool, str) else ""  # a name that is no text names nothing
             plan = self._open_plan(name, trace=trace)
         except UnknownTool as error:
-            return self._context_of_none(asked, user, trace, options, error)
-        ctx = InvokeContext(plan, asked.arguments, user, self._now())
-        apply_options(ctx, options)
-        ctx._call = asked
+            ctx = context_of_none(self._plans.of_none(), asked, user, error, options)
+        else:
+            ctx = context_of(plan, asked, call, user, options)
         if trace:
             ctx.trace = []
-        if hydrated is not None and not (
-            hydrated.success and not hydrated.vouched_for(plan.definition, plan.builtins.arguments)
-        ):
-            ctx.hydration = ctx._input = hydrated  # vouched for, or failed: either way it is not read again
-        elif asked.truncated:
-            ctx._input = asked  # no text: the short way must not take it
-        return ctx
-
-    def _context_of_none(
-        self, asked: ToolCall, user: User, trace: bool, options: CallOptions, error: UnknownTool
-    ) -> InvokeContext:
-        """A call of no tool there is: it goes the way of an error, so that it is recorded."""
-        ctx = InvokeContext(self._plans.of_none(), asked.arguments, user, self._now())
-        apply_options(ctx, {**options, "deadline": None})
-        ctx.step = ctx.plan.start
-        ctx._call, ctx.unknown, ctx.trace = asked, error, [] if trace else None
         return ctx
 
     def _open_plan(self, tool: Any, *, trace: bool = False) -> Plan:

@@ -169,7 +169,8 @@ class Carried:
         if msg is not None:  # by its message an anyio scope knows its own cancellation
             self.message = msg
         if self.spared == 1 and self.grace is not None and not self.told:
-            self._allow(self.grace)
+            waits_in_line = getattr(self.pending, "may_be_left", False)  # nothing is taken meanwhile: no need to wait
+            self._allow(0.0 if waits_in_line else self.grace)
         return True
 
     async def _arrive(self) -> None:

@@ -6,9 +6,10 @@ from typing import Any
 
 from callgate.errors import RegistrationError
 from callgate.hooks.plan import Plan
-from callgate.hooks.selection import Registration
+from callgate.hooks.selection import Registration, may_hide
 from callgate.hooks.stages import Stage
 from callgate.hooks.step import Step
+from callgate.providers.principal import User
 from callgate.runtime.engine import Engine
 from callgate.tools.definition import Effect, ToolDefinition
 from callgate.tools.record import ToolRecord
@@ -91,6 +92,27 @@ class Plans:
             for record in self._registry.list():
                 self.of(record.id)
 
+    def check_hooks(self) -> None:
+        """Let every hook that has ``check_tools`` look at the tools that there are.
+
+        Raises:
+            RegistrationError: one of them refuses what it finds, such as a policy on a tool that does not exist.
+        """
+        definitions = self._registry.definitions()
+        hooks = [one.hook for one in self.shared]
+        for record in self._registry.list():
+            hooks += record.hooks
+        for hook in {id(hook): hook for hook in hooks}.values():
+            if hasattr(hook, "check_tools") and not isinstance(hook, type):
+                hook.check_tools(definitions)
+
+    def may_see(self, record: ToolRecord, user: User) -> bool:
+        """Whether a user may be told of a tool: by its roles, and by every hook that has a say."""
+        if not record.definition.allows(user.roles):
+            return False
+        asked = (one for one in self.of(record.id).registrations if may_hide(one, record.definition, user))
+        return all(one.hook.may_see(user, record.definition) for one in asked)
+
     def refuse_unguarded(self) -> None:
         """Refuse a tool that may change the world and has no hook that authorises.
 
@@ -104,7 +126,7 @@ class Plans:
             if not any(_authorises(step) for _, _, step in steps):
                 raise RegistrationError(
                     f"tool {record.id!r} may change the world (effect {record.definition.effect or 'undeclared'}) and no hook "
-                    'authorises it; add a hook with will_authorize, declare effect=Effect.READ, or say Gate(open=True)'
+                    'authorises it; add a hook with will_authorize, declare effect="read", or say Gate(open=True)'
                 )
 
 

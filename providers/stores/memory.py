@@ -6,9 +6,11 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from callgate.errors import StoreConflict
 from callgate.providers.stores.base import AuditRow, CacheEntry, Grant, Limit, Taken
+from callgate.providers.stores.windows import Counts, counts_at, granted, looked, refused, returned
 
 Key = tuple[str, str]
 
@@ -26,14 +28,15 @@ class MemoryStore:
         self.consents = MemoryConsents(now)
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncGenerator[MemoryStore, None]:
-        """Audit rows of a transaction that fails are taken back."""
-        before = self.audit.mark()
+    async def transaction(self) -> AsyncGenerator[MemoryTransaction, None]:
+        """Audit rows of a transaction appear at its end, all at once; of one that fails, none does."""
+        held = HeldAudit(self.audit)
         try:
-            yield self
+            yield MemoryTransaction(held)
         except BaseException:
-            self.audit.take_back(before)
+            held.forget()
             raise
+        held.keep()
 
     async def open(self) -> None:
         """There is nothing to open."""
@@ -84,6 +87,7 @@ class MemoryCache:
         return sum(self._forget(key) for key in found)
 
     def _forget(self, key: Key) -> bool:
+        """Whether there was an entry: one whose time is over is none."""
         entry = self._entries.pop(key, None)
         if entry is None:
             return False
@@ -92,62 +96,39 @@ class MemoryCache:
             tagged.discard(key)
             if not tagged:
                 del self._tagged[key[0], tag]
-        return True
+        return entry.stale_until > self._now()
 
 
 class MemoryQuotas:
-    """Sliding windows, counted in two neighbouring fixed ones: the older counts for the part that still reaches in."""
+    """Sliding windows (see ``windows``), by tenant, key and length."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._windows: dict[tuple[str, str, float], tuple[int, int, int]] = {}  # number of the window, in it, before it
 
-    def _counts(self, tenant: str, key: str, limit: Limit) -> tuple[int, int, int, float]:
-        now = self._now()
-        number, at = divmod(now, limit.seconds)
-        known, current, before = self._windows.get((tenant, key, limit.seconds), (int(number), 0, 0))
-        if known != number:
-            current, before = 0, current if known == number - 1 else 0
-        return int(number), current, before, at / limit.seconds
+    def _counts(self, tenant: str, key: str, limit: Limit) -> Counts:
+        return counts_at(self._now(), limit.seconds, self._windows.get((tenant, key, limit.seconds)))
 
     async def take(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> Taken:
         """See ``QuotaStore``."""
-        number, current, before, passed = self._counts(tenant, key, limit)
-        used = current + before * (1.0 - passed)
-        if used + cost > limit.amount:
-            return Taken(False, max(0, int(limit.amount - used)), self._wait(current, before, passed, limit, cost))
-        self._windows[tenant, key, limit.seconds] = (number, current + cost, before)
+        counts = self._counts(tenant, key, limit)
+        if counts.sliding + cost > limit.amount:
+            return refused(counts, limit, cost)
+        number, used, before, passed = counts
+        after = Counts(number, used + cost, before, passed)
+        self._windows[tenant, key, limit.seconds] = (number, used + cost, before)
         if len(self._windows) > 100_000:
             self._sweep()
-        return Taken(True, int(limit.amount - used - cost))
+        return granted(after, limit)
 
     async def give_back(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> None:
         """See ``QuotaStore``."""
-        number, current, before, _ = self._counts(tenant, key, limit)
-        from_current = min(cost, current)
-        self._windows[tenant, key, limit.seconds] = (
-            number,
-            current - from_current,
-            max(0, before - (cost - from_current)),
-        )
+        if (tenant, key, limit.seconds) in self._windows:
+            self._windows[tenant, key, limit.seconds] = returned(self._counts(tenant, key, limit), cost)
 
     async def look(self, tenant: str, key: str, limit: Limit) -> Taken:
         """See ``QuotaStore``."""
-        _, current, before, passed = self._counts(tenant, key, limit)
-        used = current + before * (1.0 - passed)
-        wait = self._wait(current, before, passed, limit, 1) if used + 1 > limit.amount else 0.0
-        return Taken(not wait, max(0, int(limit.amount - used)), wait)
-
-    @staticmethod
-    def _wait(current: int, before: int, passed: float, limit: Limit, cost: int) -> float:
-        """Seconds until *cost* fits, if nobody takes more; for a cost that never fits, a whole window."""
-        room = limit.amount - cost
-        if room < 0:
-            return limit.seconds
-        if before and current <= room:  # the older window leaves, bit by bit
-            return max(0.0, (1.0 - (room - current) / before) - passed) * limit.seconds
-        until_next = (1.0 - passed) * limit.seconds  # then today's count is the older window
-        return until_next + max(0.0, 1.0 - room / current) * limit.seconds
+        return looked(self._counts(tenant, key, limit), limit)
 
     def _sweep(self) -> None:
         now = self._now()
@@ -166,7 +147,10 @@ class MemorySemaphores:
     def _live(self, tenant: str, key: str) -> dict[str, float]:
         now = self._now()
         held = {token: until for token, until in self._held.get((tenant, key), {}).items() if until > now}
-        self._held[tenant, key] = held
+        if held:
+            self._held[tenant, key] = held
+        else:
+            self._held.pop((tenant, key), None)
         return held
 
     async def acquire(self, tenant: str, key: str, places: int, token: str, ttl: float) -> bool:
@@ -175,13 +159,14 @@ class MemorySemaphores:
         if token not in held and len(held) >= places:
             return False
         held[token] = self._now() + ttl
+        self._held[tenant, key] = held
         return True
 
     async def release(self, tenant: str, key: str, token: str) -> bool:
         """See ``SemaphoreStore``."""
         held = self._live(tenant, key)
         had = held.pop(token, None) is not None
-        if not held:
+        if had and not held:
             del self._held[tenant, key]
         return had
 
@@ -197,19 +182,29 @@ class MemoryAudit:
         self._rows: list[tuple[str, AuditRow]] = []
         self._known: set[tuple[str, int]] = set()
         self._anchors: list[tuple[str, int, str, float]] = []
+        self.before_reading: list[Callable[[], None]] = []  # whoever keeps rows back until somebody looks
+
+    def _gather(self) -> None:
+        for bring in self.before_reading:
+            bring()
+
+    def claim(self, rows: Sequence[AuditRow]) -> None:
+        """Take the rows' places; all or none."""
+        places = {(row.segment, row.number) for row in rows}
+        if len(places) < len(rows) or not self._known.isdisjoint(places):
+            raise StoreConflict("a row of that segment and number is there already")
+        self._known |= places
 
     async def append(self, tenant: str, rows: Sequence[AuditRow]) -> None:
         """See ``AuditStore``."""
-        places = [(row.segment, row.number) for row in rows]
-        if len(set(places)) < len(places) or not self._known.isdisjoint(places):
-            raise StoreConflict("a row of that segment and number is there already")
-        self._known.update(places)
+        self.claim(rows)
         self._rows += [(tenant, row) for row in rows]
 
     async def read(
         self, tenant: str | None, *, since: float = 0.0, until: float | None = None
     ) -> AsyncIterator[AuditRow]:
         """See ``AuditStore``."""
+        self._gather()
         chosen = [row for owner, row in self._rows if tenant is None or owner == tenant]
         for row in sorted(chosen, key=lambda row: (row.at, row.segment, row.number)):
             if row.at >= since and (until is None or row.at < until):
@@ -221,17 +216,50 @@ class MemoryAudit:
 
     async def anchors(self) -> list[tuple[str, int, str, float]]:
         """See ``AuditStore``."""
+        self._gather()
         return list(self._anchors)
 
-    def mark(self) -> int:
-        """How many rows there are."""
-        return len(self._rows)
 
-    def take_back(self, mark: int) -> None:
-        """Forget the rows after a mark."""
-        for _, row in self._rows[mark:]:
-            self._known.discard((row.segment, row.number))
-        del self._rows[mark:]
+class HeldAudit(MemoryAudit):
+    """The audit record within a transaction: what is added has its place, and is seen inside only until it is kept."""
+
+    def __init__(self, outer: MemoryAudit) -> None:
+        super().__init__()
+        self._outer = outer
+
+    def claim(self, rows: Sequence[AuditRow]) -> None:
+        """Take the rows' places from everybody else."""
+        self._outer.claim(rows)
+        self._known.update((row.segment, row.number) for row in rows)
+
+    async def read(
+        self, tenant: str | None, *, since: float = 0.0, until: float | None = None
+    ) -> AsyncIterator[AuditRow]:
+        """What is kept, and what this transaction added."""
+        both = MemoryAudit()
+        both._rows = self._outer._rows + self._rows
+        async for row in both.read(tenant, since=since, until=until):
+            yield row
+
+    async def anchors(self) -> list[tuple[str, int, str, float]]:
+        """The same for the anchors."""
+        return self._outer._anchors + self._anchors
+
+    def keep(self) -> None:
+        """Everybody sees it."""
+        self._outer._rows += self._rows
+        self._outer._anchors += self._anchors
+
+    def forget(self) -> None:
+        """Nothing was added; the places are free."""
+        self._outer._known -= self._known
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTransaction:
+    """See ``Transaction``."""
+
+    audit: HeldAudit
 
 
 class MemoryConsents:
@@ -254,14 +282,14 @@ class MemoryConsents:
 
     async def revoke(self, tenant: str, user: str, tool: str | None = None, scope: str | None = None) -> int:
         """See ``ConsentStore``."""
+        now = self._now()
         gone = [
             key
             for key in self._grants
             if key[:2] == (tenant, user) and tool in (None, key[2]) and scope in (None, key[3])
         ]
-        for key in gone:
-            del self._grants[key]
-        return len(gone)
+        ends = [self._grants.pop(key).expires_at for key in gone]
+        return sum(end is None or end > now for end in ends)
 
     async def list(self, tenant: str, user: str) -> Sequence[Grant]:
         """See ``ConsentStore``."""

@@ -37,10 +37,26 @@ from callgate.errors import (
     ToolFailed,
     UnknownTool,
 )
+from callgate.hooks.access import Authorize
 from callgate.hooks.base import Hook, on
+from callgate.hooks.breaker import CircuitBreaker
+from callgate.hooks.caching import Cache
+from callgate.hooks.cedar import CedarPolicy
+from callgate.hooks.concurrency import Concurrency
+from callgate.hooks.consent import Consent
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.flags import FeatureFlags
+from callgate.hooks.outputs import OutputPolicy
+from callgate.hooks.privacy import Redact
+from callgate.hooks.quota import Quota
+from callgate.hooks.records import Audit
+from callgate.hooks.recovery import Backoff, Deadline, Retry, Timeout
+from callgate.hooks.rules import forbid, permit
+from callgate.hooks.sampling import sampled
+from callgate.hooks.secrets import Secrets
 from callgate.hooks.selection import collect_hooks_for_stage, sort_for_stage
 from callgate.hooks.stages import TOOL_ERROR_STAGES, TOOL_POST_STAGES, TOOL_PRE_STAGES, Stage
+from callgate.hooks.telemetry import Metrics, Tracing
 from callgate.providers.logs import configure_logging
 from callgate.providers.markers import Provide
 from callgate.providers.registry import ProviderRegistry
@@ -72,16 +88,26 @@ __all__ = [
     "TOOL_ERROR_STAGES",
     "TOOL_POST_STAGES",
     "TOOL_PRE_STAGES",
+    "Audit",
+    "Authorize",
+    "Backoff",
+    "Cache",
     "CallgateError",
+    "CedarPolicy",
+    "CircuitBreaker",
+    "Concurrency",
+    "Consent",
     "ControlAbort",
     "ControlRespond",
     "ControlRetryAfter",
+    "Deadline",
     "DeadlineExceeded",
     "DefinitionError",
     "Denied",
     "Effect",
     "ErrorInfo",
     "ExecutionContext",
+    "FeatureFlags",
     "Gate",
     "GateClosed",
     "Hook",
@@ -94,20 +120,26 @@ __all__ = [
     "InvokeContext",
     "Issue",
     "Limits",
+    "Metrics",
     "NoSchemaMode",
     "Observation",
     "ObservationManager",
     "Outcome",
     "OutcomeUnknown",
+    "OutputPolicy",
     "ParsedToolCall",
     "Provide",
     "ProviderError",
     "ProviderMissing",
     "ProviderRegistry",
+    "Quota",
+    "Redact",
     "RegistrationError",
+    "Retry",
     "RetryLater",
     "SchemaRefused",
     "Scoped",
+    "Secrets",
     "Stage",
     "StageError",
     "StateManager",
@@ -115,6 +147,7 @@ __all__ = [
     "StoreError",
     "StoreUnsupported",
     "Suspended",
+    "Timeout",
     "ToolAnnotations",
     "ToolCall",
     "ToolComponent",
@@ -128,6 +161,7 @@ __all__ = [
     "ToolSchema",
     "ToolSystem",
     "ToolSystemFault",
+    "Tracing",
     "UnknownTool",
     "User",
     "as_tool",
@@ -136,8 +170,11 @@ __all__ = [
     "codecs",
     "collect_hooks_for_stage",
     "configure_logging",
+    "forbid",
     "invoke_tool",
     "on",
+    "permit",
+    "sampled",
     "sort_for_stage",
     "tool",
     "will_bind_providers_stage",

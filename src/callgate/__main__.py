@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import version
 
 HELP = """\
@@ -9,11 +10,16 @@ Callgate {version}: the one gate every tool call passes.
 
   from callgate import Gate, tool     declare tools, open a gate, make calls
   python -m examples.order_desk       a worked example (in a checkout: make run)
+  python -m callgate audit verify ADDRESS   whether anybody changed the audit record of a store
 """
 
 
 def main() -> None:
-    """Print the version and a short help."""
+    """Print the version and a short help, or do what is asked."""
+    if sys.argv[1:2] == ["audit"]:
+        from callgate.runtime.audit_cli import main as audit
+
+        sys.exit(audit(sys.argv[2:]))
     print(HELP.format(version=version("callgate")))
 
 

@@ -69,6 +69,8 @@ GOOD: dict[str, list[tuple[Any, list[Any]]]] = {
             for effect in (Effect.READ, Effect.IDEMPOTENT, Effect.KEYED)
         ),
         (with_effect(Effect.IRREVERSIBLE), [hook(AROUND)]),
+        (with_effect(Effect.IRREVERSIBLE), [hook(AROUND, repeats=True, honours_effect=True)]),
+        (with_effect(None), [hook(AROUND, repeats=True, honours_effect=True)]),
         (with_effect(Effect.IRREVERSIBLE), [hook(AROUND, repeats=True, tools={"other"})]),
     ],
     "cache_on_effect": [

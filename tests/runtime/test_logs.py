@@ -25,6 +25,8 @@ from tests.runtime.listening import handled
 ROOT = Path(__file__).resolve().parents[2]
 ANN = User("ann", tenant="acme")
 NAMES = {
+    "audit.anchored",
+    "audit.row",
     "call.abandoned",
     "call.cancelled",
     "call.failed",

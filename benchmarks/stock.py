@@ -1,0 +1,43 @@
+"""The stock hooks at work: a whole pipeline, each hook's own share, and a cache hit."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import AsyncExitStack
+
+from benchmarks.floors import floor2
+from benchmarks.timing import Effort, interleave
+from benchmarks.twelve import call_of, make_tool
+from callgate import Audit, Authorize, Cache, Concurrency, Gate, Hook, Metrics, OutputPolicy, Quota
+
+
+def stock(*, hit: bool = False) -> dict[str, Hook]:
+    """The hooks of a usual service, all in memory; the cache misses at each call, unless *hit*."""
+    number = itertools.count()
+    return {
+        "authorize": Authorize(scopes={"math"}),
+        "quota": Quota("1000000000/hour"),
+        "concurrency": Concurrency(1000),
+        "cache": Cache(ttl=3600) if hit else Cache(ttl=3600, vary_by=[lambda _ctx: str(next(number))]),
+        "output_policy": OutputPolicy(max_bytes=100_000),
+        "audit": Audit(sink=_Ignored().take),
+        "metrics": Metrics(),
+    }
+
+
+class _Ignored:
+    def take(self, row: object) -> None:
+        """Rows are made, and not kept."""
+
+
+async def measure(effort: Effort) -> dict[str, float]:
+    sets: dict[str, list[Hook]] = {"none": [], "all": list(stock().values()), "hit": list(stock(hit=True).values())}
+    sets |= {name: [hook] for name, hook in stock().items()}
+    async with AsyncExitStack() as stack:
+        cases = {
+            name: call_of(await stack.enter_async_context(Gate([make_tool()], hooks))) for name, hooks in sets.items()
+        }
+        found = await interleave(cases, {"floor2": floor2()}, effort)
+    ratios = {name: found[name].x("floor2") for name in sets}
+    own = {f"stock_{name}_x_floor2": ratios[name] - ratios["none"] for name in stock()}
+    return {"stock_pipeline_x_floor2": ratios["all"], "stock_cache_hit_x_floor2": ratios["hit"], **own}

@@ -1,0 +1,1 @@
+"""The schema of the SQL stores, step by step; ``SqlStore.open`` takes the steps that are missing."""

@@ -1,0 +1,217 @@
+"""The parts of the store in Redis. Every key holds its tenant and expires; values are JSON bytes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from callgate.providers.stores.base import CacheEntry, Grant, Limit, Taken
+from callgate.providers.stores.redis_client import Connection
+from callgate.providers.stores.redis_scripts import (
+    ACQUIRE,
+    DROP_TAGGED,
+    GIVE_BACK,
+    GRANT,
+    HOLDERS,
+    LOOK,
+    PUT,
+    RELEASE,
+    TAKE,
+    Script,
+)
+from callgate.providers.stores.windows import Counts, granted, looked, refused
+
+VERSION = 1
+"""Of the values: one that another version wrote is not read. A cached value is then missing, and a consent not given."""
+
+LONGEST = 366 * 86_400.0  # seconds that a cached value stays, whatever it says
+BATCH = 500
+
+
+class RedisQuotas:
+    """Sliding windows (see ``windows``), one hash each, by Redis's clock."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def take(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> Taken:
+        """See ``QuotaStore``."""
+        ok, counts = await self._run(TAKE, tenant, key, limit, cost)
+        return granted(counts, limit) if ok else refused(counts, limit, cost)
+
+    async def give_back(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> None:
+        """See ``QuotaStore``."""
+        await self._run(GIVE_BACK, tenant, key, limit, cost)
+
+    async def look(self, tenant: str, key: str, limit: Limit) -> Taken:
+        """See ``QuotaStore``."""
+        _, counts = await self._run(LOOK, tenant, key, limit, 0)
+        return looked(counts, limit)
+
+    async def _run(self, script: Script, tenant: str, key: str, limit: Limit, cost: int) -> tuple[bool, Counts]:
+        seconds = float(limit.seconds)
+        name = self._connection.key(tenant, "quota", f"{seconds!r}:{key}")
+        ok, *figures = await self._connection.script(script, [name], repr(seconds), limit.amount, cost)
+        number, used, before = (int(figure) for figure in figures[:3])
+        return bool(ok), Counts(number, used, before, float(figures[3]))
+
+
+class RedisSemaphores:
+    """Places, a sorted set of tokens by the time when each is over, by Redis's clock."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def acquire(self, tenant: str, key: str, places: int, token: str, ttl: float) -> bool:
+        """See ``SemaphoreStore``."""
+        stays = max(1, math.ceil(ttl * 1000))
+        return bool(await self._connection.script(ACQUIRE, [self._key(tenant, key)], token, places, stays))
+
+    async def release(self, tenant: str, key: str, token: str) -> bool:
+        """See ``SemaphoreStore``."""
+        return bool(await self._connection.script(RELEASE, [self._key(tenant, key)], token))
+
+    async def holders(self, tenant: str, key: str) -> int:
+        """See ``SemaphoreStore``."""
+        return int(await self._connection.script(HOLDERS, [self._key(tenant, key)]))
+
+    def _key(self, tenant: str, key: str) -> bytes:
+        return self._connection.key(tenant, "places", key)
+
+
+class RedisCache:
+    """Values by key, and for each tag a sorted set of the keys that have it."""
+
+    def __init__(self, connection: Connection, now: Callable[[], float]) -> None:
+        self._connection = connection
+        self._now = now
+
+    async def get(self, tenant: str, key: str) -> CacheEntry | None:
+        """See ``CacheStore``."""
+        header, value = await self._connection.run("HMGET", self._key(tenant, key), "header", "value")
+        if header is None or value is None:
+            return None
+        about = json.loads(header)
+        if about["version"] != VERSION or about["stale_until"] <= self._now():
+            return None
+        tags = frozenset(about["tags"])
+        return CacheEntry(bytes(value), about["made_at"], about["fresh_until"], about["stale_until"], tags)
+
+    async def put(self, tenant: str, key: str, entry: CacheEntry) -> None:
+        """See ``CacheStore``."""
+        name = self._key(tenant, key)
+        stays = math.ceil(min(entry.stale_until - self._now(), LONGEST) * 1000)
+        if stays <= 0:
+            await self._connection.run("DEL", name)
+            return
+        about = {
+            "version": VERSION,
+            "made_at": entry.made_at,
+            "fresh_until": entry.fresh_until,
+            "stale_until": entry.stale_until,
+            "tags": sorted(entry.tags),
+        }
+        keys = [name, *(self._tag(tenant, tag) for tag in sorted(entry.tags))]
+        names = [_bytes(tag) for tag in sorted(entry.tags)]
+        await self._connection.script(PUT, keys, stays, _bytes(key), _finite(about), entry.value, *names)
+
+    async def drop(self, tenant: str, key: str) -> bool:
+        """See ``CacheStore``."""
+        live = await self.get(tenant, key) is not None
+        return bool(await self._connection.run("DEL", self._key(tenant, key))) and live
+
+    async def drop_tags(self, tenant: str, tags: Collection[str]) -> int:
+        """See ``CacheStore``."""
+        now, live = self._now(), 0
+        for tag in sorted(tags):
+            tagged = self._tag(tenant, tag)
+            members: list[bytes] = await self._connection.run("ZRANGE", tagged, 0, -1)
+            for start in range(0, len(members), BATCH):
+                batch = members[start : start + BATCH]
+                keys = [self._key(tenant, member.decode("utf-8", "surrogatepass")) for member in batch]
+                gone = await self._connection.script(DROP_TAGGED, [tagged, *keys], _bytes(tag), *batch)
+                live += sum(json.loads(header)["stale_until"] > now for header in gone)
+        return live
+
+    def _key(self, tenant: str, key: str) -> bytes:
+        return self._connection.key(tenant, "cache", key)
+
+    def _tag(self, tenant: str, tag: str) -> bytes:
+        return self._connection.key(tenant, "tag", tag)
+
+
+class RedisConsents:
+    """A hash for each user, with a field for each tool and scope; it expires with the last of its consents."""
+
+    def __init__(self, connection: Connection, now: Callable[[], float]) -> None:
+        self._connection = connection
+        self._now = now
+
+    async def find(self, tenant: str, user: str, tool: str, scope: str) -> Grant | None:
+        """See ``ConsentStore``."""
+        found = await self._connection.run("HGET", self._key(tenant, user), _field(tool, scope))
+        return None if found is None else self._grant(user, found)
+
+    async def grant(self, tenant: str, grant: Grant) -> None:
+        """See ``ConsentStore``."""
+        about = {
+            "version": VERSION,
+            "tool": grant.tool,
+            "scope": grant.scope,
+            "granted_at": grant.granted_at,
+            "expires_at": grant.expires_at,
+        }
+        field = _field(grant.tool, grant.scope)
+        await self._connection.script(
+            GRANT, [self._key(tenant, grant.user)], repr(float(self._now())), field, _finite(about)
+        )
+
+    async def revoke(self, tenant: str, user: str, tool: str | None = None, scope: str | None = None) -> int:
+        """See ``ConsentStore``."""
+        name = self._key(tenant, user)
+        fields: list[bytes] = []
+        live = 0
+        for field, found in (await self._all(name)).items():
+            of_tool, of_scope = json.loads(field)
+            if tool in {None, of_tool} and scope in {None, of_scope}:
+                fields.append(field)
+                live += self._grant(user, found) is not None
+        if fields:
+            await self._connection.run("HDEL", name, *fields)
+        return live
+
+    async def list(self, tenant: str, user: str) -> Sequence[Grant]:
+        """See ``ConsentStore``."""
+        found = [self._grant(user, value) for value in (await self._all(self._key(tenant, user))).values()]
+        live = [grant for grant in found if grant is not None]
+        return sorted(live, key=lambda grant: (grant.granted_at, grant.tool, grant.scope))
+
+    def _grant(self, user: str, found: bytes) -> Grant | None:
+        about = json.loads(found)
+        ends = about["expires_at"]
+        if about["version"] != VERSION or (ends is not None and ends <= self._now()):
+            return None
+        return Grant(user, about["tool"], about["scope"], about["granted_at"], ends)
+
+    async def _all(self, name: bytes) -> dict[bytes, bytes]:
+        found = await self._connection.run("HGETALL", name)
+        return dict(found)
+
+    def _key(self, tenant: str, user: str) -> bytes:
+        return self._connection.key(tenant, "consents", user)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _field(tool: str, scope: str) -> str:
+    return json.dumps([tool, scope])
+
+
+def _finite(about: dict[str, Any]) -> str:
+    """JSON that Redis's own reader takes: times without end become very late ones."""
+    late = {name: 1e15 for name, value in about.items() if isinstance(value, float) and value == math.inf}
+    return json.dumps(about | late, allow_nan=False)

@@ -1,0 +1,133 @@
+"""The audit record in SQL: rows are added, and nothing else; triggers of the database refuse the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from callgate.errors import StoreConflict, StoreError
+from callgate.providers.stores.base import AuditRow
+from callgate.providers.stores.sql_database import Database
+
+VERSION = 1
+PAGE = 500
+"""Rows that are read at once: no connection is held while the reader is busy with them."""
+
+APPEND = """
+INSERT INTO callgate_audit (tenant, segment, number, version, at, body, previous, hash)
+VALUES (:tenant, :segment, :number, :version, :at, :body, :previous, :hash)
+"""
+READ = """
+SELECT segment, number, version, at, body, previous, hash FROM callgate_audit
+WHERE (at, segment, number) > (:at, :segment, :number) AND at >= :since
+"""
+ANCHOR = "INSERT INTO callgate_anchors (segment, number, hash, at) VALUES (:segment, :number, :hash, :at)"
+ANCHORS = "SELECT segment, number, hash, at FROM callgate_anchors ORDER BY id"
+
+
+class SqlAudit:
+    """Audit rows and anchors; *within* is the connection of a transaction, None outside of one."""
+
+    def __init__(self, database: Database, within: Any = None) -> None:
+        from sqlalchemy import text
+
+        self._database = database
+        self._within = within
+        self._text: Any = text
+
+    async def append(self, tenant: str, rows: Sequence[AuditRow]) -> None:
+        """See ``AuditStore``."""
+        values = [
+            {
+                "tenant": tenant,
+                "segment": row.segment,
+                "number": row.number,
+                "version": VERSION,
+                "at": float(row.at),
+                "body": written(row.body),
+                "previous": row.previous,
+                "hash": row.hash,
+            }
+            for row in rows
+        ]
+        if not values:
+            return
+        from sqlalchemy.exc import IntegrityError
+
+        async with self._writing() as connection:
+            try:
+                await connection.execute(self._text(APPEND), values)
+            except IntegrityError as error:
+                raise StoreConflict("a row of that segment and number is there already") from error
+
+    async def read(
+        self, tenant: str | None, *, since: float = 0.0, until: float | None = None
+    ) -> AsyncIterator[AuditRow]:
+        """See ``AuditStore``."""
+        query = READ
+        values: dict[str, Any] = {"since": float(since), "at": float("-inf"), "segment": "", "number": 0}
+        if tenant is not None:
+            query += " AND tenant = :tenant"
+            values["tenant"] = tenant
+        if until is not None:
+            query += " AND at < :until"
+            values["until"] = float(until)
+        statement = self._text(f"{query} ORDER BY at, segment, number LIMIT {PAGE}")
+        while True:
+            async with self._reading() as connection:
+                page = (await connection.execute(statement, values)).all()
+            for segment, number, version, at, body, previous, hash in page:
+                if version != VERSION:
+                    raise StoreError(f"audit rows of version {version} were written by another version of Callgate")
+                yield AuditRow(segment, number, at, json.loads(body), previous, hash)
+            if len(page) < PAGE:
+                return
+            values |= {"segment": page[-1][0], "number": page[-1][1], "at": page[-1][3]}
+
+    async def anchor(self, segment: str, number: int, hash: str, at: float) -> None:
+        """See ``AuditStore``."""
+        values = {"segment": segment, "number": number, "hash": hash, "at": float(at)}
+        async with self._writing() as connection:
+            await connection.execute(self._text(ANCHOR), values)
+
+    async def anchors(self) -> list[tuple[str, int, str, float]]:
+        """See ``AuditStore``."""
+        async with self._reading() as connection:
+            rows = (await connection.execute(self._text(ANCHORS), {})).all()
+        return [(segment, number, hash, at) for segment, number, hash, at in rows]
+
+    @asynccontextmanager
+    async def _writing(self) -> AsyncGenerator[Any, None]:
+        if self._within is not None:
+            yield self._within
+            return
+        async with self._database.writing(durable=True) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def _reading(self) -> AsyncGenerator[Any, None]:
+        if self._within is not None:
+            yield self._within
+            return
+        async with self._database.reading() as connection:
+            yield connection
+
+
+def written(body: Mapping[str, Any]) -> str:
+    """A body as JSON.
+
+    Raises:
+        StoreError: it is none; the message holds nothing of it.
+    """
+    try:
+        return json.dumps(body, allow_nan=False, separators=(",", ":"), default=_plain)
+    except (TypeError, ValueError, RecursionError):
+        raise StoreError("the body of an audit row is not JSON") from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {**value}
+    raise TypeError

@@ -1,0 +1,52 @@
+"""``backend``: each store in turn, open and empty; ``durable``: those that keep an audit record."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.providers.stores.backends import DURABLE, KINDS, SHARED, Backend, opened, place
+
+Places = dict[str, tuple[str, str]]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Places, ExitStack, Path]]:
+    """Where stores lie that the tests of a module share; each test has a tenant of its own."""
+    with ExitStack() as stack:
+        yield {}, stack, tmp_path_factory.mktemp("stores")
+
+
+async def at(kind: str, places: tuple[Places, ExitStack, Path]) -> AsyncGenerator[Backend, None]:
+    known, stack, folder = places
+    if kind not in known:
+        known[kind] = stack.enter_context(place(kind, folder))
+    async with opened(kind, known[kind]) as backend:
+        yield backend
+
+
+@pytest.fixture(params=KINDS)
+async def backend(
+    request: pytest.FixtureRequest, places: tuple[Places, ExitStack, Path]
+) -> AsyncGenerator[Backend, None]:
+    async for each in at(request.param, places):
+        yield each
+
+
+@pytest.fixture(params=DURABLE)
+async def durable(
+    request: pytest.FixtureRequest, places: tuple[Places, ExitStack, Path]
+) -> AsyncGenerator[Backend, None]:
+    async for each in at(request.param, places):
+        yield each
+
+
+@pytest.fixture(params=SHARED)
+async def shared(
+    request: pytest.FixtureRequest, places: tuple[Places, ExitStack, Path]
+) -> AsyncGenerator[Backend, None]:
+    async for each in at(request.param, places):
+        yield each

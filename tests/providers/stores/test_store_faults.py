@@ -1,0 +1,229 @@
+"""The n-th operation fails, or commits and reports failure, for all n; calls are cancelled anywhere: no rule breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import pytest
+from sqlalchemy import event
+
+from callgate.errors import StoreConflict, StoreError
+from callgate.providers.stores.base import AuditRow, CacheEntry, Grant, Limit, Store
+from callgate.providers.stores.sql import SqlStore
+from callgate.testing import FaultyStore, InjectedFault, faults_of
+from tests.providers.stores.backends import Backend
+
+LIMIT = Limit(4, 3600.0)
+PLACES, TTL = 2, 30.0
+FAILURES = (InjectedFault, StoreError)
+
+
+class Broken(AssertionError):
+    """A rule is broken."""
+
+
+class Struck:
+    """A store whose parts count their operations together, and its transactions with them."""
+
+    def __init__(self, store: Store, fail_at: int | tuple[int, ...], when: Literal["before", "after"]) -> None:
+        self.store = store
+        self.faults = faults_of(FaultyStore(store, fail_at, when=when))
+        for part in ("cache", "quotas", "semaphores", "audit", "consents"):
+            if part != "audit" or store.name != "redis":
+                setattr(self, part, self.struck(getattr(store, part)))
+
+    def struck(self, part: Any) -> Any:
+        faulty = FaultyStore(part)
+        object.__setattr__(faulty, "_callgate_faults", self.faults)
+        return faulty
+
+    async def reach(self, name: str, *, after: bool) -> None:
+        if self.faults.after is after and self.faults.due(name):
+            await self.faults.strike(name)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[Any, None]:
+        """Entered in full or not at all: nobody leaves what he could not enter."""
+        await self.reach("enter", after=False)
+        async with self.store.transaction() as transaction:
+            await self.reach("enter", after=True)
+            yield SimpleNamespace(audit=self.struck(transaction.audit))
+            await self.reach("exit", after=False)
+        await self.reach("exit", after=True)
+
+
+class Life:
+    """Some calls of one tenant, and what is known of them: what was surely done, and what may have been."""
+
+    def __init__(self, backend: Backend, name: str) -> None:
+        self.backend, self.tenant = backend, f"{backend.tenant}-{name}"
+        self.records = backend.kind != "redis"
+        self.segment = uuid.uuid4().hex
+        self.taken = 0
+        self.next = 1
+
+    async def run(self, store: Any) -> None:
+        now = self.backend.now()
+        for number in range(3):
+            token = f"token {number}"
+            try:
+                self.taken += (await store.quotas.take(self.tenant, "k", LIMIT)).ok
+                await store.semaphores.acquire(self.tenant, "k", PLACES, token, TTL)
+                await store.cache.put(
+                    self.tenant, "k", CacheEntry(b"%d" % number, now, now + 9, now + 9, frozenset("t"))
+                )
+                await store.consents.grant(self.tenant, Grant("ann", "tool", str(number), now, None))
+            except FAILURES:
+                pass
+            if self.records:
+                await self.record(store)
+            try:
+                await store.semaphores.release(self.tenant, "k", token)
+                await store.cache.drop_tags(self.tenant, ["t"])
+                await store.quotas.give_back(self.tenant, "k", LIMIT, 0)
+            except FAILURES:
+                pass
+
+    async def record(self, store: Any) -> None:
+        """Two rows in a transaction, again and again until they are in, as a writer of a chain must."""
+        rows = [AuditRow(self.segment, self.next + more, 1.0, {"n": self.next + more}, "", "") for more in (0, 1)]
+        for _ in range(5):
+            try:
+                async with store.transaction() as transaction:
+                    for row in rows:
+                        await transaction.audit.append(self.tenant, [row])
+            except StoreConflict:
+                break  # it was written, and only the answer was lost
+            except FAILURES:
+                continue
+            break
+        self.next += 2
+
+    async def hold(self) -> None:
+        """What must be true afterwards, asked without faults."""
+        store = self.backend.store
+        left = (await store.quotas.look(self.tenant, "k", LIMIT)).remaining
+        if left > LIMIT.amount - self.taken:
+            raise Broken(f"{self.taken} units were given out, and {left} of {LIMIT.amount} are left")
+        if (held := await store.semaphores.holders(self.tenant, "k")) > PLACES:
+            raise Broken(f"{held} hold places")
+        if self.records:
+            numbers = [row.number async for row in store.audit.read(self.tenant)]
+            if numbers != list(range(1, self.next)):
+                raise Broken(f"audit rows {numbers}, to {self.next - 1}")
+        self.backend.now.move(TTL)
+        if await store.semaphores.holders(self.tenant, "k"):
+            raise Broken("a place is lost for longer than its time")
+        for token in range(PLACES):
+            if not await store.semaphores.acquire(self.tenant, "k", PLACES, f"later {token}", TTL):
+                raise Broken("a place is lost")
+        entry = CacheEntry(b"1", 0.0, self.backend.now() + 9, self.backend.now() + 9, frozenset("t"))
+        await store.cache.put(self.tenant, "k", entry)
+        if await store.cache.drop_tags(self.tenant, ["t"]) != 1:
+            raise Broken("a tag is lost")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_whichever_operation_fails_no_rule_breaks(backend: Backend, when: Literal["before", "after"]) -> None:
+    """I20."""
+    life = Life(backend, f"{when}-none")
+    counting = Struck(backend.store, (), when)
+    await life.run(counting)
+    await life.hold()
+    assert counting.faults.calls > 15
+    for n in range(1, counting.faults.calls + 1):
+        life = Life(backend, f"{when}-{n}")
+        struck = Struck(backend.store, n, when)
+        await life.run(struck)
+        assert struck.faults.struck == [n]
+        await life.hold()
+
+
+@pytest.mark.parametrize("durable", ["sqlite-memory", "sqlite-file", "postgresql"], indirect=True)
+@pytest.mark.parametrize("when", ["before_cursor_execute", "after_cursor_execute"])
+async def test_whichever_statement_fails_no_rule_breaks(durable: Backend, when: str) -> None:
+    """I20, between the statements of one operation: what was begun is rolled back, or was committed."""
+    assert isinstance(durable.store, SqlStore)
+    database = durable.store._database
+    done, at = 0, 0
+
+    def strike(*_: Any) -> None:
+        nonlocal done
+        done += 1
+        if done == at:
+            raise InjectedFault
+
+    for engine in {database._usual, database._durable}:
+        event.listen(engine.sync_engine, when, strike)
+    await Life(durable, f"{when}-none").run(durable.store)
+    statements = done
+    assert statements > 30
+    for n in range(1, statements + 1):
+        life = Life(durable, f"{when}-{n}")
+        done, at = 0, n
+        await life.run(durable.store)
+        at = 0
+        await life.hold()
+
+
+async def test_a_store_that_loses_a_row_is_found_out(durable: Backend) -> None:
+    """The control: an append that reports success and does nothing."""
+
+    class Loses:
+        def __init__(self, store: Any) -> None:
+            self.store, self.calls = store, 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.store, name)
+
+        def transaction(self) -> Any:
+            self.calls += 1
+            other = f"{durable.tenant}-elsewhere"
+            return Aside(self.store.transaction(), other) if self.calls == 2 else self.store.transaction()
+
+    class Aside:
+        def __init__(self, manager: Any, tenant: str) -> None:
+            self.manager, self.tenant = manager, tenant
+
+        async def __aenter__(self) -> Any:
+            await self.manager.__aenter__()
+            return self
+
+        async def __aexit__(self, *error: object) -> Any:
+            return await self.manager.__aexit__(*error)
+
+        @property
+        def audit(self) -> Any:
+            return self
+
+        async def append(self, tenant: str, rows: Any) -> None:
+            pass
+
+    life = Life(durable, "loses")
+    await life.run(Loses(durable.store))
+    with pytest.raises(Broken, match="audit rows"):
+        await life.hold()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_calls_that_are_cancelled_anywhere_break_no_rule(backend: Backend, seed: int) -> None:
+    """I11. Real time: drivers wait for threads and sockets."""
+    chance = random.Random(seed)
+    lives = [Life(backend, f"cancel-{seed}-{number}") for number in range(12)]
+    tasks = [asyncio.create_task(life.run(backend.store)) for life in lives]
+    for task in chance.sample(tasks, 9):
+        await asyncio.sleep(chance.random() * 0.004)
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for life in lives:
+        if life.records:
+            numbers = [row.number async for row in backend.store.audit.read(life.tenant)]
+            assert numbers in (list(range(1, life.next)), list(range(1, life.next + 2))), "whole transactions"
+            life.next = len(numbers) + 1
+        await life.hold()
