@@ -9,6 +9,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from callgate.errors import Control, DeadlineExceeded, InvocationError
@@ -39,11 +40,15 @@ def marked_parameters(registration: Registration, stage: Stage) -> tuple[Injecte
     """The injected parameters of a stage method; most have none, and that is told without looking at annotations."""
     method = getattr(registration.hook, stage.value)
     function = getattr(method, "__func__", method)
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    if code is None:
-        return ()
     own = (function is not method or registration.is_class) + (2 if stage is Stage.AROUND_EXECUTE else 1)
-    return find_injected(inspect.unwrap(function)) if code.co_argcount + code.co_kwonlyargcount > own else ()
+    return _marked(function, own)
+
+
+@lru_cache(maxsize=8192)
+def _marked(function: Any, own: int) -> tuple[Injected, ...]:
+    plain = inspect.unwrap(function)
+    code = getattr(plain, "__code__", None)
+    return find_injected(plain) if code is not None and code.co_argcount + code.co_kwonlyargcount > own else ()
 
 
 def _of_instance(cls: type, name: str, is_coroutine: bool) -> tuple[bool, Call]:

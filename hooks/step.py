@@ -5,7 +5,9 @@ from __future__ import annotations
 import dis
 import inspect
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import pairwise
+from types import CodeType
 from typing import Any, TypeAlias
 
 from callgate.hooks.stages import STAGES, Row, Stage
@@ -37,8 +39,11 @@ class Step:
 def is_silent(function: Any) -> bool:
     """Whether a function can be seen to return nothing but None; False when that cannot be told."""
     code = getattr(function, "__code__", None)
-    if code is None:
-        return False
+    return code is not None and _returns_none(code)
+
+
+@lru_cache(maxsize=8192)
+def _returns_none(code: CodeType) -> bool:
     return all(
         (op.argval if op.opname == "RETURN_CONST" else before.argval if before.opname == "LOAD_CONST" else code) is None
         for before, op in pairwise(dis.get_instructions(code))
@@ -46,12 +51,14 @@ def is_silent(function: Any) -> bool:
     )
 
 
-_WAITING = frozenset({"GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH", "SEND", "YIELD_VALUE"})
+_WAITING = frozenset(
+    dis.opmap[name]
+    for name in ("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH", "SEND", "YIELD_VALUE")
+    if name in dis.opmap
+)
 
 
 def never_waits(function: Any) -> bool:
     """Whether an ``async def`` function can be seen to hold no ``await``; False when that cannot be told."""
     code = getattr(function, "__code__", None)
-    if code is None or not inspect.iscoroutinefunction(function):
-        return False
-    return all(instruction.opname not in _WAITING for instruction in dis.get_instructions(code))
+    return code is not None and bool(code.co_flags & inspect.CO_COROUTINE) and _WAITING.isdisjoint(code.co_code[::2])
