@@ -24,6 +24,7 @@ from callgate import (
     ToolRecord,
     UnknownTool,
     User,
+    sampled,
     tool,
 )
 from callgate.runtime.wire.codec import WireError
@@ -132,6 +133,9 @@ async def test_a_tool_that_may_change_the_world_needs_somebody_who_authorises(ef
     assert "open=True" in str(caught.value)
     with pytest.raises(RegistrationError, match="'pay'"):  # in shadow mode it stops nobody
         await Gate([record], [type("Watching", (Allow,), {"mode": "shadow"})()]).__aenter__()
+    for hook in (sampled(Allow(), 50), sampled(Allow, 50)):
+        with pytest.raises(RegistrationError, match="'pay'"):  # and for a share it stops a share
+            await Gate([record], [hook]).__aenter__()
     for gate in (Gate([record], [Allow()]), Gate([record], open=True), Gate([made(double)])):
         async with gate:
             pass
