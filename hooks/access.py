@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Unpack
 
 from callgate.errors import Control, Denied, HookError, InvocationError
-from callgate.hooks.base import Hook, Step
+from callgate.hooks.base import Hook, Step, not_overridden
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.options import HookOptions, set_options
 from callgate.hooks.rules import (
@@ -97,8 +97,8 @@ class Authorize(Hook):
         self.public = public
         self._key = object()
         self._by_tool: dict[str, _Concerned] = {}
-        if type(self) is Authorize and all(isinstance(one, Rule) and one.when_input is None for one in deciders):
-            self.__class__ = _BeforeInput
+        if all(isinstance(one, Rule) and one.when_input is None for one in deciders):  # nothing asks for arguments
+            self.leaves_out = not_overridden(self, Authorize, (Stage.WILL_AUTHORIZE_INPUT,))
 
     # ------------------------------------------------------------------ the stages
 
@@ -253,15 +253,6 @@ class Authorize(Hook):
         defaults = {name: part["default"] for name, part in parts if isinstance(part, dict) and "default" in part}
         made = self._by_tool[tool.name] = _Concerned(source, static, asked, defaults, _asks_input(source, self))
         return made
-
-
-class _BeforeInput(Authorize):
-    """An ``Authorize`` that never looks at arguments: one step less in every plan."""
-
-    will_authorize_input = Hook.will_authorize_input  # type: ignore[assignment]
-
-
-_BeforeInput.__name__ = _BeforeInput.__qualname__ = "Authorize"
 
 
 class _Hung(InvocationError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
@@ -34,6 +34,10 @@ class Hook:
     * ``repeats``: its ``around_execute`` may call ``next`` more than once (a retry).
     * ``binds``: tokens that its ``will_bind_providers`` provides, so that the start-up check knows them.
     * ``releases_by_token``: its release is harmless without an acquire, so it also runs after an interrupted one.
+    * ``effects``: the effects of tools that it is limited to; None means all.
+    * ``leaves_out``: stages that it has a method for and takes no part in; an object may set its own.
+    * ``guards``: False says that it never refuses a call, or not for everybody, so that a gate with a tool that may
+      change the world wants somebody else who authorises.
     * ``concern``: what it is about (``"cache"``, ``"retry"``, ``"redact"``, …), for the linter.
     """
 
@@ -47,6 +51,9 @@ class Hook:
     repeats: bool = False
     binds: Collection[Any] = ()
     releases_by_token: bool = False
+    effects: Collection[str] | None = None
+    leaves_out: Collection[Stage] = ()
+    guards: bool = True
     concern: str | None = None
 
     def filter(self, ctx: InvokeContext) -> bool | Awaitable[bool]:
@@ -228,7 +235,7 @@ def _implements(cls: type, stage: Stage) -> bool:
 
 
 def stages_of(hook: Any) -> tuple[Stage, ...]:
-    """The stages that a hook object or hook class implements (contract 95, C1e).
+    """The stages that a hook object or hook class implements and does not leave out (contract 95, C1e).
 
     Raises:
         HookError: a method looks like a stage and is none: a typo would be a silent hole (C33).
@@ -236,7 +243,13 @@ def stages_of(hook: Any) -> tuple[Stage, ...]:
     if isinstance(hook, FunctionHook):
         return (hook.stage,)
     cls: Any = hook if inspect.isclass(hook) else type(hook)
-    return _class_stages(cls)
+    stages, left_out = _class_stages(cls), getattr(hook, "leaves_out", ())
+    return tuple(stage for stage in stages if stage not in left_out) if left_out else stages
+
+
+def not_overridden(hook: Hook, cls: type[Hook], stages: Iterable[Stage]) -> tuple[Stage, ...]:
+    """Those of *stages* whose method is still the one of *cls*: for ``leaves_out``, so that a subclass's own is run."""
+    return tuple(stage for stage in stages if getattr(type(hook), stage.value) is getattr(cls, stage.value))
 
 
 def name_of(hook: Any) -> str:

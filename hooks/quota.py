@@ -8,10 +8,10 @@ import math
 import re
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Literal, Unpack
 
 from callgate.errors import Denied, HookError, RetryLater
-from callgate.hooks.base import Hook, Step
+from callgate.hooks.base import Hook, Step, not_overridden
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.keys import By, key_of
 from callgate.hooks.options import HookOptions, is_number, selectors_of, set_options
@@ -20,6 +20,8 @@ from callgate.providers.stores.base import Limit, QuotaStore, Store
 from callgate.tools.calls import Outcome
 
 Reason = Literal["not_executed", "cache_hit", "error", "cancelled"]
+_EARLY = (Stage.WILL_ACQUIRE_QUOTA, Stage.DID_RELEASE_QUOTA)
+_LATE = (Stage.WILL_AUTHORIZE_INPUT,)
 REASONS = ("not_executed", "cache_hit", "error", "cancelled")
 """Why units may be given back; see ``Quota``."""
 NOT_EXECUTED: tuple[Reason, ...] = ("not_executed",)
@@ -120,11 +122,6 @@ class Quota(Hook):
     concern = "quota"
     releases_by_token = True
 
-    def __new__(cls, *_limits: Any, **settings: Any) -> Self:
-        """One that counts on the arguments has other stages."""
-        chosen: Any = InputQuota if cls is Quota and settings.get("at") == "input" else cls
-        return super().__new__(chosen)  # type: ignore[no-any-return]
-
     def __init__(
         self,
         limits: str | Limit | Sequence[Limit],
@@ -150,13 +147,12 @@ class Quota(Hook):
         self._refund_on = frozenset(() if callable(refund_on) else refund_on)
         self._spends = self._refund_if is None and self._refund_on.isdisjoint(("error", "cancelled"))
         self._check(on_store_failure)
+        self.leaves_out = not_overridden(self, Quota, _EARLY if at == "input" else _LATE)
         self._key_of = key_of("Quota", by, name, self._kind())
 
     def _check(self, on_store_failure: str) -> None:
         if self.at not in ("acquire", "input"):
             raise HookError(f"Quota: at={self.at!r}; choose 'acquire' or 'input'")
-        if (self.at == "input") is not isinstance(self, InputQuota):
-            raise HookError("Quota: a subclass with at='input' derives from callgate.hooks.quota.InputQuota")
         if on_store_failure not in ("deny", "allow"):
             raise HookError(f"Quota: on_store_failure={on_store_failure!r}; choose 'deny' or 'allow'")
         if not self._refund_on.issubset(REASONS):
@@ -184,6 +180,11 @@ class Quota(Hook):
             return None
         held: _Held | None = ctx.data.pop(self, None)
         return held.give_back() if held is not None and self._refunds(ctx) else None
+
+    async def will_authorize_input(self, ctx: InvokeContext) -> None:
+        """Reserve with ``at="input"``, as a lease: the arguments are valid and frozen, so the cost can read them."""
+        cost = self._cost if self._cost_of is None else self._asked(ctx.input)
+        await ctx.host.lease(ctx, _Reservation(self, ctx, cost))  # not ctx.lease: it counts in shadow mode, too
 
     # ------------------------------------------------------------------ counting
 
@@ -243,18 +244,6 @@ class Quota(Hook):
         if ctx.error is None:
             return False
         return ("cancelled" if ctx.outcome is Outcome.CANCELLED else "error") in self._refund_on
-
-
-class InputQuota(Quota):
-    """What ``Quota(at="input")`` makes: it counts once the arguments are valid and frozen, so its cost can read them."""
-
-    will_acquire_quota = Hook.will_acquire_quota  # type: ignore[assignment]
-    did_release_quota = Hook.did_release_quota
-
-    async def will_authorize_input(self, ctx: InvokeContext) -> None:
-        """Reserve, as a lease."""
-        cost = self._cost if self._cost_of is None else self._asked(ctx.input)
-        await ctx.host.lease(ctx, _Reservation(self, ctx, cost))  # not ctx.lease: it counts in shadow mode, too
 
 
 class _Reservation(AbstractAsyncContextManager[None]):

@@ -38,16 +38,16 @@ def sampled(hook: H, percent: float, *, by: Literal["user", "call"] | Callable[[
         return drawn(ctx) and (inner is None or inner(ctx))
 
     if inspect.isclass(hook):
-        made: Any = type(hook.__name__, (hook,), {"filter": staticmethod(_of_class(drawn, hook)), "in_part": True})
+        made: Any = type(hook.__name__, (hook,), {"filter": staticmethod(_of_class(drawn, hook)), "guards": False})
         made.__qualname__, made.__module__ = hook.__qualname__, hook.__module__
         return made  # type: ignore[no-any-return]
     clone: Any = copy.copy(hook)
     if isinstance(hook, FunctionHook):
-        clone.filter, clone.in_part = filter, True
+        clone.filter, clone.guards = filter, False
     else:
         cls = type(hook)
         clone.__class__ = type(
-            cls.__name__, (cls,), {"filter": lambda _, ctx: filter(ctx), "in_part": True, "__slots__": ()}
+            cls.__name__, (cls,), {"filter": lambda _, ctx: filter(ctx), "guards": False, "__slots__": ()}
         )
         vars(clone).pop("filter", None)
     return clone  # type: ignore[no-any-return]

@@ -92,7 +92,7 @@ def register(hook: Any, origin: str, *, tools: Any = None, tags: Any = None, ten
     )
     _check_options(made)
     _check_methods(made)
-    if not made.all_stages():
+    if not made.all_stages() and not made.option("leaves_out", ()):
         raise HookError(f"{made.name} implements no stage; name its methods after stages such as will_authorize")
     return made
 
@@ -224,7 +224,7 @@ def _names(hook: Any, what: str, given: Any) -> frozenset[str] | None:
     return frozenset(chosen)
 
 
-_CHOICES = {"on_failure": ("deny", "ignore"), "mode": ("enforce", "shadow")}
+_CHOICES = {"on_failure": ("deny", "ignore"), "mode": ("enforce", "shadow"), "guards": (True, False)}
 
 
 def _check_options(made: Registration) -> None:
@@ -232,6 +232,8 @@ def _check_options(made: Registration) -> None:
         value = made.option(option, allowed[0])
         if value not in allowed:
             raise HookError(f"{made.name}.{option} is {value!r}; choose one of {', '.join(map(repr, allowed))}")
+    for stage in made.option("leaves_out", ()):
+        as_stage(stage)  # a name that is none would leave nothing out
     limit = made.option("timeout")
     if limit is not None and not limit > 0:
         raise HookError(f"{made.name}.timeout is {limit!r}; give seconds above 0, or None for no limit")

@@ -6,13 +6,13 @@ have no name for is under ``callgate.``. The package of the conventions is not n
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, Unpack
 
 import orjson
 
 from callgate.errors import HookError, InvocationError
-from callgate.hooks.base import Hook
+from callgate.hooks.base import Hook, not_overridden
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.options import HookOptions, set_options
 from callgate.hooks.shown import ShownInput
@@ -52,7 +52,7 @@ class Metrics(Hook):
 
     Args:
         meter_provider: an OpenTelemetry ``MeterProvider``, such as ``opentelemetry.metrics.get_meter_provider()``; None
-            measures nothing, imports nothing, and costs one call of an empty method.
+            measures nothing, imports nothing, and costs nothing.
         options: those of every hook: ``tools``, ``tags``, ``tenants``, ...
     """
 
@@ -70,12 +70,12 @@ class Metrics(Hook):
             self._duration = meter.create_histogram(
                 "gen_ai.execute_tool.duration", unit="s", description="time from the start of a call to its records"
             )
+        else:
+            self.leaves_out = not_overridden(self, Metrics, (Stage.ON_METRICS,))
         set_options(self, options)
 
     def on_metrics(self, ctx: InvokeContext) -> None:
         """One call has ended."""
-        if self._calls is None:
-            return
         tool, outcome, kind = ctx.plan.definition.name, ctx.outcome or Outcome.ERROR, error_type(ctx)
         measured = {OPERATION: "execute_tool", TOOL: tool}
         told = {TOOL: tool, "callgate.outcome": outcome.value}
@@ -111,7 +111,7 @@ class Tracing(Hook):
 
     Args:
         tracer_provider: an OpenTelemetry ``TracerProvider``, such as ``opentelemetry.trace.get_tracer_provider()``; None
-            traces nothing, imports nothing, and costs two calls of empty methods.
+            traces nothing, imports nothing, and costs nothing.
         arguments: put the masked arguments on the span, as ``gen_ai.tool.call.arguments``.
         stages: an event ``callgate.stage`` for each stage, with its seconds.
         secret_keys: further names of keys whose values are masked where no hook masked the arguments.
@@ -123,10 +123,6 @@ class Tracing(Hook):
 
     concern = "tracing"
     priority = 10_000  # the span begins before, and covers, what every other hook does
-
-    def __new__(cls, *_: Any, stages: bool = False, **__: Any) -> Any:
-        """A hook with a method at every stage, where stages are asked for: only then do they cost anything."""
-        return object.__new__(_StagedTracing if stages and cls is Tracing else cls)
 
     def __init__(
         self,
@@ -149,12 +145,16 @@ class Tracing(Hook):
             self._attach, self._detach = context.attach, context.detach
             self._with_span, self._internal = trace.set_span_in_context, trace.SpanKind.INTERNAL
             self._error = trace.Status(trace.StatusCode.ERROR)
+        self._marks = stages
+        unused: Iterable[Stage] = Stage if tracer_provider is None else () if stages else _MARKED
+        self.leaves_out = not_overridden(self, Tracing, unused)
         set_options(self, options)
 
     def will_create_invoke_context(self, ctx: InvokeContext) -> None:
         """Begin the span and make it the current one."""
-        if self._tracer is not None:
-            self._begin(ctx)
+        self._begin(ctx)
+        if self._marks:
+            self._passes(ctx, Stage.WILL_CREATE_INVOKE_CONTEXT)
 
     def on_retry(self, ctx: InvokeContext) -> None:
         """An attempt after the first."""
@@ -164,8 +164,8 @@ class Tracing(Hook):
 
     def will_finalize_invoke(self, ctx: InvokeContext) -> None:
         """End the span and bring back the one that was current before."""
-        if self._tracer is None:
-            return
+        if self._marks:
+            self._passes(ctx, None)
         kept = ctx.data.pop(self._key, MISSING)
         if kept is MISSING:  # another hook ended the call before this one saw it
             kept = self._begin(ctx, current=False)
@@ -175,6 +175,18 @@ class Tracing(Hook):
             kept.span.end()
             if kept.token is not None:
                 self._detach(kept.token)
+
+    def _passes(self, ctx: Any, stage: Stage | None) -> None:
+        """Note the time at a stage; ``_MARKED`` are those that can be passed without changing what the plan does."""
+        kept = ctx.data.get(self._key)
+        if kept is None:
+            return
+        now = ctx.host.monotonic()
+        if kept.stage is not None:
+            kept.span.add_event(
+                "callgate.stage", {"callgate.stage": kept.stage.value, "callgate.stage.duration": now - kept.mark}
+            )
+        kept.stage, kept.mark = stage, now
 
     def _begin(self, ctx: Any, *, current: bool = True) -> _Span:
         definition, call = ctx.plan.definition, ctx._call
@@ -221,30 +233,7 @@ class Tracing(Hook):
             span.set_attribute("callgate.stage", str(ctx.failed_in.stage.value if ctx.failed_in else ""))
 
 
-class _StagedTracing(Tracing):
-    """Notes the time at every stage that can be passed without changing what the plan does."""
-
-    def will_create_invoke_context(self, ctx: InvokeContext) -> None:
-        super().will_create_invoke_context(ctx)
-        self._passes(ctx, Stage.WILL_CREATE_INVOKE_CONTEXT)
-
-    def will_finalize_invoke(self, ctx: InvokeContext) -> None:
-        self._passes(ctx, None)
-        super().will_finalize_invoke(ctx)
-
-    def _passes(self, ctx: Any, stage: Stage | None) -> None:
-        kept = ctx.data.get(self._key)
-        if kept is None:
-            return
-        now = ctx.host.monotonic()
-        if kept.stage is not None:
-            kept.span.add_event(
-                "callgate.stage", {"callgate.stage": kept.stage.value, "callgate.stage.duration": now - kept.mark}
-            )
-        kept.stage, kept.mark = stage, now
-
-
-_UNMARKED = frozenset({
+_MARKED = frozenset(Stage) - {
     Stage.WILL_CREATE_INVOKE_CONTEXT,
     Stage.WILL_FINALIZE_INVOKE,
     Stage.ON_RETRY,
@@ -257,21 +246,19 @@ _UNMARKED = frozenset({
     Stage.WILL_ACQUIRE_SEMAPHORE,
     Stage.DID_RELEASE_SEMAPHORE,
     Stage.ON_GIVE_UP,
-})  # fmt: skip
+}  # fmt: skip
 
 
 def _marking(stage: Stage) -> Any:
-    def mark(self: _StagedTracing, ctx: InvokeContext) -> None:
+    def mark(self: Tracing, ctx: InvokeContext) -> None:
         self._passes(ctx, stage)
 
     mark.__name__ = stage.value
     return mark
 
 
-for _stage in Stage:
-    if _stage not in _UNMARKED:
-        setattr(_StagedTracing, _stage.value, _marking(_stage))
-_StagedTracing.__name__ = Tracing.__name__  # as it is called in plans
+for _stage in _MARKED:
+    setattr(Tracing, _stage.value, _marking(_stage))
 
 
 def _from(provider: Any, method: str, hook: str) -> Any:

@@ -131,6 +131,5 @@ class Plans:
 
 
 def _authorises(step: Step) -> bool:
-    """Whether a step may refuse any call: in shadow mode it only says what it would, for a share it asks a share."""
-    silent = step.shadow or getattr(step.hook, "mute", False) or getattr(step.hook, "in_part", False)
-    return step.stage in _AUTHORISING and not silent
+    """Whether a step may refuse any call; in shadow mode it only says what it would have done."""
+    return step.stage in _AUTHORISING and not step.shadow and getattr(step.hook, "guards", True)

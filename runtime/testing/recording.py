@@ -47,7 +47,7 @@ class RecordingHook(Hook):
         HookError: there is no such stage.
     """
 
-    mute = True  # a gate that wants a hook to authorise does not take this one for it
+    guards = False  # a gate that wants a hook to authorise does not take this one for it
 
     def __new__(  # what __init__ takes, which uses the rest
         cls,

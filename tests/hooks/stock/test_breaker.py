@@ -16,6 +16,7 @@ from callgate.hooks.circuits import Circuit, LocalCircuits, Refused
 from callgate.hooks.concurrency import Concurrency
 from callgate.hooks.quota import Quota
 from callgate.hooks.recovery import Deadline, Retry, Timeout
+from callgate.providers.clock import SystemClock
 from callgate.providers.stores.base import CacheEntry
 from callgate.providers.stores.memory import MemoryStore
 from callgate.testing import FAR, Ledger, SweepFailed, every_cancel_point, run_virtual
@@ -431,7 +432,7 @@ def sweeping(shared: bool, *, ill: bool = False, hooks: Any = (), **options: Any
         circuit: Circuit | None = None
         if breaker.local is not None:
             circuit = breaker.local.known[key] = Circuit(breaker.local.settings)
-            circuit.open_until = loop.time() - 1
+            circuit.open_until = SystemClock.monotonic() - 1  # the gate's clock: the machine's
         else:
             await inside[2].put(*key, CacheEntry(b"{}", 0.0, loop.time() - 1, loop.time() + 1e6))
         ledger.watch("units", lambda: taken(store))

@@ -240,8 +240,9 @@ def test_the_stages_are_those_that_are_needed(desk: Desk) -> None:
     class Mine(Quota):
         pass
 
-    with pytest.raises(HookError, match="InputQuota"):
-        Mine("1/s", at="input")
+    mine = str(desk.gate(Mine("1/s", at="input")).explain("work"))
+    assert "will_authorize_input" in mine
+    assert "will_acquire_quota" not in mine
 
 
 def test_nothing_is_made_where_the_store_does_not_wait() -> None:
