@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.floors import ARGS_JSON, floor1, floor2, floor2s
+from benchmarks.stock import stock
 from benchmarks.timing import Call, Effort
 from benchmarks.twelve import USER, call_of, make_tool, twelve_gate
 from callgate import Gate, InvokeContext
@@ -70,6 +71,8 @@ CASES = {
     "zero_hooks": lambda n: _repeat_in(Gate([make_tool()]), n),
     "twelve_hooks": lambda n: _repeat_in(twelve_gate()[0], n),
     "twelve_bare": _repeat_bare,
+    "stock_pipeline": lambda n: _repeat_in(Gate([make_tool()], list(stock().values())), n),
+    "stock_hit": lambda n: _repeat_in(Gate([make_tool()], list(stock(hit=True).values())), n),
 }
 
 
@@ -108,6 +111,8 @@ def count() -> dict[str, float]:
     found = {f"instructions_{name}": (totals[name, MANY] - totals[name, FEW]) / (MANY - FEW) for name in CASES}
     for name in ("zero_hooks", "twelve_hooks", "twelve_bare"):
         found[f"instructions_{name}_x_floor2s"] = found[f"instructions_{name}"] / found["instructions_floor2s"]
+    for name in ("stock_pipeline", "stock_hit"):
+        found[f"instructions_{name}_x_floor2"] = found[f"instructions_{name}"] / found["instructions_floor2"]
     return found
 
 

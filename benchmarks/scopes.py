@@ -56,7 +56,7 @@ async def with_callgate(stack: AsyncExitStack) -> Call:
     factories = Factories(registry)
     await factories.open()
     stack.push_async_callback(factories.close)
-    recipe_of, request_scope = registry.recipes.of, registry.request_scope
+    recipe_of, request_scope = registry.recipes.of, registry.request
 
     async def call() -> Sum:
         async with request_scope() as scope:

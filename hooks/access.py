@@ -104,9 +104,10 @@ class Authorize(Hook):
 
     def will_authorize(self, ctx: InvokeContext) -> Step:
         """Everything that can be said without the arguments."""
-        known = self._by_tool.get(ctx.tool_id)
-        if known is None or known.source is not ctx.plan:
-            known = self._about(ctx.tool, ctx.plan)
+        plan = ctx.plan
+        known = self._by_tool.get(plan.definition.name)
+        if known is None or known.source is not plan:
+            known = self._about(plan.definition, plan)
         if ctx.step.shadow:
             ctx.data[self._key] = _SAID  # what it would have denied is recorded once
         user = ctx.user

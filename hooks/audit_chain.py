@@ -101,7 +101,7 @@ class Chain:
         self._waiting: dict[str, list[_Entry]] = {}  # by tenant: rows of one are written together
         self._writer: asyncio.Task[None] | None = None
         self._every = every
-        self._noted: list[tuple[str, Callable[[Any], dict[str, Any]], Any]] = []
+        self.noted: list[tuple[str, Callable[[Any], dict[str, Any]], Any]] = []
         self._closed = False
         self.keeps_back = False
         self.head = ""
@@ -144,16 +144,16 @@ class Chain:
     # ------------------------------------------------------------------ in memory
 
     def keep_back(self) -> None:
-        """Note rows, and seal them only when ``settle`` is called: for a store in memory, before somebody reads it."""
-        self.keeps_back = True
+        """Seal rows only when ``settle`` is called: for a store in memory, before somebody reads it.
 
-    def note(self, tenant: str, make: Callable[[Any], dict[str, Any]], facts: Any) -> None:
-        """A row that ``make(facts)`` is the body of. The facts must be the row's own: nobody may change them."""
-        self._noted.append((tenant, make, facts))
+        Until then they are in ``noted``: of a tenant, the row that a function makes of some facts. The facts must be
+        the row's own: nobody may change them.
+        """
+        self.keeps_back = True
 
     def settle(self) -> None:
         """Seal what was noted, in order, with the anchors that are due."""
-        noted, self._noted = self._noted, []
+        noted, self.noted = self.noted, []
         for tenant, make, facts in noted:
             _at_once(self._write(tenant, [make(facts)]))
             _at_once(self.anchor_if_due())

@@ -36,8 +36,8 @@ class Hook:
     * ``releases_by_token``: its release is harmless without an acquire, so it also runs after an interrupted one.
     * ``effects``: the effects of tools that it is limited to; None means all.
     * ``leaves_out``: stages that it has a method for and takes no part in; an object may set its own.
-    * ``guards``: False says that it never refuses a call, or not for everybody, so that a gate with a tool that may
-      change the world wants somebody else who authorises.
+    * ``guards``: whether it may refuse any call, so that a gate with a tool that may change the world needs nobody else
+      who authorises. None, the default: it does, unless it has a ``filter`` or is limited to tenants.
     * ``concern``: what it is about (``"cache"``, ``"retry"``, ``"redact"``, …), for the linter.
     """
 
@@ -53,7 +53,7 @@ class Hook:
     releases_by_token: bool = False
     effects: Collection[str] | None = None
     leaves_out: Collection[Stage] = ()
-    guards: bool = True
+    guards: bool | None = None
     concern: str | None = None
 
     def filter(self, ctx: InvokeContext) -> bool | Awaitable[bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable
-from hashlib import sha256
+from hashlib import blake2b
 from typing import Any, Literal, TypeAlias
 
 import orjson
@@ -14,10 +14,11 @@ from callgate.hooks.base import Hook, Step
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.flights import Flight, Flights, Miss
 from callgate.providers.principal import ANONYMOUS
-from callgate.providers.stores.base import CacheStore, Store
+from callgate.providers.stores.base import CacheEntry, CacheStore, Store
+from callgate.providers.stores.memory import Key, MemoryCache
 from callgate.tools.definition import Effect
 from callgate.tools.naming import did_you_mean
-from callgate.tools.values import canonical, digest, thaw
+from callgate.tools.values import canonical, compact, digest, thaw
 
 Vary: TypeAlias = Callable[[InvokeContext], Any]
 Tags: TypeAlias = Collection[str] | Callable[[InvokeContext], Iterable[str]]
@@ -78,40 +79,49 @@ class Cache(Hook):
             raise HookError("Cache: vary_by and tags take collections; write vary_by=['roles'], tags=['prices']")
         self.ttl, self.stale, self.shared, self.mode = ttl, stale, shared, mode
         self.effects = None if force else frozenset({Effect.READ})
-        self._vary = [_vary(one) for one in vary_by]
+        varied = [_vary(one) for one in vary_by]
+        self._varied, self._vary = [name for name, _ in varied], [read for _, read in varied]
         self._tags = tags if callable(tags) else frozenset(tags)
         given: Any = store  # isinstance() would ask a store for parts that it does not keep
         self._store: CacheStore | None = getattr(given, "cache", given)
         self._last: CacheStore | None = None
-        self._flights = Flights()
+        self.flights = Flights()
         self._prefixes: dict[Any, tuple[Any, Any]] = {}
 
     # ------------------------------------------------------------------ stages
 
-    async def will_read_cache(self, ctx: InvokeContext) -> None:
+    def will_read_cache(self, ctx: InvokeContext) -> Step:
         """Respond with what is kept; remember what was looked for otherwise."""
-        host = ctx.host
-        store = self._last = self._store or host.store.cache
-        found = self.place(ctx)
-        if found is None:
-            return
-        tenant, key = found
+        store = self._last = self._store or ctx.plan.host.store.cache
+        place = self.place(ctx)
+        if place is None:
+            return None
+        if store.__class__ is not MemoryCache:
+            return self._ask(ctx, store, place)
+        self._answer(ctx, store, place, store.get_now(place))  # it does not wait: no coroutine
+        return None
+
+    async def _ask(self, ctx: InvokeContext, store: CacheStore, place: Key) -> None:
         try:
-            entry = await store.get(tenant, key)
+            entry = await store.get(*place)
         except Exception as error:  # noqa: BLE001  (a cache that is down is a cache without the value)
             ctx.suppress(error)
             entry = None
+        self._answer(ctx, store, place, entry)
+
+    def _answer(self, ctx: InvokeContext, store: CacheStore, place: Key, entry: CacheEntry | None) -> None:
         if entry is not None:
+            host = ctx.plan.host
             now = host.monotonic() + host.wall_offset
             # A stale one is served while somebody renews it; else this call does that.
-            if now < entry.fresh_until or (now < entry.stale_until and self._flights.has(host, tenant, key)):
+            if now < entry.fresh_until or (now < entry.stale_until and self.flights.has(host, place)):
                 try:
                     value = orjson.loads(entry.value)
                 except ValueError as error:  # not what we wrote: as good as nothing
                     ctx.suppress(error)
                 else:
                     raise ControlRespond(value)  # as ctx.respond does
-        ctx.data[self] = miss = Miss(self, store, tenant, key)
+        ctx.data[self] = miss = Miss(self, store, place)
         if ctx.step.shadow:  # what it notes is noted when the call is over
             miss.board(ctx)
 
@@ -120,14 +130,11 @@ class Cache(Hook):
         miss = ctx.data.get(self)
         if miss is None or ctx.step.shadow:
             return None
-        flight = self._flights.join(ctx, miss)
-        if flight is not None:
-            return self._follow(ctx, miss, flight)
-        miss.board(ctx)
-        return None
+        flight = self.flights.join(ctx, miss)
+        return None if flight is None else self._follow(ctx, miss, flight)
 
     async def _follow(self, ctx: InvokeContext, miss: Miss, flight: Flight) -> None:
-        data = await self._flights.wait(miss, flight)
+        data = await self.flights.wait(miss, flight)
         if data is not None:
             ctx.data[self] = None
             ctx.cache_hit = True
@@ -142,9 +149,9 @@ class Cache(Hook):
         if ctx.step.shadow:
             miss.value = b"null"
             return
-        output = ctx.output if ctx.scrubber is None else ctx.scrubber.value(ctx.output)
+        output = ctx._output if ctx.scrubber is None else ctx.scrubber.value(ctx._output)
         try:
-            miss.value = orjson.dumps(output, option=_AS_IT_IS)
+            miss.value = compact(orjson.dumps(output, option=_AS_IT_IS))
         except TypeError:  # no JSON, or a number beyond 64 bits: such outputs are not kept
             return
         miss.tags = frozenset(self._tags(ctx)) if callable(self._tags) else self._tags
@@ -165,14 +172,14 @@ class Cache(Hook):
         kept = store.cache if store is not None else self._store or self._last
         if kept is None:
             raise HookError("this cache has seen no call, so it knows no store; give it one: Cache(store=...)")
-        self._flights.forget(tenant or "")
+        self.flights.forget(tenant or "")
         dropped = await kept.drop_tags(tenant or "", list(tags))
-        self._flights.forget(tenant or "")  # what began while the store was dropping may have read from before
+        self.flights.forget(tenant or "")  # what began while the store was dropping may have read from before
         return dropped
 
     # ------------------------------------------------------------------ keys
 
-    def place(self, ctx: InvokeContext) -> tuple[str, str] | None:
+    def place(self, ctx: InvokeContext) -> Key | None:
         """Tenant and key of a call's value; None when nothing tells whose it would be."""
         user = ctx.user
         tenant = user.tenant or ""
@@ -183,7 +190,7 @@ class Cache(Hook):
                 if not ctx.session_id:
                     return None
                 owner = [ctx.session_id]
-        varies = [[name, read(ctx)] for name, read in self._vary] if self._vary else None
+        varies = [read(ctx) for read in self._vary] if self._vary else None
         prefix = self._prefixes.get(ctx.plan) or self._prefix(ctx)
         hashed = prefix[ctx.step.shadow].copy()
         hashed.update(_bytes(tenant, owner, varies, ctx._input))
@@ -193,7 +200,8 @@ class Cache(Hook):
         """The hash of what a plan's keys have in common: the tool, its version and its schemas."""
         tool = ctx.plan.definition
         shape = digest([thaw(tool.parameters), thaw(tool.output_schema)])
-        value, seen = (sha256(canonical([kind, tool.name, tool.version, shape])) for kind in ("value", "seen"))
+        common = [tool.name, tool.version, shape, self._varied]
+        value, seen = (blake2b(canonical([kind, *common]), digest_size=20) for kind in ("value", "seen"))
         if len(self._prefixes) >= _PLANS:  # plans are made anew as hooks come and go
             self._prefixes.clear()
         self._prefixes[ctx.plan] = value, seen
@@ -214,12 +222,13 @@ def _bytes(tenant: str, owner: Any, varies: Any, arguments: Any) -> bytes:
     """Bytes that are the same for equal JSON values, ``2`` and ``2.0`` among them, and differ for others."""
     if not _PLAIN.issuperset(map(type, arguments.values())):
         arguments = _whole_numbers(arguments)
-    if varies is not None:
+    if varies is not None and not _PLAIN.issuperset(map(type, varies)):
         varies = _whole_numbers(varies)
+    about = [tenant, owner, varies, arguments]
     try:
-        return orjson.dumps([tenant, owner, varies, arguments], option=orjson.OPT_SORT_KEYS)
+        return orjson.dumps(about, option=orjson.OPT_SORT_KEYS)
     except TypeError:
-        return canonical([tenant, owner, varies, arguments])
+        return canonical(about)
 
 
 def _whole_numbers(value: Any) -> Any:

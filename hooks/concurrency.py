@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, Unpack
+from typing import Literal, NoReturn, Unpack
 
 from callgate.errors import Denied, HookError, InvocationError, RetryLater
 from callgate.hooks.base import Hook, Step
@@ -70,14 +70,16 @@ class Concurrency(Hook):
 
     # ------------------------------------------------------------------ stages
 
-    async def will_acquire_semaphore(self, ctx: InvokeContext) -> None:
+    def will_acquire_semaphore(self, ctx: InvokeContext) -> Step:
         """Take a place, or wait for one."""
         key = self._key_of(ctx)
         local = self._local
         if local is None:
-            await self._take_shared(ctx, key)
-        elif local.take(key) or await self._queue(ctx, local, key):
-            ctx.data[self] = key
+            return self._take_shared(ctx, key)
+        if not local.take(key):
+            return self._queue(ctx, local, key)
+        ctx.data[self] = key
+        return None
 
     def did_release_semaphore(self, ctx: InvokeContext) -> Step:
         """Give it back, to the first in line if there is one."""
@@ -97,9 +99,11 @@ class Concurrency(Hook):
             return sum(key in (None, of) for _, of in self._shared.held.values())
         return sum(self._local.used.values()) if key is None else self._local.used.get(key, 0)
 
-    async def _queue(self, ctx: InvokeContext, local: LocalPlaces, key: Key) -> bool:
+    async def _queue(self, ctx: InvokeContext, local: LocalPlaces, key: Key) -> None:
         seconds = self._may_wait(ctx, local.waiting(key))
-        return await local.queue(key, seconds) or self._refuse()
+        if not await local.queue(key, seconds):
+            self._refuse()
+        ctx.data[self] = key
 
     async def _take_shared(self, ctx: InvokeContext, key: Key) -> None:
         places, token = self._shared, self._shared.token()
@@ -125,7 +129,7 @@ class Concurrency(Hook):
         left = ctx.remaining()
         return self.wait if left is None else min(self.wait, left)
 
-    def _refuse(self) -> bool:
+    def _refuse(self) -> NoReturn:
         raise RetryLater(self._retry_ms, f"all {self.places} places are taken", code=BUSY)
 
 

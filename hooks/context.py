@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
@@ -12,10 +11,11 @@ from typing import Any, NoReturn, cast
 
 from callgate.errors import ControlRespond, ControlSuspend, Denied, ProviderError, RetryLater, StageError
 from callgate.hooks.facts import Suppressed, Suspension
-from callgate.hooks.history import Entry, input_entries, output_entries
+from callgate.hooks.history import Entry, Kept, input_entries, output_entries
 from callgate.hooks.host import Host
 from callgate.hooks.stages import STAGES, May
 from callgate.hooks.step import Step
+from callgate.providers.ids import new_id
 from callgate.providers.logs import emit_suppressed
 from callgate.providers.registry import MISSING, ScopeName
 from callgate.providers.scope import Scope as ProviderScope
@@ -63,8 +63,8 @@ class InvokeContext:
     _masked: Any = MISSING
     _output: Any = None
     _output_json: bytes | None = None
-    _input_log: list[Entry] | None = None
-    _output_log: list[Entry] | None = None
+    _input_log: list[Kept] | None = None
+    _output_log: list[Kept] | None = None
     _call: ToolCall | None = None
     _request_id: str | None = None
     _scope: ProviderScope | None = None
@@ -97,7 +97,7 @@ class InvokeContext:
     def request_id(self) -> str:
         """The caller's request id, or one made for this invocation; also its correlation id."""
         if self._request_id is None:
-            self._request_id = secrets.token_hex(16)
+            self._request_id = new_id()
         return self._request_id
 
     @property
@@ -137,7 +137,7 @@ class InvokeContext:
             )
         self._need(May.INPUT, "set ctx.input")
         self._input = value
-        self._input_log = [*(self._input_log or ()), Entry.now(self, value)]
+        self._input_log = [*(self._input_log or ()), Kept(self, value)]
 
     @property
     def masked_input(self) -> Any:
@@ -165,7 +165,7 @@ class InvokeContext:
     def _set_output(self, value: Any) -> None:
         self._need(May.OUTPUT, "set ctx.output")
         self._output = value
-        self._output_log = [*(self._output_log or ()), Entry.now(self, value)]
+        self._output_log = [*(self._output_log or ()), Kept(self, value)]
 
     def mask_output(self, value: Any) -> None:
         """Put a masked output in the place of the output, and of all that its history would show."""
@@ -191,7 +191,7 @@ class InvokeContext:
     def take(self, response: ControlRespond) -> None:
         """A response becomes the output (contract 99)."""
         self._output, self.validate_response = response.value, response.validate
-        self._output_log = [*(self._output_log or ()), Entry.now(self, response.value)]
+        self._output_log = [*(self._output_log or ()), Kept(self, response.value)]
 
     @property
     def input_history(self) -> tuple[Entry, ...]:

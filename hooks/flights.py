@@ -7,13 +7,16 @@ Flights are of one process and one event loop; nested calls never wait, so that 
 from __future__ import annotations
 
 import asyncio
+from asyncio import get_running_loop
 from collections import deque
+from collections.abc import Awaitable
 from typing import Any
 
 from callgate.errors import DeadlineExceeded
 from callgate.hooks.stages import Stage
-from callgate.hooks.step import ASYNC, Step
+from callgate.hooks.step import SYNC, Step
 from callgate.providers.stores.base import CacheEntry, CacheStore
+from callgate.providers.stores.memory import Key, MemoryCache
 
 _LEAD: Any = object()
 """What a waiter gets that is to lead from now on."""
@@ -22,11 +25,20 @@ _LEAD: Any = object()
 class Flight:
     """One value under way, and the calls that wait for it."""
 
-    __slots__ = ("loop", "waiters")
+    __slots__ = ("loop", "waiters", "what")
 
-    def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.waiters: deque[asyncio.Future[Any]] = deque()
+    def __init__(self, what: Any) -> None:
+        self.what = what  # it is known by
+        self.loop = get_running_loop()
+        self.waiters: deque[asyncio.Future[Any]] | None = None  # most land with nobody waiting
+
+    def wait(self) -> asyncio.Future[Any]:
+        """A place in line."""
+        if self.waiters is None:
+            self.waiters = deque()
+        waiter: asyncio.Future[Any] = self.loop.create_future()
+        self.waiters.append(waiter)
+        return waiter
 
     def tell_all(self, value: bytes | None) -> None:
         """Wake everybody: with the value, or with None to get it themselves."""
@@ -46,103 +58,100 @@ class Flight:
 
 
 class Flights:
-    """The flights of one cache hook. ``round`` counts, for each tenant, how often entries were dropped."""
+    """The flights of one cache hook. ``rounds`` counts, for each tenant, how often entries were dropped."""
 
     def __init__(self) -> None:
-        self._under_way: dict[Any, Flight] = {}
-        self._rounds: dict[str, int] = {}
-
-    def round(self, tenant: str) -> int:
-        """How often entries of this tenant were dropped."""
-        return self._rounds.get(tenant, 0) if self._rounds else 0
+        self.under_way: dict[Any, Flight] = {}
+        self.rounds: dict[str, int] = {}
 
     def forget(self, tenant: str) -> None:
         """Entries are dropped: nothing that is under way for this tenant is kept, and nobody joins it any more."""
-        self._rounds[tenant] = self.round(tenant) + 1
+        self.rounds[tenant] = self.rounds.get(tenant, 0) + 1
 
-    def has(self, host: Any, tenant: str, key: str) -> bool:
+    def has(self, host: Any, place: Key) -> bool:
         """Whether somebody is getting this value."""
-        return (host, tenant, key, self.round(tenant)) in self._under_way
+        return (host, place, self.rounds.get(place[0], 0)) in self.under_way
 
     def join(self, ctx: Any, miss: Miss) -> Flight | None:
-        """Lead, and get None; or the flight to wait for. Nested calls and other loops do neither."""
-        place = miss.place = _place(ctx, miss)
-        flight = self._under_way.get(place)
+        """The flight to wait for, or None: this call leads. Nested calls and other loops run alone."""
+        what = (ctx.plan.host, miss.place, miss.round)
+        flight = self.under_way.get(what)
         if flight is None:
-            miss.flight, miss.flights = Flight(), self
-            self._under_way[place] = miss.flight
-            return None
-        alone = ctx.depth > 0 or flight.loop is not asyncio.get_running_loop()
-        return None if alone else flight
+            self.under_way[what] = miss.flight = Flight(what)
+        elif ctx.depth == 0 and flight.loop is get_running_loop():
+            return flight
+        ctx.leases = ((SYNC, miss.settle, _STEP), ctx.leases)
+        return None
 
     async def wait(self, miss: Miss, flight: Flight) -> bytes | None:
         """The value; None to run the tool oneself, as the leader or alone."""
-        waiter: asyncio.Future[Any] = flight.loop.create_future()
-        flight.waiters.append(waiter)
+        waiter = flight.wait()
         try:
             answer = await waiter
-        except BaseException:
+        except BaseException as error:
             if waiter.done() and not waiter.cancelled() and waiter.result() is _LEAD:
-                self._pass_on(miss, flight)
+                miss.flight = flight
+                miss._land(self, None, error)
             elif not waiter.done():
                 waiter.cancel()
             raise
         if answer is not _LEAD:
             return answer  # type: ignore[no-any-return]
-        miss.flight, miss.flights = flight, self
+        miss.flight = flight
         return None
-
-    def _pass_on(self, miss: Miss, flight: Flight) -> None:
-        if not flight.hand_over():
-            self.end(miss, flight)
-
-    def end(self, miss: Miss, flight: Flight) -> None:
-        """The flight is over: who comes now begins another."""
-        if self._under_way.get(miss.place) is flight:
-            del self._under_way[miss.place]
 
 
 class Miss:
     """A call that found nothing: what it looked for, and what it will keep. Its ``settle`` is a release."""
 
-    __slots__ = ("cache", "flight", "flights", "key", "place", "round", "store", "tags", "tenant", "value")
+    __slots__ = ("cache", "flight", "place", "round", "store", "tags", "value")
 
-    def __init__(self, cache: Any, store: CacheStore, tenant: str, key: str) -> None:
-        self.cache, self.store, self.tenant, self.key = cache, store, tenant, key
-        self.round = cache._flights.round(tenant)
+    def __init__(self, cache: Any, store: CacheStore, place: Key) -> None:
+        self.cache, self.store, self.place = cache, store, place
+        self.round: int = cache.flights.rounds.get(place[0], 0)
         self.flight: Flight | None = None
-        self.flights: Flights | None = None
-        self.place: Any = None
         self.value: bytes | None = None
-        self.tags: frozenset[str] = frozenset()
+        self.tags: frozenset[str] = _NONE
 
     def board(self, ctx: Any) -> None:
         """Have the runtime call ``settle`` once, when the call is over, whatever becomes of it."""
-        ctx.leases = ((ASYNC, self.settle, _STEP), ctx.leases)
+        ctx.leases = ((SYNC, self.settle, _STEP), ctx.leases)
 
-    async def settle(self, ctx: Any) -> None:
+    def settle(self, ctx: Any) -> Awaitable[None] | None:
         """Keep the value of a call that succeeded; give it to those who wait, or let one of them lead."""
-        value = self.value if ctx.error is None else None
+        cache, value = self.cache, self.value
+        if ctx._error is not None:
+            self._land(cache.flights, None, ctx._error)
+            return None
+        if value is not None and self.round == cache.flights.rounds.get(self.place[0], 0):
+            host = ctx.plan.host
+            now = host.monotonic() + host.wall_offset
+            fresh = now + cache.ttl
+            entry = CacheEntry(value, now, fresh, fresh + cache.stale, self.tags)
+            if self.store.__class__ is not MemoryCache:
+                return self._keep(cache.flights, entry)
+            self.store.put_now(self.place, entry)  # it does not wait, and does not fail
+        self._land(cache.flights, value)
+        return None
+
+    async def _keep(self, flights: Flights, entry: CacheEntry) -> None:
         try:
-            if value is not None and self.round == self.cache._flights.round(self.tenant):
-                now = ctx.host.monotonic() + ctx.host.wall_offset
-                fresh = now + self.cache.ttl
-                entry = CacheEntry(value, now, fresh, fresh + self.cache.stale, self.tags)
-                await self.store.put(self.tenant, self.key, entry)
+            await self.store.put(*self.place, entry)
         finally:
-            if self.flight is not None and self.flights is not None:
-                self._land(ctx, value, self.flight, self.flights)
+            self._land(flights, entry.value)
 
-    def _land(self, ctx: Any, value: bytes | None, flight: Flight, flights: Flights) -> None:
-        gone = isinstance(ctx.error, asyncio.CancelledError | DeadlineExceeded)  # of the leader alone: not of the tool
-        if value is None and gone and flight.hand_over():
+    def _land(self, flights: Flights, value: bytes | None, error: BaseException | None = None) -> None:
+        flight = self.flight
+        if flight is None:
             return
-        flights.end(self, flight)
-        flight.tell_all(value)
+        gone = error is not None and isinstance(error, asyncio.CancelledError | DeadlineExceeded)
+        if gone and flight.hand_over():  # what ended the leader's call is not the tool's answer
+            return
+        if flights.under_way.get(flight.what) is flight:  # who comes now begins another
+            del flights.under_way[flight.what]
+        if flight.waiters:
+            flight.tell_all(value)
 
 
-def _place(ctx: Any, miss: Miss) -> Any:
-    return ctx.host, miss.tenant, miss.key, miss.round
-
-
+_NONE: frozenset[str] = frozenset()
 _STEP = Step(Stage.WILL_READ_CACHE, "Cache")

@@ -86,9 +86,9 @@ def needs_guard(registration: Registration, step: Step) -> bool:
     )
 
 
-def guard(registration: Registration, step: Step, is_coroutine: bool, call: Call) -> Call:
+def guard(registration: Registration, step: Step, call: Call) -> Call:
     """*call* with what its hook asks for around it; always a coroutine function."""
-    if registration.option("timeout") and is_coroutine:
+    if registration.option("timeout"):
         call = limited(call, float(registration.option("timeout")), step)
     applies = applies_to(registration)
     ignores = registration.option("on_failure", "deny") == "ignore"
@@ -121,10 +121,10 @@ def surrounded(
     """
     step = Step(stage, registration.name, registration.hook, shadow=registration.option("mode", "enforce") == "shadow")
     coroutine, call = bind(registration, stage)
-    if bare and coroutine and registration.option("timeout"):
-        call = limited(call, float(registration.option("timeout")), step)
+    if bare and registration.option("timeout"):
+        coroutine, call = True, limited(call, float(registration.option("timeout")), step)
     if not bare and stage is not Stage.AROUND_EXECUTE and needs_guard(registration, step):
-        coroutine, call = True, guard(registration, step, coroutine, call)
+        coroutine, call = True, guard(registration, step, call)
     if trace:
         coroutine, call = True, traced(step, call)
     return coroutine, call, step
@@ -161,7 +161,8 @@ def limited(call: Call, seconds: float, step: Step) -> Call:
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
-                return await call(ctx, *rest)
+                answer = call(ctx, *rest)  # of a plain method that may return something to await, too
+                return await answer if inspect.isawaitable(answer) else answer
         except TimeoutError as error:
             if not limit.expired():
                 raise

@@ -61,6 +61,15 @@ def _maker(prefix: str, readers: Sequence[Reader], *, of_tenant: bool) -> KeyOf:
             return lambda ctx: (ctx.user.tenant or "", prefix + only(ctx))
         return lambda ctx: ("", prefix + only(ctx))
 
+    if len(readers) == 2:
+        first, second = readers
+
+        def both(ctx: InvokeContext) -> Key:
+            one, other = first(ctx), second(ctx)
+            return ctx.user.tenant or "", f"{prefix}{len(one)}:{one}{len(other)}:{other}"
+
+        return both
+
     def several(ctx: InvokeContext) -> Key:
         key = prefix
         for reader in readers:  # with its length, so that no two lists of parts make one key

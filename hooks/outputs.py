@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from callgate.errors import CallgateError, HookError
-from callgate.hooks.base import Hook
+from callgate.hooks.base import Hook, Step, not_overridden
 from callgate.hooks.builtin import bad_output
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.stages import Stage
 from callgate.providers.blobs import Blobs
-from callgate.tools.values import dump
+from callgate.tools.values import dump, json_bytes
 
 _WAYS = ("refuse", "truncate", "spill")
 _LEAST = 256
@@ -59,17 +60,21 @@ class OutputPolicy(Hook):
             raise HookError(f"OutputPolicy: preview is {preview!r}; give bytes, from 0 to max_bytes")
         self.max_bytes, self.on_too_large, self.preview, self.mode = max_bytes, on_too_large, preview, mode
         self._spill = spill
+        if on_too_large != "refuse":
+            self.leaves_out = not_overridden(self, OutputPolicy, (Stage.WILL_VALIDATE_OUTPUT,))
 
     def will_validate_output(self, ctx: InvokeContext) -> None:
         """Refuse what is too large before a validator walks it."""
-        if self.on_too_large == "refuse" and (data := self._too_large(ctx.output)) is not None:
+        data = self._too_large(ctx._output)
+        if data is not None:
             raise self._refusal(data)
 
-    async def will_transform_output(self, ctx: InvokeContext) -> None:
+    def will_transform_output(self, ctx: InvokeContext) -> Step:
         """Cut it or keep it elsewhere; what other hooks made of it since is measured, too."""
-        data = self._too_large(ctx.output)
-        if data is None:
-            return
+        data = self._too_large(ctx._output)
+        return None if data is None else self._shrink(ctx, data)
+
+    async def _shrink(self, ctx: InvokeContext, data: bytes) -> None:
         if ctx.step.shadow:
             raise CallgateError(f"OutputPolicy would {self.on_too_large}: {len(data)} bytes", code="shadow")
         if self.on_too_large == "refuse":
@@ -83,9 +88,12 @@ class OutputPolicy(Hook):
     def _too_large(self, output: Any) -> bytes | None:
         """The JSON of an output that is too large; None when it is not, or is no JSON at all."""
         try:
-            data = dump(output)
-        except (TypeError, ValueError, RecursionError):
-            return None
+            data = json_bytes(output)
+        except TypeError:
+            try:
+                data = dump(output)
+            except (TypeError, ValueError, RecursionError):
+                return None
         return data if len(data) > self.max_bytes else None
 
     def _cut(self, output: Any, data: bytes) -> Any:

@@ -36,8 +36,8 @@ class Plan:
 
     Sections are named as in ``runtime/invoke.py``. ``merged`` says that the tool runs exactly once, so that the steps next
     to it are part of the road; ``straight`` is its own coroutine function when nothing else is needed. ``supplies`` holds
-    what marked parameters get, by function or class, ``prepare`` turns frozen arguments into what it takes, ``surface`` a failed context into what is
-    raised. ``limit`` is the deadline in seconds.
+    what marked parameters get, by function or class, ``prepare`` turns frozen arguments into what it takes, ``surface``
+    a failed context into what is raised. ``limit`` is the deadline in seconds.
     """
 
     __slots__ = (
@@ -189,16 +189,27 @@ class Plan:
             one.filter is None and one.tenants is None and one.option("mode", "enforce") != "shadow" for one in looks
         )
 
-        async def answer_cache(ctx: Any) -> None:
+        def answer_cache(ctx: Any) -> Awaitable[None] | None:
             if ctx.cache_hit is None and always:
                 ctx.cache_hit = False
-            for kind, call, step in hit if ctx.cache_hit else miss if ctx.cache_hit is False else ():
+            steps = hit if ctx.cache_hit else miss if ctx.cache_hit is False else ()
+            for number, (_, call, step) in enumerate(steps, 1):
                 ctx.step = step
-                answer = await call(ctx) if kind == ASYNC else call(ctx)
+                answer = call(ctx)
+                if answer is not None:
+                    return after(answer, ctx, steps[number:])
+            return None
+
+        async def after(answer: Any, ctx: Any, rest: tuple[Compiled, ...]) -> None:
+            if inspect.isawaitable(answer):
+                await answer
+            for _, call, step in rest:
+                ctx.step = step
+                answer = call(ctx)
                 if inspect.isawaitable(answer):
                     await answer
 
-        return (ASYNC, *self._own(Stage.WILL_READ_CACHE, "hit or miss", answer_cache)[1:])
+        return self._own(Stage.WILL_READ_CACHE, "hit or miss", answer_cache)
 
     def _shaping(
         self, stages: dict[Stage, tuple[Compiled, ...]], check: Callable[..., Any] | None

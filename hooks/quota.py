@@ -13,10 +13,11 @@ from typing import Any, Literal, Unpack
 from callgate.errors import Denied, HookError, RetryLater
 from callgate.hooks.base import Hook, Step, not_overridden
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.keys import By, key_of
+from callgate.hooks.keys import By, Key, key_of
 from callgate.hooks.options import HookOptions, is_number, selectors_of, set_options
 from callgate.hooks.stages import Stage
 from callgate.providers.stores.base import Limit, QuotaStore, Store
+from callgate.providers.stores.memory import MemoryQuotas
 from callgate.tools.calls import Outcome
 
 Reason = Literal["not_executed", "cache_hit", "error", "cancelled"]
@@ -74,11 +75,10 @@ def _checked(limits: str | Limit | Sequence[Limit]) -> tuple[Limit, ...]:
 class _Held:
     """What one call has taken: the limits that gave their units."""
 
-    __slots__ = ("cost", "key", "limits", "quotas", "tenant")
+    __slots__ = ("cost", "key", "limits", "quotas")
 
-    def __init__(self, quotas: QuotaStore, tenant: str, key: str, cost: int) -> None:
-        self.quotas, self.tenant, self.key, self.cost = quotas, tenant, key, cost
-        self.limits: list[Limit] = []
+    def __init__(self, quotas: QuotaStore, key: Key, cost: int, limits: list[Limit]) -> None:
+        self.quotas, self.key, self.cost, self.limits = quotas, key, cost, limits
 
     async def give_back(self) -> None:
         """Return all of it, each at most once: one that fails stays counted until its window is over."""
@@ -86,7 +86,7 @@ class _Held:
         while self.limits:
             limit = self.limits.pop()
             try:
-                await self.quotas.give_back(self.tenant, self.key, limit, self.cost)
+                await self.quotas.give_back(*self.key, limit, self.cost)
             except Exception as error:  # noqa: BLE001  (the others are given back all the same)
                 failed = error
         if failed is not None:
@@ -148,6 +148,7 @@ class Quota(Hook):
         self._spends = self._refund_if is None and self._refund_on.isdisjoint(("error", "cancelled"))
         self._check(on_store_failure)
         self.leaves_out = not_overridden(self, Quota, _EARLY if at == "input" else _LATE)
+        self._only = self.limits[0] if len(self.limits) == 1 and self._cost_of is None and self._cost else None
         self._key_of = key_of("Quota", by, name, self._kind())
 
     def _check(self, on_store_failure: str) -> None:
@@ -170,16 +171,30 @@ class Quota(Hook):
 
     # ------------------------------------------------------------------ stages
 
-    async def will_acquire_quota(self, ctx: InvokeContext) -> None:
+    def will_acquire_quota(self, ctx: InvokeContext) -> Step:
         """Reserve; what is taken is settled at ``did_release_quota``."""
-        await self._reserve(ctx, self._cost if self._cost_of is None else self._asked(ctx))
+        only, cost = self._only, self._cost
+        if only is not None:
+            quotas = (self._store or ctx.plan.host.store).quotas
+            if quotas.__class__ is MemoryQuotas:  # it does not wait: most calls need no coroutine
+                key = self._key_of(ctx)
+                if quotas.take_now(key, only, cost):
+                    ctx.data[self] = key
+                    return None
+        return self._reserve(ctx, cost if self._cost_of is None else self._asked(ctx))
 
     def did_release_quota(self, ctx: InvokeContext) -> Step:
         """Spent, or given back."""
         if ctx.executed and self._spends:
             return None
-        held: _Held | None = ctx.data.pop(self, None)
-        return held.give_back() if held is not None and self._refunds(ctx) else None
+        held: _Held | Key | None = ctx.data.pop(self, None)
+        if held is None or not self._refunds(ctx):
+            return None
+        if isinstance(held, tuple):  # the units of the one limit, taken without waiting
+            quotas: Any = (self._store or ctx.plan.host.store).quotas
+            quotas.give_back_now(held, self.limits[0], self._cost)
+            return None
+        return held.give_back()
 
     async def will_authorize_input(self, ctx: InvokeContext) -> None:
         """Reserve with ``at="input"``, as a lease: the arguments are valid and frozen, so the cost can read them."""
@@ -202,8 +217,8 @@ class Quota(Hook):
         if not cost:
             return
         quotas = (self._store or ctx.host.store).quotas
-        tenant, key = self._key_of(ctx)
-        held = ctx.data[self] = _Held(quotas, tenant, key, cost)
+        tenant, key = at = self._key_of(ctx)
+        held = ctx.data[self] = _Held(quotas, at, cost, [])
         wait = -1.0
         try:
             for limit in self.limits:  # all are asked: the longest wait is the right one

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import secrets
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from operator import attrgetter
 from typing import Any, Literal, TypeAlias, Unpack
@@ -19,13 +18,14 @@ from callgate.hooks.builtin import FROZEN
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.options import HookOptions, is_number, set_options
 from callgate.hooks.shown import ShownInput
+from callgate.providers.ids import new_id
 from callgate.providers.logs import IDS, Event, emit
 from callgate.providers.registry import MISSING
 from callgate.providers.stores.base import AuditRow, Store
 from callgate.providers.stores.memory import MemoryAudit
 from callgate.tools.calls import Outcome
 from callgate.tools.definition import Effect
-from callgate.tools.values import SCALARS, clip
+from callgate.tools.values import SCALARS, clip, compact
 
 Sink: TypeAlias = Callable[[AuditRow], Awaitable[None] | None]
 """Takes one row; what it raises means that the row is not written."""
@@ -108,10 +108,8 @@ class Audit(Hook):
         if not chain.keeps_back:
             return chain.add(tenant, self._ended(ctx))
         facts = _facts(ctx)
-        if facts is None:
-            chain.note(tenant, dict, self._ended(ctx))
-        else:
-            chain.note(tenant, self._from_facts, facts)
+        note = (tenant, dict, self._ended(ctx)) if facts is None else (tenant, self._from_facts, facts)
+        chain.noted.append(note)
         return None
 
     def did_audit(self, ctx: InvokeContext) -> Any:
@@ -123,7 +121,7 @@ class Audit(Hook):
         try:
             body, chain = self._known(ctx, "intent", ctx.host.monotonic()), self._chain_of(ctx.host)
             if chain.keeps_back:
-                chain.note(ctx.user.tenant or "", dict, body)
+                chain.noted.append((ctx.user.tenant or "", dict, body))
             else:
                 await chain.add(ctx.user.tenant or "", body)
         except Exception as error:
@@ -294,11 +292,11 @@ def _facts(ctx: Any) -> tuple[Any, ...] | None:
     output = ctx._output
     if output.__class__ not in SCALARS:
         try:
-            output = orjson.dumps(output)
+            output = compact(orjson.dumps(output))
         except TypeError:
             return None
     if ctx._request_id is None:
-        ctx._request_id = secrets.token_hex(16)
+        ctx._request_id = new_id()
     return plan, ctx._input, ctx.user, ctx.started, ctx.finished, _their(ctx), output
 
 

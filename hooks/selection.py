@@ -57,6 +57,12 @@ class Registration:
         found = getattr(self.hook, "filter", None)
         return None if found is None or getattr(found, "__func__", found) is _PASS_ALL else found
 
+    @property
+    def guards(self) -> bool:
+        """Whether it may refuse any call of its tools. One that is asked for a share of the calls guards that share."""
+        said = self.option("guards")
+        return self.filter is None and self.tenants is None if said is None else bool(said)
+
     def option(self, name: str, default: Any = None) -> Any:
         """An option of the hook, such as ``timeout``; ``on_error="ignore"`` is read as ``on_failure``."""
         if name == "on_failure" and isinstance(getattr(self.hook, "on_error", None), str):
@@ -125,7 +131,7 @@ def why_not(registration: Registration, definition: ToolDefinition) -> str | Non
         return f"limited to tags {sorted(registration.tags)}"
     effects = registration.option("effects")
     if effects is not None and definition.effect not in effects:
-        return f"limited to effects {sorted(effects)}"
+        return f"limited to effects {sorted(map(str, effects))}"
     return None
 
 
@@ -224,7 +230,7 @@ def _names(hook: Any, what: str, given: Any) -> frozenset[str] | None:
     return frozenset(chosen)
 
 
-_CHOICES = {"on_failure": ("deny", "ignore"), "mode": ("enforce", "shadow"), "guards": (True, False)}
+_CHOICES = {"on_failure": ("deny", "ignore"), "mode": ("enforce", "shadow"), "guards": (None, True, False)}
 
 
 def _check_options(made: Registration) -> None:

@@ -86,11 +86,11 @@ class Recipes:
         """Take a value, a factory or a ``Scoped`` for a token."""
         self._sources[token] = source
 
-    def given(self, token: Any) -> Recipe:
+    def given(self, token: Any, instance: Any) -> Recipe:
         """The recipe of a token whose instance is given."""
         self._sources[token] = None
         recipe = self._made[token] = self._by_token[token, None] = Recipe(token, describe(token))
-        recipe.value = None
+        recipe.value = instance
         return recipe
 
     def for_provider(self, provider: Any) -> Recipe:

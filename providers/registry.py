@@ -37,7 +37,7 @@ class ProviderRegistry:
         self.world = World(container)
         self.recipes = self.world.recipes
         self.sessions = Sessions(self.world, now, ttl=session_ttl, most=max_sessions)
-        self._tokens: list[Any] = []
+        self._tokens: dict[Any, None] = {}  # in the order given
         self.ended = Scope(self.world, Rank.REQUEST)
         self.ended.end()
 
@@ -47,8 +47,7 @@ class ProviderRegistry:
         """Add global instances, keyed by token. Raises ``ProviderError`` for a token that is taken."""
         for token, instance in providers.items():
             self._take_token(token)
-            recipe = self.recipes.given(token)
-            recipe.value = instance
+            self.recipes.given(token, instance)
 
     def provide(self, sources: Mapping[Any, Any]) -> None:
         """Add instances, factories and ``Scoped`` factories, keyed by token; nothing is made yet.
@@ -67,7 +66,7 @@ class ProviderRegistry:
     def _take_token(self, token: Any) -> None:
         if token in self._tokens:
             raise ProviderError(f"a global provider for {describe(token)} is registered already")
-        self._tokens.append(token)
+        self._tokens[token] = None
 
     # ------------------------------------------------------------------ looking
 
@@ -95,12 +94,12 @@ class ProviderRegistry:
         return self.sessions.end(session_id)
 
     def request(self, session_id: str | None = None, owner: Any = None) -> Scope:
-        """A scope for one request; whoever takes it ends it with ``leave``, or with ``async with``."""
-        return Scope(self.world, Rank.REQUEST, Membership(self.sessions, session_id, owner) if session_id else None)
+        """A scope for one request; whoever takes it ends it with ``leave``, or with ``async with``.
 
-    request_scope = request
-    """Outside of any invocation: ``async with registry.request_scope() as scope``, and in it
-    ``await scope.provide(registry.recipes.of(token))``. What is raised in it is raised at the ``yield`` of what it made."""
+        Outside of any invocation: ``async with registry.request() as scope``, and in it ``await
+        scope.provide(registry.recipes.of(token))``. What is raised in it is raised at the ``yield`` of what it made.
+        """
+        return Scope(self.world, Rank.REQUEST, Membership(self.sessions, session_id, owner) if session_id else None)
 
     def keyed(self, bindings: Iterable[tuple[Any, Any]]) -> Iterable[tuple[Any, Any]]:
         """Bindings under the keys that recipes have: a container's provider has one, however it is named."""
@@ -143,11 +142,6 @@ class ProviderRegistry:
             if one.rank is not Rank.REQUEST:  # what a request's needs, a hook may bind
                 self.recipes.check(one, (), "the gate")
         return [one for one in found if one.rank is Rank.GLOBAL and one.factory]
-
-
-def leave(scope: Scope) -> list[Exit]:
-    """See ``Scope.leave``."""
-    return scope.leave()
 
 
 def as_pairs(bindings: Any) -> Iterable[tuple[Any, Any]]:

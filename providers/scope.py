@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future as Waiting
 from contextlib import _AsyncGeneratorContextManager, _GeneratorContextManager
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
@@ -115,7 +115,7 @@ class Scope:
             recipe = self.world.overrides.get(recipe.key, recipe)
         if recipe.value is not MISSING:
             return recipe.value
-        if recipe.factory is None or (recipe.scoped is not None and recipe.scoped.last_overriding is not None):
+        if recipe.factory is None or recipe.is_overridden:
             return MISSING
         return (self if recipe.rank is self.rank else self.home(recipe.rank)).instances.get(recipe, MISSING)
 
@@ -282,14 +282,7 @@ class Scope:
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, where: object) -> None:
-        failed: list[BaseException] = []
-        for one in self.leave():
-            try:
-                await one.leave(error if one.recipe.rank is self.rank else None)
-            except BaseException as raised:  # noqa: BLE001  (raised below, when the others are closed)
-                failed.append(raised)
-        if failed:
-            raise next((one for one in failed if not isinstance(one, Exception)), failed[0])
+        await leave_all(self.leave(), error)
 
     def end(self) -> list[Exit]:
         """Nothing more is made here; what has to be closed, the last made first. Each is given out once."""
@@ -332,12 +325,16 @@ class Exit:
         self.generator = generator
 
     async def leave(self, error: BaseException | None = None) -> None:
-        """Run what follows the ``yield``; *error* is raised at it.
+        """Run what follows the ``yield``; an *error* of a request is raised at it where the instance was the request's own.
+
+        What a session or the gate keeps outlives the request and sees nothing of its error.
 
         Raises:
             ProviderError: the generator yields a second time.
         """
         generator = self.generator
+        if self.recipe.rank is not Rank.REQUEST:
+            error = None
         try:
             if generator.__class__ is AsyncGeneratorType:
                 await (generator.__anext__() if error is None else generator.athrow(error))
@@ -352,6 +349,27 @@ class Exit:
                 return
             raise
         raise ProviderError(f"the generator of {self.recipe.name} yields a second time")
+
+
+async def leave_all(
+    exits: Iterable[Exit],
+    error: BaseException | None = None,
+    on_failure: Callable[[Exit, BaseException], None] = lambda *_: None,
+) -> None:
+    """Leave every one, whatever another raises; each failure is told to *on_failure*.
+
+    Raises:
+        BaseException: the first that one raised, a cancellation before others.
+    """
+    failed: list[BaseException] = []
+    for one in exits:
+        try:
+            await one.leave(error)
+        except BaseException as raised:  # noqa: BLE001  (raised below, when the others are closed)
+            failed.append(raised)
+            on_failure(one, raised)
+    if failed:
+        raise next((one for one in failed if not isinstance(one, Exception)), failed[0])
 
 
 def _whoami() -> Any:

@@ -54,7 +54,7 @@ class Sessions:
         return session_id in self._live
 
     def find(self, session_id: str | None, owner: Any) -> Session | None:
-        """A live session, without using it.
+        """A live session, without using it. One whose time is over is nobody's any more.
 
         Raises:
             Denied: it belongs to another principal. The first one that uses a session owns it: an id that
@@ -63,11 +63,11 @@ class Sessions:
         session = self._live.get(session_id or "")
         if session is None:
             return None
-        if owner is not None and session.owner is not None and session.owner != owner:
-            raise Denied("the session belongs to another user", code="foreign_session")
         if self._is_stale(session):
             self._evict(session.id, "unused")
             return None
+        if owner is not None and session.owner is not None and session.owner != owner:
+            raise Denied("the session belongs to another user", code="foreign_session")
         return session
 
     def open(self, session_id: str, owner: Any = None) -> Session:

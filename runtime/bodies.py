@@ -188,8 +188,13 @@ async def _inline(_ctx: Any, call: Callable[[], Any]) -> Any:
 _THREADS: WeakKeyDictionary[ToolRecord, tuple[ThreadPoolExecutor, set[Any]]] = WeakKeyDictionary()
 
 
-def _pool_of(record: ToolRecord) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(record.max_threads, thread_name_prefix=f"callgate-{record.id}")
+def _threads_of(record: ToolRecord) -> tuple[ThreadPoolExecutor, set[Any]]:
+    """The pool of a tool and what runs in it: one, however many plans it has."""
+    known = _THREADS.get(record)
+    if known is None:
+        made = ThreadPoolExecutor(record.max_threads, thread_name_prefix=f"callgate-{record.id}")
+        known = _THREADS.setdefault(record, (made, set()))  # plans may be compiled in several threads
+    return known
 
 
 def _in_thread(record: ToolRecord) -> Callable[[Any, Callable[[], Any]], Awaitable[Any]]:
@@ -197,7 +202,7 @@ def _in_thread(record: ToolRecord) -> Callable[[Any, Callable[[], Any]], Awaitab
 
     A thread cannot be cancelled: its place stays taken until the function really returns.
     """
-    pool, busy = _THREADS.setdefault(record, (_pool_of(record), set()))  # one a tool, however many plans it has
+    pool, busy = _threads_of(record)
 
     async def run(ctx: Any, call: Callable[[], Any]) -> Any:
         if len(busy) >= record.max_threads:

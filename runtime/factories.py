@@ -5,6 +5,7 @@ from __future__ import annotations
 from callgate.errors import ProviderError
 from callgate.providers.logs import Event, emit
 from callgate.providers.registry import ProviderRegistry
+from callgate.providers.scope import Exit, leave_all
 
 
 class Factories:
@@ -45,12 +46,8 @@ class Factories:
         Raises:
             BaseException: the first that a generator raised, or a cancellation.
         """
-        failed: list[BaseException] = []
-        for left in self._scope.end():
-            try:
-                await left.leave()
-            except BaseException as error:  # noqa: BLE001  (raised below, when the others are closed)
-                failed.append(error)
-                emit(Event.PROVIDER_FAILED, provider=left.recipe.name, phase="close", error=error)
-        if failed:
-            raise next((error for error in failed if not isinstance(error, Exception)), failed[0])
+        await leave_all(self._scope.end(), on_failure=_tell)
+
+
+def _tell(left: Exit, error: BaseException) -> None:
+    emit(Event.PROVIDER_FAILED, provider=left.recipe.name, phase="close", error=error)

@@ -18,9 +18,8 @@ from callgate.hooks.guards import SKIPPED, never_returns_a_value
 from callgate.hooks.plan import Plan
 from callgate.hooks.stages import Stage
 from callgate.hooks.step import ASYNC, QUICK, QUICK_LEASE, SYNC, SYNC_LEASE, Compiled, Step
-from callgate.providers.registry import as_pairs, leave
+from callgate.providers.registry import as_pairs
 from callgate.providers.scope import Exit
-from callgate.providers.scoped import Rank
 from callgate.runtime import scopes
 from callgate.runtime.deadlines import arm, stand_down
 from callgate.runtime.failure import fail
@@ -32,7 +31,6 @@ from callgate.runtime.leases import (
     carry_on,
     finish_acquire,
     new_mark,
-    push,
     set_mark,
     taken_off,
     taking,
@@ -58,7 +56,7 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (one road; 
                     answer = await call(ctx)
                 elif kind == SYNC_LEASE:
                     if (answer := call(ctx)) is None:
-                        push(ctx, step.release)
+                        ctx.leases = (step.release, ctx.leases)
                 elif kind == QUICK_LEASE:
                     answer = await call(ctx)
                     ctx.leases = (step.release, ctx.leases)
@@ -149,7 +147,7 @@ async def end_scope(ctx: InvokeContext) -> None:
     """Close what the invocation's providers made, the last first, unless a body that was left behind still holds it."""
     scope = ctx.scope
     scope.holds -= 1
-    if not scope.holds and (exits := leave(scope)):
+    if not scope.holds and (exits := scope.leave()):
         await close(ctx, [exit_step(one) for one in exits])
 
 
@@ -158,8 +156,7 @@ def exit_step(one: Exit) -> Compiled:
     recipe = one.recipe
     if recipe.step is None:
         recipe.step = Step(Stage.WILL_FINALIZE_INVOKE, f"close {recipe.name}")
-    of_request = recipe.rank is Rank.REQUEST
-    return ASYNC, lambda ctx: one.leave(ctx._error if of_request else None), recipe.step
+    return ASYNC, lambda ctx: one.leave(ctx._error), recipe.step
 
 
 async def attempt(plan: Plan, ctx: InvokeContext) -> Any:

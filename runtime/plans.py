@@ -122,14 +122,15 @@ class Plans:
         for record in self._registry.list():
             if record.definition.effect is Effect.READ:
                 continue
-            steps = self.of(record.id).before
-            if not any(_authorises(step) for _, _, step in steps):
+            plan = self.of(record.id)
+            guards = {id(one.hook) for one in plan.registrations if one.guards} | {id(None)}  # None: the gate's own
+            if not any(_authorises(step) and id(step.hook) in guards for _, _, step in plan.before):
                 raise RegistrationError(
                     f"tool {record.id!r} may change the world (effect {record.definition.effect or 'undeclared'}) and no hook "
-                    'authorises it; add a hook with will_authorize, declare effect="read", or say Gate(open=True)'
+                    'authorises every call of it; add a hook with will_authorize, declare effect="read", or say Gate(open=True)'
                 )
 
 
 def _authorises(step: Step) -> bool:
-    """Whether a step may refuse any call; in shadow mode it only says what it would have done."""
-    return step.stage in _AUTHORISING and not step.shadow and getattr(step.hook, "guards", True)
+    """Whether a step may refuse calls; in shadow mode it only says what it would have done."""
+    return step.stage in _AUTHORISING and not step.shadow

@@ -19,6 +19,7 @@ from callgate.runtime.engine import close_all
 from callgate.runtime.invoke import run, walk
 from callgate.runtime.replay_context import ReplayContext
 from callgate.runtime.replay_report import Replayed, ReplayReport, Verdict
+from callgate.runtime.results import surface_original
 from callgate.tools.calls import Outcome, User
 
 Rows: TypeAlias = "Iterable[AuditRow] | AsyncIterable[AuditRow] | tuple[Any, Any]"
@@ -62,7 +63,7 @@ class _Replaying:
             plan = self.gate._engine.compile(self.gate.registry.get(name), self.shared)
             plan.host, plan.now, plan.straight = self.host, self.clock.read, None
             plan.records = plan.on_error = plan.on_give_up = plan.shaping = plan.after_response = ()
-            plan.unchecked_shaping, plan.closing, plan.watched, plan.surface = (), plan.finals, False, _surface
+            plan.unchecked_shaping, plan.closing, plan.watched, plan.surface = (), plan.finals, False, surface_original
             plan.before = tuple(_before(plan))
             plan.execute = _stop_inside(plan)
             self.plans[name] = plan
@@ -167,10 +168,6 @@ def _stop_inside(plan: Plan) -> Any:
 
     chosen = select_for_stage(Stage.AROUND_EXECUTE, plan.definition, plan.registrations)
     return nested(zip(plan.around, chosen, strict=True), stop)
-
-
-def _surface(ctx: Any) -> BaseException:
-    return ctx._error or ctx.deferred  # type: ignore[no-any-return]
 
 
 def _recorded(body: Mapping[str, Any]) -> Verdict | None:

@@ -12,16 +12,29 @@ from callgate.runtime.failure import as_invocation_error, error_info
 from callgate.tools.calls import ErrorInfo, Outcome, ToolResult
 
 
-def raise_or_keep(ctx: Any) -> BaseException:
+def raise_or_keep(ctx: InvokeContext) -> BaseException:
     """What a gate raises: a cancellation as it came, anything else as an ``InvocationError`` (design 4)."""
     error = None if ctx.error is None else as_invocation_error(ctx)
-    if ctx.deferred is not None and ctx.deferred is not error:
-        if error is not None:
-            ctx.deferred.__context__ = error
-        return ctx.deferred  # type: ignore[no-any-return]
-    assert error is not None
-    ctx._error = error
-    return error
+    surfaced = _deferred_first(ctx, error)
+    if surfaced is error:
+        ctx._error = error
+    return surfaced
+
+
+def surface_original(ctx: InvokeContext) -> BaseException:
+    """The error itself, never wrapped (contract C20); a cancellation that arrived meanwhile is not lost."""
+    return _deferred_first(ctx, ctx.error)
+
+
+def _deferred_first(ctx: InvokeContext, error: BaseException | None) -> BaseException:
+    """A cancellation that arrived while a step was carried through comes before the *error*, which is its context."""
+    cancelled = ctx.deferred
+    if cancelled is None or cancelled is error:
+        assert error is not None
+        return error
+    if error is not None:
+        cancelled.__context__ = error
+    return cancelled
 
 
 def result_of(ctx: InvokeContext) -> ToolResult:

@@ -10,6 +10,7 @@ from callgate.providers.registry import ProviderRegistry
 from callgate.providers.scope import Scope
 from callgate.runtime.engine import Engine, apply_options, new_instance
 from callgate.runtime.invoke import run
+from callgate.runtime.results import surface_original
 from callgate.tools.calls import ANONYMOUS, User
 from callgate.tools.declare import as_tool
 
@@ -19,17 +20,6 @@ class _Unshared(ProviderRegistry):
 
     def request(self, session_id: str | None = None, owner: Any = None) -> Scope:
         return super().request()
-
-
-def surface_original(ctx: Any) -> BaseException:
-    """The error itself, never wrapped (contract C20); a cancellation that arrived meanwhile is not lost."""
-    error: BaseException | None = ctx.error
-    if ctx.deferred is not None:
-        if error is not None and ctx.deferred is not error:
-            ctx.deferred.__context__ = error
-        return ctx.deferred  # type: ignore[no-any-return]
-    assert error is not None
-    return error
 
 
 async def invoke_tool(

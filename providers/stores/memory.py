@@ -59,23 +59,33 @@ class MemoryCache:
 
     async def get(self, tenant: str, key: str) -> CacheEntry | None:
         """See ``CacheStore``."""
-        entry = self._entries.get((tenant, key))
+        return self.get_now((tenant, key))
+
+    def get_now(self, key: Key) -> CacheEntry | None:
+        """``get``, without a coroutine."""
+        entry = self._entries.get(key)
         if entry is None:
             return None
         if entry.stale_until <= self._now():
-            self._forget((tenant, key))
+            self._forget(key)
             return None
-        self._entries.move_to_end((tenant, key))
+        self._entries.move_to_end(key)
         return entry
 
     async def put(self, tenant: str, key: str, entry: CacheEntry) -> None:
         """See ``CacheStore``."""
-        self._forget((tenant, key))
-        self._entries[tenant, key] = entry
+        self.put_now((tenant, key), entry)
+
+    def put_now(self, key: Key, entry: CacheEntry) -> None:
+        """``put``, without a coroutine."""
+        entries = self._entries
+        if key in entries:
+            self._forget(key)
+        entries[key] = entry
         for tag in entry.tags:
-            self._tagged.setdefault((tenant, tag), set()).add((tenant, key))
-        while len(self._entries) > self._size:
-            self._forget(next(iter(self._entries)))
+            self._tagged.setdefault((key[0], tag), set()).add(key)
+        while len(entries) > self._size:
+            self._forget(next(iter(entries)))
 
     async def drop(self, tenant: str, key: str) -> bool:
         """See ``CacheStore``."""
@@ -111,15 +121,6 @@ class MemoryQuotas:
 
     async def take(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> Taken:
         """See ``QuotaStore``."""
-        at = (tenant, key, limit.seconds)
-        kept = self._windows.get(at)
-        if kept is not None:  # the short way for most: the window is the same, and there is room
-            number, used, before = kept
-            now, into = divmod(self._now(), limit.seconds)
-            left = limit.amount - used - cost - (before * (1.0 - into / limit.seconds) if before else 0)
-            if now == number and left >= 0:
-                self._windows[at] = (number, used + cost, before)
-                return Taken(True, int(left))
         counts = self._counts(tenant, key, limit)
         if counts.sliding + cost > limit.amount:
             return refused(counts, limit, cost)
@@ -130,10 +131,29 @@ class MemoryQuotas:
             self._sweep()
         return granted(after, limit)
 
+    def take_now(self, at: Key, limit: Limit, cost: int) -> bool:
+        """``take`` for most calls: the window is the same as before, and there is room. False: ask ``take``."""
+        seconds = limit.seconds
+        place = (*at, seconds)
+        kept = self._windows.get(place)
+        if kept is None:
+            return False
+        number, used, before = kept
+        now, into = divmod(self._now(), seconds)
+        if now != number or limit.amount - used - cost < (before * (1.0 - into / seconds) if before else 0):
+            return False
+        self._windows[place] = (number, used + cost, before)
+        return True
+
     async def give_back(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> None:
         """See ``QuotaStore``."""
-        if (tenant, key, limit.seconds) in self._windows:
-            self._windows[tenant, key, limit.seconds] = returned(self._counts(tenant, key, limit), cost)
+        self.give_back_now((tenant, key), limit, cost)
+
+    def give_back_now(self, at: Key, limit: Limit, cost: int) -> None:
+        """``give_back``, without a coroutine."""
+        place = (*at, limit.seconds)
+        if place in self._windows:
+            self._windows[place] = returned(self._counts(*at, limit), cost)
 
     async def look(self, tenant: str, key: str, limit: Limit) -> Taken:
         """See ``QuotaStore``."""

@@ -56,6 +56,14 @@ class SqlStore:
         """
         await self._database.open()
 
+    async def revision(self) -> str | None:
+        """The revision of the tables, None where there are none yet; changes nothing, open or not.
+
+        Raises:
+            StoreError: there is no connection.
+        """
+        return await self._database.revision()
+
     async def close(self) -> None:
         """Disconnect; it may be opened again."""
         await self._database.close()

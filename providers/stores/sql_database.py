@@ -215,6 +215,29 @@ class Database:
                 await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATING})
             await connection.run_sync(upgrade)
 
+    async def revision(self) -> str | None:
+        """The revision that the schema is at, None where there is none; connects if need be, and changes nothing.
+
+        Raises:
+            StoreError: there is no connection.
+        """
+        if self._has_no_file():
+            return None
+        opens = self._usual is None
+        try:
+            with failing(self.url.get_backend_name()):
+                if opens:
+                    self._connect()
+                return await self._revision()
+        finally:
+            if opens:
+                await self.close()
+
+    def _has_no_file(self) -> bool:
+        """Whether connecting would make the file of SQLite."""
+        plain = self.lite and not self.in_memory and "uri" not in self.url.query
+        return plain and not Path(self.url.database).exists()
+
     async def _revision(self) -> str | None:
         from sqlalchemy import text
         from sqlalchemy.exc import DBAPIError

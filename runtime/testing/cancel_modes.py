@@ -123,11 +123,8 @@ class Scope(Mode):
         return _counts(task, 0)
 
 
-class ScopeThenNative(Scope):
-    """A scope, and then ``task.cancel()``."""
-
-    name = "anyio scope, then cancel"
-    begins_as = Scope
+class _ThenNative(Mode):
+    """Before another mode: that one strikes first, and ``task.cancel()`` from then on, which ``native`` counts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,6 +136,13 @@ class ScopeThenNative(Scope):
             super().strike(task, loop)
         else:
             self.native += task.cancel()
+
+
+class ScopeThenNative(_ThenNative, Scope):
+    """A scope, and then ``task.cancel()``."""
+
+    name = "anyio scope, then cancel"
+    begins_as = Scope
 
     def verdict(self, task: asyncio.Task[Any], usual: Ending) -> str | None:
         if not self.native:
@@ -214,22 +218,11 @@ class Deadline(Mode):
         return _counts(task, 0)
 
 
-class DeadlineThenNative(Deadline):
+class DeadlineThenNative(_ThenNative, Deadline):
     """The deadline, and then (or at once) ``task.cancel()``: the outside wins."""
 
     name = "deadline, then cancel"
     begins_as: ClassVar[type[Mode] | None] = Deadline
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.strikes = self.native = 0
-
-    def strike(self, task: asyncio.Task[Any], loop: Stepping) -> None:
-        self.strikes += 1
-        if self.strikes == 1:
-            super().strike(task, loop)
-        else:
-            self.native += task.cancel()
 
     def verdict(self, task: asyncio.Task[Any], usual: Ending) -> str | None:
         if not self.native:

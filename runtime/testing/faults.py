@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Collection
+from collections.abc import Awaitable, Collection
 from typing import Any, Literal, TypeVar, cast
 
 from callgate.runtime.testing.fault_calls import Error, Faults, awaited, counting, nature
@@ -172,7 +172,12 @@ class _StoreProxy(_Proxy):
 
     async def __aenter__(self) -> Any:
         target, faults, name = self._callgate_target, self._callgate_faults, self._callgate_name
-        entered = await awaited(target.__aenter__(), faults, f"{name}enter")
+        struck = faults.due(f"{name}enter")
+        if struck and not faults.after:
+            await faults.strike(f"{name}enter")
+        entered = await target.__aenter__()
+        if struck and faults.after:
+            await _lost(target, faults.strike(f"{name}enter"))
         if entered is target:
             return self
         simple = entered is None or isinstance(entered, str | bytes | int | float | list | tuple | dict | set)
@@ -191,3 +196,12 @@ class _StoreProxy(_Proxy):
             await target.__aexit__(type(fault), fault, fault.__traceback__)
             raise
         return await target.__aexit__(*error)
+
+
+async def _lost(entered: Any, strike: Awaitable[None]) -> None:
+    """Nobody learns that it was entered, so nobody would leave it: a server ends what a broken connection began."""
+    try:
+        await strike
+    except BaseException as fault:
+        await entered.__aexit__(type(fault), fault, fault.__traceback__)
+        raise

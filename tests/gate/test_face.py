@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from callgate import (
+    Authorize,
     DefinitionError,
     Denied,
     Gate,
@@ -24,6 +25,7 @@ from callgate import (
     ToolRecord,
     UnknownTool,
     User,
+    permit,
     sampled,
     tool,
 )
@@ -47,6 +49,16 @@ class Allow(Hook):
     """Says yes."""
 
     def will_authorize(self, ctx: InvokeContext) -> None: ...
+
+
+class Some(Allow):
+    """Is asked for some calls."""
+
+    def filter(self, ctx: InvokeContext) -> bool:
+        return ctx.user.id == "ann"
+
+
+ROLE = permit("clerks", roles={"clerk"})
 
 
 class Refuse(Hook):
@@ -133,9 +145,17 @@ async def test_a_tool_that_may_change_the_world_needs_somebody_who_authorises(ef
     assert "open=True" in str(caught.value)
     with pytest.raises(RegistrationError, match="'pay'"):  # in shadow mode it stops nobody
         await Gate([record], [type("Watching", (Allow,), {"mode": "shadow"})()]).__aenter__()
-    for hook in (sampled(Allow(), 50), sampled(Allow, 50)):
+    for hook in (sampled(Allow(), 50), sampled(Allow, 50), Some(), Some, Authorize(ROLE, filter=lambda _: True)):
         with pytest.raises(RegistrationError, match="'pay'"):  # and for a share it stops a share
             await Gate([record], [hook]).__aenter__()
+    for hook in (type("Acme", (Allow,), {"tenants": {"acme"}})(), Authorize(ROLE, tenants={"acme"})):
+        with pytest.raises(RegistrationError, match="every call"):
+            await Gate([record], [hook]).__aenter__()
+    said = type("Said", (Some,), {"guards": True})()
+    limited = Authorize(ROLE, tools={"pay"}, tags=None)
+    for gate in (Gate([record], [said]), Gate([record], [limited]), Gate([record], [Some(), Allow()])):
+        async with gate:
+            pass
     for gate in (Gate([record], [Allow()]), Gate([record], open=True), Gate([made(double)])):
         async with gate:
             pass

@@ -454,7 +454,7 @@ async def test_making_that_asks_for_itself_is_refused() -> None:
             "round": Scoped("request", round_about),
         }
     )
-    async with registry.request_scope() as scope:
+    async with registry.request() as scope:
         holder.append(scope)
         for token in ("plain", "round", "again"):
             for _ in range(2):
@@ -503,7 +503,7 @@ async def test_what_is_still_being_made_at_the_end_is_closed_and_not_given(loop:
 
     registry = ProviderRegistry()
     registry.provide({"it": Scoped("request", slowly if generator else slow)})
-    async with registry.request_scope() as scope:
+    async with registry.request() as scope:
         late = asyncio.ensure_future(scope.provide(registry.recipes.of("it")))
         await asyncio.sleep(1)
     with pytest.raises(ProviderError, match="ended while 'it' was made"):
@@ -525,7 +525,7 @@ async def test_a_row_of_askers_outlasts_a_row_of_failures() -> None:
 
     registry = ProviderRegistry()
     registry.provide({"it": Scoped("request", failing)})
-    async with registry.request_scope() as scope:
+    async with registry.request() as scope:
         asked = [scope.provide(registry.recipes.of("it")) for _ in range(700)]
         found = await asyncio.gather(*asked, return_exceptions=True)
     assert [type(one) for one in found].count(ValueError) == 599
@@ -542,7 +542,7 @@ async def test_a_request_scope_closes_everything_though_one_closing_raises() -> 
     registry = ProviderRegistry()
     registry.provide({"db": Scoped("request", open_db), "bad": Scoped("request", bad)})
     with pytest.raises(KeyError):
-        async with registry.request_scope() as scope:
+        async with registry.request() as scope:
             await scope.provide(registry.recipes.of("db"))
             await scope.provide(registry.recipes.of("bad"))
     assert LOG == ["+db", "-db"]

@@ -428,6 +428,19 @@ def test_a_stale_session_is_not_given_out_before_it_is_swept() -> None:
     assert registry.sessions.sweep() == 0
 
 
+def test_a_session_whose_time_is_over_denies_nobody() -> None:
+    """Contract C26, I8: what is left of it is no one's; a live one is its owner's still."""
+    now = [0.0]
+    registry = ProviderRegistry(now=lambda: now[0], session_ttl=10.0)
+    registry.sessions.open("a", "ann").scope.bindings["secret"] = 1
+    now[0] = 10.0
+    with pytest.raises(Denied):
+        registry.sessions.open("a", "bob")
+    now[0] = 20.1
+    taken = registry.sessions.open("a", "bob")
+    assert (taken.owner, dict(taken.scope.bindings)) == ("bob", {})
+
+
 @on_virtual_time
 async def test_a_session_that_is_only_looked_at_is_in_use_as_well(loop: StepLoop) -> None:
     """Contract C26."""

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from callgate import (
     User,
     tool,
 )
+from callgate.runtime import bodies
 from callgate.runtime.bodies import ABANDON_GRACE
 from callgate.runtime.deadlines import TICK
 from tests.harness.steploop import StepLoop, close, on_virtual_time
@@ -574,3 +576,29 @@ async def test_every_call_ends_by_its_deadline_and_a_grace(
         door.set()
         for task in list(gate._engine.left_behind):
             task.cancel()
+
+
+async def test_a_plain_tool_has_one_pool_of_threads_however_often_its_plan_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[ThreadPoolExecutor] = []
+
+    class Counted(ThreadPoolExecutor):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            made.append(self)
+
+    monkeypatch.setattr(bodies, "ThreadPoolExecutor", Counted)
+
+    @tool(effect="read")
+    def plain() -> int:
+        return 1
+
+    gate = Gate([plain])
+    for _ in range(3):
+        gate.use(Lease())  # plans are made anew
+    async with gate:
+        assert await gate.invoke("plain") == 1
+    async with Gate([plain]) as other:
+        assert await other.invoke("plain") == 1
+    assert len(made) == 1

@@ -234,11 +234,7 @@ def test_a_release_that_the_engine_drops_is_seen_as_held(
 ) -> None:
     """I1: control; the trace does not read the ledger that it is there to judge."""
 
-    def forgets(ctx: Any, release: Any) -> None:
-        pass
-
-    monkeypatch.setattr(invoke, "push", forgets)
-    monkeypatch.setattr(leases, "push", forgets)
+    monkeypatch.setattr(invoke, "taken_off", lambda held: [])
     seen = traced(virtual_time, [Quota(), Places(), Connected()])
     assert [lease.step for lease in seen.held] == [
         "Quota.will_acquire_quota",
@@ -253,14 +249,13 @@ def test_a_release_that_the_engine_doubles_is_seen_twice(
     monkeypatch: pytest.MonkeyPatch, virtual_time: VirtualTime
 ) -> None:
     """I1: control."""
-    pushed = leases.push
+    closing_steps = invoke.closing_steps
 
-    def twice(ctx: Any, release: Any) -> None:
-        pushed(ctx, release)
-        pushed(ctx, release)
+    def twice(plan: Any, ctx: Any) -> Any:
+        first, _ = ctx.leases
+        return (*closing_steps(plan, ctx), first)
 
-    monkeypatch.setattr(leases, "push", twice)
-    monkeypatch.setattr(invoke, "push", twice)
+    monkeypatch.setattr(invoke, "closing_steps", twice)
     seen = traced(virtual_time, [Places()])
     assert [lease.times for lease in seen.leases] == [2]
     assert "2 TIMES" in str(seen)

@@ -264,7 +264,7 @@ async def test_in_shadow_mode_it_records_once_and_changes_nothing() -> None:
 
 async def test_a_gate_whose_only_authoriser_is_a_shadow_refuses_to_open() -> None:
     """Design 10.6."""
-    with pytest.raises(Exception, match="no hook authorises it"):
+    with pytest.raises(Exception, match="no hook authorises every call of it"):
         async with Gate([refund], [Authorize(permit("all"), mode="shadow")]):
             pass
 

@@ -413,7 +413,7 @@ async def test_a_cancelled_leader_hands_over_to_one_waiter(loop: Any) -> None:
     assert [type(one) for one in answers].count(asyncio.CancelledError) == 3
     assert [one for one in answers if one == 2] == [2] * 7
     assert subject.runs == 2
-    assert cache._flights._under_way == {}
+    assert cache.flights.under_way == {}
 
 
 @on_virtual_time
@@ -497,7 +497,7 @@ def test_no_cancellation_leaves_a_flight_behind() -> None:
                         group.create_task(ask(gate))
                 return await ask(gate)
             finally:
-                left.append(dict(cache._flights._under_way))
+                left.append(dict(cache.flights.under_way))
 
     assert every_cancel_point(scenario).points > 100
     assert left
@@ -525,7 +525,7 @@ async def test_whoever_is_cancelled_whenever_the_others_get_the_value(loop: Any)
                     async with asyncio.timeout(30):
                         answers = await asyncio.gather(*calls, return_exceptions=True)
                     assert [answers[index] for index in range(4) if index not in victims] == [7] * (4 - len(victims))
-                    assert cache._flights._under_way == {}
+                    assert cache.flights.under_way == {}
 
 
 def test_a_hit_makes_no_task_and_does_not_wait() -> None:

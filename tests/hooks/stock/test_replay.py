@@ -308,14 +308,17 @@ async def test_hooks_have_their_dependencies() -> None:
 
 
 async def test_what_was_cancelled_early_or_names_no_tool_of_today_cannot_be_told() -> None:
+    began = asyncio.Event()
+
     class Hangs(Hook):
         async def will_authorize(self, ctx: InvokeContext) -> None:
+            began.set()
             await asyncio.sleep(1e6)
 
     store = MemoryStore()
     async with Gate([look], [Hangs(), Audit()], store=store) as gate:
         task = asyncio.create_task(gate.call(asked("look", n=1), user=USER))
-        await asyncio.sleep(0.01)
+        await began.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     async with Gate([look], [Audit()], store=store) as gate:
