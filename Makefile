@@ -20,7 +20,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 MISSING := $(filter-out $(wildcard $(LINKS)),$(LINKS))
 MOVED   := $(shell [ "$$(cat .venv/.made-in 2>/dev/null)" = "$$(pwd -P)" ] || echo moved)
 
-.PHONY: help install run test soak check format wheel-check bench docs clean example-fastapi example-django example-flask example-celery moved $(MISSING)
+.PHONY: help install run test soak check format wheel-check bench docs clean example-fastapi example-django example-flask example-celery example-chat moved $(MISSING)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ run: $(READY) ## run the worked example; INPUT=FILE feeds it a file
 
 test: $(READY) ## run the tests; ARGS="..." goes to pytest
 	@$(PYTHON) -m pytest -n $(JOBS) $(ARGS)
+
+example-chat: $(READY) ## talk with a scripted model, or yours: CALLGATE_PROVIDER, CALLGATE_MODEL; MESSAGE=TEXT
+	@$(PYTHON) -m examples.chat $(if $(MESSAGE),--message '$(MESSAGE)')
 
 example-fastapi: $(READY) ## serve the small shop in FastAPI, on port 8001
 	@$(PYTHON) -m examples.fastapi_service

@@ -6,8 +6,16 @@ Run it with ``python -m examples.thread_tools``.
 import asyncio
 from typing import Any
 
-from callgate import Gate, InMemoryObservations, InMemoryState, ToolSystem, ToolSystemFault, User, tool
-from callgate.tools.calculator import CalculatorTool
+from callgate import (
+    CalculatorTool,
+    Gate,
+    InMemoryObservations,
+    InMemoryState,
+    ToolSystem,
+    ToolSystemFault,
+    User,
+    tool,
+)
 
 STOCK = {"lamp": 3}
 

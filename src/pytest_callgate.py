@@ -7,6 +7,7 @@ them under any runner, or run what waits with ``virtual_time.run``.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -43,6 +44,15 @@ def recording_hook() -> Any:
     from callgate.testing import RecordingHook
 
     return RecordingHook()
+
+
+@pytest.fixture
+def scripted_model() -> Iterator[Callable[..., Any]]:
+    """Makes ``callgate.testing.ScriptedModel``s, each open in a thread of its own until the test ends."""
+    from callgate.testing import ScriptedModel
+
+    with contextlib.ExitStack() as opened:
+        yield lambda *script, **options: opened.enter_context(ScriptedModel(*script, **options))
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse
 
 import callgate
-from callgate import InvocationError
-from callgate.runtime.bound import Bound
+from callgate import Bound, InvocationError
 from examples.small_shop.shop import make_gate
 
 gate = make_gate()  # it knows who asks: Gate(..., authenticate=who)

@@ -6,7 +6,8 @@ Nothing here says how a call ends. That is up to the gate.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
 from callgate import User
@@ -17,13 +18,21 @@ GUS = User("gus", "globex", roles={"clerk"})
 EVE = User("eve", "acme")
 
 
+class Then(StrEnum):
+    """What happens at the desk after an answer."""
+
+    MAX_AGREES = "max agrees to refunds"
+    QUOTES_OFF = "quotes are switched off"
+
+
 @dataclass(frozen=True)
 class Answer:
-    """One answer of a model that works for somebody."""
+    """One answer of a model that works for somebody, and what happens next."""
 
     wire: str
     user: User
     response: dict[str, Any]
+    then: Then | None = None
 
 
 def openai_chat(user: User, *calls: tuple[str, str, Any], finish_reason: str = "tool_calls") -> Answer:
@@ -96,6 +105,9 @@ def _text(arguments: Any) -> str:
 RESERVATION = {"order_id": "A-1001", "sku": "lamp", "quantity": 2, "until": "2026-03-20T18:00:00+01:00"}
 PARCEL = {"weight_kg": 2.5, "country": "DE"}
 
+UNASKED = anthropic(
+    MAX, "Refunding A-1001.", ("unasked", "refund", {"order_id": "A-1001", "cents": 2_900, "reason": "late"})
+)
 REFUNDS = anthropic(
     MAX,
     "Refunding the three orders now.",
@@ -149,6 +161,7 @@ ANSWERS = [
         ("slow", "reserve_stock", {**RESERVATION, "warehouse": "north"}),
         ("scarce", "reserve_stock", {**RESERVATION, "sku": "desk", "quantity": 3}),
     ),
+    replace(UNASKED, then=Then.MAX_AGREES),  # the tool asks the person first
     REFUNDS,
     openai_chat(
         MAX,
@@ -158,6 +171,14 @@ ANSWERS = [
     ),
     ollama(ANN, *(("", "quote_shipping", {**PARCEL, "weight_kg": weight}) for weight in (1, 2.5, 5, 10))),
     ollama(MAX, ("tortoise", "quote_shipping", {**PARCEL, "carrier": "tortoise"})),
+    openai_chat(ANN, ("track", "track_parcel", {"parcel": "P-7001"})),  # swift hangs up the first time
+    openai_chat(ANN, ("long", "track_parcel", {"parcel": "P-7002"})),
+    *(
+        anthropic(GUS, "Where is it?", (f"down_{n}", "track_parcel", {"parcel": f"P-900{n}", "carrier": "tortoise"}))
+        for n in (1, 2, 3)
+    ),
+    replace(openai_chat(GUS, ("up", "track_parcel", {"parcel": "P-7003"})), then=Then.QUOTES_OFF),
+    ollama(GUS, ("off", "quote_shipping", PARCEL)),
     openai_chat(EVE, ("role", "get_order", {"order_id": "A-1002"})),
 ]
 TRACED = REFUNDS

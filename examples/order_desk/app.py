@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from callgate import Effect, Gate
-from examples.order_desk.answers import ANSWERS, TRACED
-from examples.order_desk.desk import AppContainer, Carriers
-from examples.order_desk.exchange import exchange
-from examples.order_desk.hooks import Audit, Authorize, Cache, ForgetAfterWrite, Quota, limit_refund
+from callgate import Concurrency, Gate, StoreError
+from examples.order_desk.answers import ANSWERS, MAX, TRACED, Then
+from examples.order_desk.deeds import audited, deeds
+from examples.order_desk.desk import CARRIER_KEY, AppContainer, Carriers
+from examples.order_desk.exchange import Exchange, exchange
+from examples.order_desk.hooks import Policies, policies
 from examples.order_desk.recorded import read_recording, replay
 from examples.order_desk.report import Report
+from examples.order_desk.telemetry import Telemetry
 from examples.order_desk.tools import TOOLS
 from examples.order_desk.trouble import Trouble
-
-GRANTS = {"orders": {"clerk", "manager"}, "stock": {"clerk", "manager"}, "money": {"manager"}}
 
 
 @dataclass(frozen=True)
@@ -29,63 +29,74 @@ class OrderDesk:
     """A desk that is ready to open; the database is open already, the gate is not."""
 
     gate: Gate
-    quota: Quota
+    policies: Policies
+    telemetry: Telemetry
     db: sqlite3.Connection
 
 
-def order_desk(container: AppContainer) -> OrderDesk:
-    """Tools, hooks and dependencies, in one gate."""
-    reads = {tool.definition.name for tool in TOOLS if tool.definition.effect is Effect.READ}
-    writes = {tool.definition.name for tool in TOOLS} - reads
-    quota, cache = Quota(at_once=3), Cache(reads)
-    gate = Gate(
-        tools=TOOLS,
-        hooks=[Authorize(GRANTS), limit_refund, quota, cache, ForgetAfterWrite(cache, writes), Audit()],
-        container=container,
-        provide={Carriers: Carriers},
-        deadline=2,
-    )
-    return OrderDesk(gate, quota, container.db())
+def order_desk(container: AppContainer, store: str | None = None) -> OrderDesk:
+    """Tools, hooks and dependencies, in one gate. *store* is where the hooks keep what outlives a call."""
+    telemetry = Telemetry.in_memory()
+    chosen = policies(telemetry)
+    gate = Gate(tools=TOOLS, hooks=chosen.hooks, container=container, provide={Carriers: Carriers}, store=store)
+    return OrderDesk(gate, chosen, telemetry, container.db())
 
 
 async def run(desk: OrderDesk, report: Report) -> None:
     """Feed every answer to the gate, one after the other, and report what became of the calls."""
-    before = desk.db.execute("select count(*) from audit").fetchone()[0]
-    done = []
+    done: list[Exchange] = []
     async with desk.gate:
         for answer in ANSWERS:
             trace = answer is TRACED
             done.append(await exchange(desk.gate, answer.wire, answer.response, answer.user, trace=trace))
-        await all_given_back(desk.quota)
+            await happens(answer.then, desk.policies)
+        await all_given_back(desk.policies.concurrency)
     passed = [one for each in done for one in each.passed]
-    cached = desk.db.execute("select call_id from audit where cached and rowid > ?", (before,))
-    report.tools(desk.gate)
-    report.calls(passed, {call_id for (call_id,) in cached})
+    audit = await audited(desk.gate.store)
     shown = done[ANSWERS.index(TRACED)]
     call = max(shown.passed, key=lambda one: len(one.result.trace or ()))  # the one that came furthest
+    outside = [*desk.telemetry.spans(), *(str(each.messages) for each in done)]
+    report.tools(desk.gate)
+    report.calls([(each.passed, answer.then) for each, answer in zip(done, ANSWERS, strict=True)], audit)
+    report.deeds(deeds(passed, audit, CARRIER_KEY, outside))
     report.trace(call)
     report.plan(desk.gate.explain(call.result.tool, user=call.user))
     report.messages(call.wire, shown.messages)
-    report.books(desk.db, places_held=sum(desk.quota.held.values()))
+    report.audit(audit, ["toolu_move", "toolu_forbidden", call.result.call_id])
+    report.metrics(desk.telemetry)
+    report.books(desk.db, places_held=desk.policies.concurrency.in_use())
     report.summary(passed)
 
 
-async def all_given_back(quota: Quota, within: float = 2.0) -> None:
-    """Wait for threads that were left behind after their deadline: they keep their place until they really end."""
+async def happens(then: Then | None, policies: Policies) -> None:
+    """What people do meanwhile."""
+    match then:
+        case Then.MAX_AGREES:  # in a service: the person clicked, and is signed in
+            await policies.consent.grant(MAX, "refund")
+        case Then.QUOTES_OFF:
+            policies.flags["desk.quote_shipping"] = False
+        case None:
+            pass
+
+
+async def all_given_back(concurrency: Concurrency, within: float = 2.0) -> None:
+    """Wait for threads that were left behind after their time: they keep their place until they really end."""
     for _ in range(round(within / 0.01)):
-        if not any(quota.held.values()):
+        if not concurrency.in_use():
             return
         await asyncio.sleep(0.01)
 
 
-def run_desk(path: str, report: Report) -> None:
+def run_desk(path: str, store: str | None, report: Report) -> None:
     """Open the database, run, and close it."""
     container = AppContainer()
     container.config.db.from_value(path)
     try:
-        asyncio.run(run(order_desk(container), report))
+        asyncio.run(run(order_desk(container, store), report))
     except sqlite3.Error as error:
         raise Trouble(f"the database {path!r} cannot be used: {error}") from error
+    except StoreError as error:
+        raise Trouble(f"the store cannot be used: {error}") from error
     finally:
         container.shutdown_resources()
 
@@ -93,6 +104,7 @@ def run_desk(path: str, report: Report) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line: 0 when the run was made, 2 when it could not be."""
     parser = argparse.ArgumentParser(prog="order_desk", description="Model answers through one gate.")
+    parser.add_argument("--store", metavar="ADDRESS", help="keep audit, quotas, ... there: sqlite:///hooks.db")
     one_of = parser.add_mutually_exclusive_group()
     one_of.add_argument("--input", metavar="FILE", help="a recorded exchange (JSON) to feed to a gate of its tools")
     one_of.add_argument("--db", metavar="FILE", default=":memory:", help="keep the database in a file")
@@ -102,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # a terminal that lacks a character still gets the line
     try:
         if options.input is None:
-            run_desk(options.db, Report())
+            run_desk(options.db, options.store, Report())
         else:
             asyncio.run(replay(read_recording(Path(options.input)), Report()))
     except Trouble as trouble:

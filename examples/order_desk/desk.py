@@ -1,7 +1,8 @@
-"""What the order desk has: a database, and carriers to ask for a price. Nothing here knows of tool calls."""
+"""What the order desk has: a database, and carriers to ask for a price or a parcel. Nothing here knows of tool calls."""
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -23,11 +24,6 @@ create table if not exists reservations (
 create table if not exists refunds (
     order_id text primary key, cents integer not null, reason text not null, by_user text not null
 );
-create table if not exists audit (
-    at text not null, request_id text not null, call_id text not null, tool text not null, user text not null,
-    tenant text, outcome text not null, code text, detail text, attempts integer not null, cached integer not null,
-    arguments_sha256 text
-);
 """
 ORDERS = [
     ("A-1001", "acme", "2026-03-02T09:15:00+00:00", 12_900, "Am Markt 4", "28195", "DE"),
@@ -37,6 +33,8 @@ ORDERS = [
     ("G-2001", "globex", "2026-03-05T08:00:00+00:00", 9_900, "Calle Mayor 3", "28013", "ES"),
 ]
 STOCK = [("lamp", 40), ("desk", 2)]
+CARRIER_KEY = "ck_live_5f0b2c9e7a"
+"""What the carriers want to see of a customer. A service reads such a key from its environment or a vault."""
 
 
 def open_db(path: str) -> Iterator[sqlite3.Connection]:
@@ -77,16 +75,30 @@ class Tariff:
 
 
 class Carriers:
-    """The carriers' price services. Blocking, as such clients are; ``tortoise`` is slow today."""
+    """The carriers' services. ``tortoise`` is slow to tell a price today, and its tracking is down."""
 
     def __init__(self) -> None:
         self._tariffs = {
             Carrier.SWIFT: Tariff(590, 120, days=2, answers_in=0.03),
-            Carrier.TORTOISE: Tariff(290, 80, days=9, answers_in=0.6),
+            Carrier.TORTOISE: Tariff(290, 80, days=9, answers_in=0.7),
         }
+        self._connected = False
 
     def ask(self, carrier: Carrier, weight_kg: float) -> tuple[int, int]:
-        """The price in cents and the days it takes."""
+        """The price in cents and the days it takes. Blocking, as such clients are."""
         tariff = self._tariffs[carrier]
         time.sleep(tariff.answers_in)
         return round(tariff.base_cents + tariff.cents_per_kg * weight_kg), tariff.days
+
+    async def scans(self, carrier: Carrier, parcel: str, key: str) -> list[str]:
+        """Where a parcel was seen, and a link to it, which holds the key: careless, and not rare.
+
+        Raises:
+            ConnectionError: ``tortoise`` always, ``swift`` at the first request.
+        """
+        await asyncio.sleep(0.005)
+        first, self._connected = not self._connected and carrier is Carrier.SWIFT, True
+        if carrier is Carrier.TORTOISE or first:
+            raise ConnectionError(f"{carrier} hung up on {key}")
+        stops = 40 if parcel == "P-7002" else 2  # it has been on its way for long
+        return [f"seen at depot {stop}" for stop in range(1, stops)] + [f"https://swift.example/{parcel}?key={key}"]

@@ -1,121 +1,120 @@
-"""The desk's policies: who may, how many at once, what is remembered, what is written down."""
+"""The desk's policies: stock hooks with their settings, and one of its own, ``ForgetAfterWrite``."""
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from callgate import Hook, InvokeContext, Outcome, Stage, on
-from examples.order_desk.desk import AppContainer
+from callgate import (
+    Audit,
+    Authorize,
+    Backoff,
+    Cache,
+    CircuitBreaker,
+    Concurrency,
+    Consent,
+    Deadline,
+    Effect,
+    FeatureFlags,
+    Hook,
+    InvokeContext,
+    Metrics,
+    OutputPolicy,
+    Quota,
+    Redact,
+    Retry,
+    Secrets,
+    Timeout,
+    ToolDefinition,
+    Tracing,
+    User,
+    permit,
+)
+from examples.order_desk.desk import CARRIER_KEY, Carrier
+from examples.order_desk.telemetry import Telemetry
 
 REFUND_LIMIT = 50_000
 """Cents that a model may give back in one call, whoever it works for."""
 
 
-class Authorize(Hook):
-    """Lets a user's roles decide by the tags of a tool: every tag must be granted."""
-
-    priority = 100
-
-    def __init__(self, grants: Mapping[str, Collection[str]]) -> None:
-        self.grants = {tag: frozenset(roles) for tag, roles in grants.items()}
-
-    def will_authorize(self, ctx: InvokeContext) -> None:
-        for tag in sorted(ctx.tool.tags):
-            if not self.grants.get(tag, frozenset()) & frozenset(ctx.user.roles):
-                ctx.abort(f"{ctx.user.id} has no role that grants {tag}", code="forbidden")
-
-
-@on(Stage.WILL_AUTHORIZE_INPUT, tags={"money"})
-def limit_refund(ctx: InvokeContext) -> None:
-    """A policy on the arguments: they are valid here, and frozen, so what is allowed is what runs."""
-    if ctx.input["cents"] > REFUND_LIMIT:
-        ctx.abort("over the limit for models", code="over_limit", public="A person has to make refunds of this size.")
-
-
-class Quota(Hook):
-    """At most ``at_once`` calls of one user under way; a place is given back however the call ends."""
-
-    def __init__(self, at_once: int) -> None:
-        self.at_once = at_once
-        self.held: Counter[tuple[str | None, str]] = Counter()
-
-    def will_acquire_quota(self, ctx: InvokeContext) -> None:
-        who = (ctx.tenant, ctx.user.id)
-        if self.held[who] >= self.at_once:
-            ctx.retry_after(500, f"{ctx.user.id} has {self.at_once} calls under way")
-        self.held[who] += 1
-
-    def did_release_quota(self, ctx: InvokeContext) -> None:
-        self.held[ctx.tenant, ctx.user.id] -= 1
-
-
-class Cache(Hook):
-    """Remembers what tools answered; one user never gets what was looked up for another."""
-
-    concern = "cache"
-
-    def __init__(self, tools: Collection[str]) -> None:
-        self.tools = tools
-        self.answers: dict[tuple[str | None, ...], str] = {}
-
-    def will_read_cache(self, ctx: InvokeContext) -> None:
-        known = self.answers.get(_key(ctx))
-        if known is not None:
-            ctx.respond(json.loads(known))
-
-    def will_write_cache(self, ctx: InvokeContext) -> None:
-        if ctx.executed:  # also runs on hits
-            self.answers[_key(ctx)] = json.dumps(ctx.output)
-
-
 class ForgetAfterWrite(Hook):
-    """Empties a tenant's part of the cache once a tool that may write was started, whatever came of it."""
+    """A hook of the desk's own: forgets what a tenant's reads left in the cache once a tool was started that may write.
 
-    def __init__(self, cache: Cache, tools: Collection[str]) -> None:
+    A hook is an object with methods that are named after stages. What it must remember of one call it keeps in
+    ``ctx.data``, so that one object serves all calls at once.
+    """
+
+    def __init__(self, cache: Cache) -> None:
         self.cache = cache
-        self.tools = tools
 
     def will_execute(self, ctx: InvokeContext) -> None:
-        ctx.data[self] = "started"
+        ctx.data[self] = ctx.tool.effect is not Effect.READ
 
-    def will_finalize_invoke(self, ctx: InvokeContext) -> None:
-        if self in ctx.data:
-            self.cache.answers = {key: value for key, value in self.cache.answers.items() if key[0] != ctx.tenant}
-
-
-class Audit(Hook):
-    """One row a call, of those that were refused, too. Arguments are people's data: only their hash is kept."""
-
-    def will_execute(self, ctx: InvokeContext) -> None:
-        ctx.data[self] = ctx.attempt
-
-    def will_audit(self, ctx: InvokeContext) -> None:
-        error, attempts = ctx.error, ctx.data.get(self, 0)
-        row = (
-            ctx.started_at.isoformat(),
-            ctx.request_id,
-            storable(ctx.tool_call.id),
-            storable(ctx.tool_call.tool),
-            ctx.user.id,
-            ctx.tenant,
-            ctx.outcome or Outcome.SUCCESS,
-            None if error is None else getattr(error, "code", type(error).__name__),
-            None if error is None else storable(str(error)),
-            attempts,
-            bool(ctx.cache_hit),
-            ctx.input_hash if attempts or ctx.cache_hit else None,
-        )
-        db = ctx.get(AppContainer.db)
-        with db:
-            db.execute("insert into audit values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+    async def will_finalize_invoke(self, ctx: InvokeContext) -> None:
+        if ctx.data.get(self):  # also when it failed: who knows how far it came
+            await self.cache.drop_tags(ctx.tenant, ["desk"], store=ctx.host.store)
 
 
-def storable(text: str) -> str:
-    """A call id is the model's text: half a surrogate pair in it must not cost the row."""
-    return text.encode("utf-8", "backslashreplace").decode()
+@dataclass(frozen=True)
+class Policies:
+    """All hooks, and by name those that the desk has something to say to while it is open."""
+
+    hooks: list[Hook]
+    consent: Consent
+    concurrency: Concurrency
+    flags: dict[str, bool]
 
 
-def _key(ctx: InvokeContext) -> tuple[str | None, ...]:
-    return ctx.tenant, ctx.user.id, ctx.tool_id, ctx.tool.version, ctx.input_hash
+def policies(telemetry: Telemetry) -> Policies:
+    """The hooks of one gate. Their order here does not matter: each has its stages and its priority."""
+    consent = Consent(tools={"refund"}, scope="refunds")  # asks once; then it remembers for 30 days
+    concurrency = Concurrency(2, by="user", queue=4, wait=1.0)
+    cache = Cache(ttl=60, tags=["desk"])
+    flags: dict[str, bool] = {}  # switches; an OpenFeature client in a service
+    hooks: list[Hook] = [
+        # who may
+        Authorize(
+            permit("staff-works-here", tags={"orders", "stock", "carriers"}, roles={"clerk", "manager"}),
+            permit("managers-refund", tags={"money"}, roles={"manager"}),
+        ),
+        Authorize(
+            permit("up-to-the-limit", when_input=_within_limit),
+            tags={"money"},
+            public="A person has to make refunds of this size.",
+        ),
+        consent,
+        FeatureFlags(source=flags, keys="desk.{tool}", missing="on"),  # on, unless somebody pulls the switch
+        # how often, how many at a time, how long, how stubbornly
+        Quota("3/minute", by="user", tools={"quote_shipping"}),
+        concurrency,
+        Deadline(2.0),
+        Timeout(0.2, tags={"carriers"}),
+        Retry(2, wait=Backoff(initial=0.02), tools={"track_parcel"}),
+        CircuitBreaker(failures=2, open_for=30, by=("tool", _carrier), tools={"track_parcel"}),
+        # what is kept, and what nobody sees
+        cache,
+        ForgetAfterWrite(cache),
+        Redact(keys=["street", "postcode"], detectors=["email", "card"], at=["input"]),
+        Secrets({"carrier_key": _carrier_key}),
+        OutputPolicy(max_bytes=400, on_too_large="truncate"),
+        # what is written down
+        Audit(),
+        Metrics(telemetry.meter_provider),
+        Tracing(telemetry.tracer_provider),
+    ]
+    return Policies(hooks, consent, concurrency, flags)
+
+
+def _within_limit(_user: User, _tool: ToolDefinition, arguments: Mapping[str, Any]) -> bool:
+    return bool(arguments["cents"] <= REFUND_LIMIT)
+
+
+def _carrier(ctx: InvokeContext) -> str:
+    """Each carrier has a circuit of its own."""
+    return str(ctx.input.get("carrier", Carrier.SWIFT))
+
+
+def _carrier_key(_ctx: InvokeContext) -> str:
+    """A source of a secret; ``from_env("CARRIER_KEY")`` or ``from_keyring(...)`` in a service."""
+    return CARRIER_KEY

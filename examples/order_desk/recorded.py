@@ -13,13 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from callgate import Gate, RegistrationError, ToolDefinition, ToolRecord, User, codec
-from callgate.runtime.wire.codec import WireError
+from callgate import Done, Gate, RegistrationError, ToolDefinition, ToolRecord, User, WireError, codec, codecs
 from examples.order_desk.exchange import exchange
 from examples.order_desk.report import Report
 from examples.order_desk.trouble import Trouble, shown
 
-WIRES = ("openai_chat", "openai_compat", "anthropic", "ollama")
 STAND_IN = "recorded tools are not executed: a stand-in answers"
 MAX_BYTES = 32 * 1024 * 1024
 
@@ -52,18 +50,28 @@ def read_recording(path: Path) -> Recording:
     try:
         codec(wire)
     except WireError:
-        raise Trouble(f"{name} was recorded from '{shown(wire)}'; there are codecs for {', '.join(WIRES)}") from None
-    if "response_sse" in data or "response_ndjson" in data:
-        raise Trouble(f"{name} holds a streamed answer; streams are not read yet, only answers that came in one piece")
-    if not isinstance(data.get("response"), dict):
-        raise Trouble(f"{name} has no `response` that is a JSON object")
+        raise Trouble(f"{name} was recorded from '{shown(wire)}'; there are codecs for {', '.join(codecs())}") from None
+    notes: list[str] = []
+    response = _answer(data, wire, notes)
+    if not isinstance(response, dict):
+        raise Trouble(f"{name} has no `response` that is a JSON object, and no `response_sse` or `response_ndjson`")
     request = data.get("request")
-    notes = []
     if not isinstance(request, dict):
-        request, notes = {}, ["the recording keeps no request: no tool is known, so every call is refused as unknown"]
-    return Recording(
-        shown(data.get("case", path.stem)), wire, data.get("status"), _offered(request), data["response"], notes
-    )
+        request = {}
+        notes.append("the recording keeps no request: no tool is known, so every call is refused as unknown")
+    return Recording(shown(data.get("case", path.stem)), wire, data.get("status"), _offered(request), response, notes)
+
+
+def _answer(data: Mapping[str, Any], wire: str, notes: list[str]) -> Any:
+    """The answer in one piece; a stream is folded into that."""
+    streamed = data.get("response_sse", data.get("response_ndjson"))
+    if not isinstance(streamed, str):
+        return data.get("response")
+    decoder = codec(wire).decoder()
+    events = [*decoder.feed(streamed.encode("utf-8", "replace")), *decoder.end()]
+    cut = "" if decoder.ended else ", which breaks off: its calls are refused"
+    notes.append(f"a stream of {len(streamed):,} characters and {len(events)} events{cut}")
+    return next(dict(event.reply.body) for event in events if isinstance(event, Done))
 
 
 def _json(path: Path, name: str) -> Any:
@@ -85,9 +93,34 @@ def _json(path: Path, name: str) -> Any:
 
 
 def _offered(request: Mapping[str, Any]) -> list[Any]:
-    """The tools of a request; ``functions`` is what Chat Completions called them before."""
+    """The tools of a request; ``functions`` is what Chat Completions called them before. Gemini has them in groups."""
     lists = [request.get("tools"), request.get("functions")]
-    return [tool for some in lists if isinstance(some, list) for tool in some]
+    tools = [tool for some in lists if isinstance(some, list) for tool in some]
+    return [one for tool in tools for one in _declared(tool)]
+
+
+def _declared(tool: Any) -> list[Any]:
+    group = tool if isinstance(tool, dict) else {}
+    declared = group.get("functionDeclarations", group.get("function_declarations"))
+    if not isinstance(declared, list):
+        return [tool]
+    return [_as_json_schema(one) if isinstance(one, dict) else one for one in declared]
+
+
+def _as_json_schema(declared: dict[str, Any]) -> dict[str, Any]:
+    """Gemini writes ``STRING`` where JSON Schema writes ``string``, and may have the schema under another name."""
+    schema = declared.get("parametersJsonSchema", declared.get("parameters", {"type": "object"}))
+    return {"name": declared.get("name"), "description": declared.get("description", ""), "parameters": _small(schema)}
+
+
+def _small(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_small(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kind = schema.get("type")
+    lower = {"type": kind.lower()} if isinstance(kind, str) else {}
+    return {key: _small(value) for key, value in schema.items() if key != "propertyOrdering"} | lower
 
 
 def records(recording: Recording) -> Iterator[ToolRecord]:
@@ -128,7 +161,7 @@ async def replay(recording: Recording, report: Report) -> None:
     report.recording(recording.name, recording.wire, recording.status, STAND_IN)
     report.tools(gate)
     report.notes(recording.notes)
-    report.calls(done.passed)
+    report.calls([(done.passed, None)])
     if done.passed:
         report.trace(done.passed[0])
         report.messages(recording.wire, done.messages)

@@ -6,7 +6,7 @@ import json
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich import box
@@ -16,12 +16,14 @@ from rich.text import Text
 
 from callgate import Gate, Outcome, ToolResult
 from callgate.hooks.stages import STAGES
-from callgate.runtime.explain import Explanation
+from examples.order_desk.answers import Then
+from examples.order_desk.deeds import Audited, Deed, asks_consent
 from examples.order_desk.exchange import Passed
+from examples.order_desk.telemetry import Telemetry
 from examples.order_desk.trouble import shown
 
 WIDTH = 100
-BOOKS = ("orders", "reservations", "refunds", "audit")
+BOOKS = ("orders", "reservations", "refunds")
 COLOURS = {
     Outcome.SUCCESS: "green",
     Outcome.INVALID: "yellow",
@@ -55,27 +57,33 @@ class Report:
         for note in notes:
             self.console.print(Text(f"note: {note}", "yellow"))
 
-    def calls(self, passed: Sequence[Passed], cached: Collection[str] = ()) -> None:
-        """One line a call. *cached* are the ids of calls that a cache answered."""
-        if not passed:
-            return
+    def calls(self, exchanges: Iterable[tuple[Sequence[Passed], Then | None]], audit: Audited | None = None) -> None:
+        """One line a call, and one for what happened between them."""
         table = _table("wire", "user", "tool", "outcome", "code or note", "ms", "what the model is told")
-        for one in passed:
-            result = one.result
-            cells = [
-                one.wire,
-                one.user.id,
-                shown(result.tool),
-                result.outcome,
-                _note(one, cached),
-                _milliseconds(result),
-            ]
-            for column, cell in zip(table.columns, cells, strict=False):
-                column.width = max(column.width or len(str(column.header)), min(len(cell), 22))
-            cells.append(shown(_told(result)))
-            colour = COLOURS.get(result.outcome, "white")
-            table.add_row(*(Text(cell, colour if cell is result.outcome else "") for cell in cells))
-        table.columns[-1].ratio, table.expand = 1, True  # the last column takes what is left
+        for passed, then in exchanges:
+            for one in passed:
+                result = one.result
+                note, taken = _note(one, audit), _milliseconds(result)
+                cells = [one.wire, one.user.id, shown(result.tool), result.outcome, note, taken]
+                for column, cell in zip(table.columns, cells, strict=False):
+                    column.width = max(column.width or len(str(column.header)), min(len(cell), 22))
+                cells.append(shown(_told(result)))
+                colour = COLOURS.get(result.outcome, "white")
+                table.add_row(*(Text(cell, colour if cell is result.outcome else "") for cell in cells))
+            if then is not None:
+                table.add_row(*[""] * 6, Text(f"({then})", "italic"))
+        if table.rows:
+            table.columns[-1].ratio, table.expand = 1, True  # the last column takes what is left
+            self.console.print(table)
+
+    def deeds(self, deeds: Sequence[Deed]) -> None:
+        """What each hook did."""
+        self._title("What the hooks did", "for the log; a model is told less")
+        table = _table("hook", "what it did", "times", "for example")
+        for deed in deeds:
+            table.add_row(deed.hook, deed.did, str(deed.times), Text(shown(deed.example)))
+        table.columns[-1].ratio, table.expand = 1, True
+        table.columns[-1].no_wrap = False
         self.console.print(table)
 
     def trace(self, passed: Passed) -> None:
@@ -93,7 +101,7 @@ class Report:
             table.add_row(STAGES[stage].phase, stage, step, Text(verdict, colour), f"{seconds * 1e6:.0f}")
         self.console.print(table)
 
-    def plan(self, explanation: Explanation) -> None:
+    def plan(self, explanation: object) -> None:
         """What would run for one tool, and why each hook is in or out."""
         self._title("gate.explain()")
         self._indented(str(explanation))
@@ -103,13 +111,32 @@ class Report:
         self._title(f"Back to the model, as {wire} spells it")
         self._indented(json.dumps(messages, indent=1))
 
+    def audit(self, audit: Audited, call_ids: Sequence[str]) -> None:
+        """The record: what it says of some calls, and whether anybody changed it."""
+        self._title("The audit record", f"what it says of {', '.join(call_ids)}")
+        for body in (body for call_id in call_ids for body in audit.of(call_id)):
+            ended = body.get("code") or body.get("outcome") or "about to take effect"
+            self._indented(f"{body['tool']} for {body['user']}: {ended}\n  {json.dumps(body['input'])}")
+        self.console.print(Text(f"verified: {audit.report}"))
+        forged = audit.forged.problems[0]
+        self.console.print(Text(f"with one word of row {forged.number} changed: {forged.kind}, {forged.text}"))
+
+    def metrics(self, telemetry: Telemetry) -> None:
+        """What a dashboard would see."""
+        calls, denials, errors = (telemetry.counts(f"callgate.{name}") for name in ("calls", "denials", "errors"))
+        if not calls:  # without OpenTelemetry the hooks do nothing
+            return
+        self._title("Metrics", f"by OpenTelemetry, with {_count(len(telemetry.spans()), 'span')}")
+        table = _table("tool", "calls", "refused", "broke")
+        for tool in sorted(calls):
+            table.add_row(shown(tool), str(calls[tool]), str(denials.get(tool, 0)), str(errors.get(tool, 0)))
+        self.console.print(table)
+
     def books(self, db: sqlite3.Connection, *, places_held: int) -> None:
         """What is in the database afterwards, and what is still held."""
         count = {table: db.execute(f"select count(*) from {table}").fetchone()[0] for table in BOOKS}  # noqa: S608
-        rows = ", ".join(f"{number} in {table}" for table, number in count.items())
-        started = db.execute("select count(*) from audit where attempts > 0").fetchone()[0]
-        self._title("The books", f"rows: {rows}; {started} of the audited calls got as far as their tool")
-        self.console.print(f"quota still held: {places_held}")
+        self._title("The books", f"rows: {', '.join(f'{number} in {table}' for table, number in count.items())}")
+        self.console.print(f"places still held: {places_held}")
 
     def summary(self, passed: Sequence[Passed]) -> None:
         """The last line."""
@@ -128,16 +155,26 @@ class Report:
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
     for column in columns:
-        right = column in {"ms", "µs"}
+        right = column in {"ms", "µs", "times", "calls", "refused", "broke"}
         table.add_column(column, no_wrap=True, justify="right" if right else "left", overflow="ellipsis")
     return table
 
 
-def _note(one: Passed, cached: Collection[str]) -> str:
+def _note(one: Passed, audit: Audited | None) -> str:
     """The error's code; of a success, what was unusual about it."""
-    if one.result.error is not None:
-        return one.result.error.code
-    notes = ["from cache"] if one.result.call_id in cached else []
+    result = one.result
+    if result.error is not None:
+        return (
+            result.error.code
+            if result.retry_after is None
+            else f"{result.error.code}, in {result.retry_after / 1000:.0f} s"
+        )
+    notes = ["asks the user"] if asks_consent(result.output) else []
+    for body in () if audit is None else audit.of(result.call_id):
+        if body.get("cache_hit"):
+            notes.append("from cache")
+        if body["kind"] == "outcome" and body["attempt"] > 1:
+            notes.append(f"at attempt {body['attempt']}")
     return ", ".join(notes + [rule.replace("_", " ") for rule in one.hydrated.provenance.rules])
 
 

@@ -1,4 +1,4 @@
-"""The five tools, one of each effect. They are plain functions still: the gate is not needed to call them in a test."""
+"""The six tools, at least one of each effect. They are plain functions still: the gate is not needed to call them in a test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from examples.order_desk.desk import AppContainer, Carrier, Carriers
 
 OrderId = Annotated[str, Field(pattern="^[A-Z]-[0-9]{4}$", description="Such as A-1001.")]
 Database = Annotated[sqlite3.Connection, Provide[AppContainer.db]]  # a provider of the container
-PriceServices = Annotated[Carriers, Provide[Carriers]]  # a plain token: Gate(provide={Carriers: ...})
+CarrierServices = Annotated[Carriers, Provide[Carriers]]  # a plain token: Gate(provide={Carriers: ...})
+CarrierKey = Annotated[str, Provide["carrier_key"]]  # a secret: the hook Secrets binds it
 
 
 class Country(StrEnum):
@@ -153,20 +154,32 @@ async def refund(
     return {"order_id": order_id, "status": f"{cents} cents are on their way back"}
 
 
-@tool(tags={"orders"}, deadline=0.2)
+@tool(tags={"carriers"})
 def quote_shipping(
     weight_kg: Annotated[float, Field(gt=0, le=100)],
     country: Country,
     carrier: Carrier = Carrier.SWIFT,
     *,
-    carriers: PriceServices,
+    carriers: CarrierServices,
 ) -> Quote:
     """Ask a carrier what a parcel costs. Its client blocks, so this is a plain function: it runs in a worker thread."""
     cents, days = carriers.ask(carrier, weight_kg)
     return Quote(cents if country is Country.DE else cents * 2, days)
 
 
-TOOLS = (get_order, set_address, reserve_stock, refund, quote_shipping)
+@tool(effect="read", tags={"carriers"})
+async def track_parcel(
+    parcel: Annotated[str, Field(pattern="^P-[0-9]{4}$", description="Such as P-7001.")],
+    carrier: Carrier = Carrier.SWIFT,
+    *,
+    carriers: CarrierServices,
+    key: CarrierKey,
+) -> str:
+    """Where a parcel has been."""
+    return "\n".join(reversed(await carriers.scans(carrier, parcel, key)))
+
+
+TOOLS = (get_order, set_address, reserve_stock, refund, quote_shipping, track_parcel)
 
 
 def _order(db: sqlite3.Connection, order_id: str, tenant: str | None) -> tuple[str, str, str, int, str, str, str]:

@@ -40,19 +40,9 @@ class Connection:
             raise
 
     def _connect(self) -> Any:
-        from redis.asyncio import BlockingConnectionPool, Redis
+        from redis.asyncio import Redis
 
-        try:
-            pool = BlockingConnectionPool.from_url(
-                self._url,
-                max_connections=self._pool_size,
-                timeout=10,  # for a connection of the pool
-                socket_connect_timeout=5,
-                socket_timeout=5,
-            )
-        except (ValueError, TypeError):  # its text may quote the URL
-            raise StoreError("the address of a Redis store is not a URL that can be read") from None
-        return Redis.from_pool(pool)
+        return Redis.from_pool(pool_at(self._url, self._pool_size))
 
     async def close(self) -> None:
         """Disconnect; may be opened again."""
@@ -89,6 +79,28 @@ class Connection:
         if self._client is None:
             raise StoreError("the store is not open: use it in `async with Gate(store=...)`, or await store.open()")
         return self._client
+
+
+def pool_at(url: str, size: int) -> Any:
+    """A pool of *size* connections to the Redis at an address, none of them made yet.
+
+    Raises:
+        StoreError: the address cannot be read, or the extra is not installed.
+    """
+    if find_spec("redis") is None:
+        raise StoreError(EXTRA)
+    from redis.asyncio import BlockingConnectionPool
+
+    try:
+        return BlockingConnectionPool.from_url(
+            url,
+            max_connections=size,
+            timeout=10,  # for a connection of the pool
+            socket_connect_timeout=5,
+            socket_timeout=5,
+        )
+    except (ValueError, TypeError):  # its text may quote the URL
+        raise StoreError("the address of a Redis store is not a URL that can be read") from None
 
 
 @contextmanager

@@ -11,10 +11,13 @@ __all__ = ["codec", "codecs"]
 
 _MODULES = {
     "anthropic": "anthropic",
+    "gemini": "gemini",
     "ollama": "ollama",
     "openai": "openai_chat",
     "openai_chat": "openai_chat",
     "openai_compat": "openai_chat",
+    "openai_responses": "openai_responses",
+    "openai_responses_compat": "openai_responses",
 }
 
 
@@ -24,7 +27,9 @@ def codecs() -> tuple[str, ...]:
 
 
 def codec(name: str) -> Codec:
-    """The codec of a wire: ``openai_chat`` (also ``openai``, ``openai_compat``), ``anthropic`` or ``ollama`` (C3).
+    """The codec of a wire: one of ``codecs()``, or an alias (C3).
+
+    ``openai`` and ``openai_compat`` are ``openai_chat``; ``openai_responses_compat`` is ``openai_responses``.
 
     Raises:
         WireError: there is none of that name.

@@ -3,26 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
-from callgate.runtime.wire.codec import Codec, Translation, translated
-from callgate.runtime.wire.reading import RawCall, answer, cut_short, tool_calls
+from callgate.runtime.wire.anthropic_view import strict_views
+from callgate.runtime.wire.client import Client
+from callgate.runtime.wire.codec import (
+    Codec,
+    Messages,
+    Request,
+    Translation,
+    as_messages,
+    request_body,
+    translated,
+    without_system,
+)
+from callgate.runtime.wire.decoder import Decoder
+from callgate.runtime.wire.folds.anthropic import AnthropicFold
+from callgate.runtime.wire.framing import Sniffed
+from callgate.runtime.wire.history import arguments_object, legal_name
+from callgate.runtime.wire.reading import (
+    RawCall,
+    answer,
+    count,
+    cut_short,
+    error_of,
+    pair,
+    placed,
+    text_of,
+    tool_calls,
+    tool_namer,
+    word,
+)
+from callgate.runtime.wire.reply import Reply, Usage
 from callgate.runtime.wire.result_text import result_text
 from callgate.runtime.wire.schema_views import View, plain_view
 from callgate.runtime.wire.shapes import items, mapping
 from callgate.tools.calls import ToolCall, ToolResult
 from callgate.tools.definition import ToolDefinition
 
+MAX_TOKENS = 4096
+"""What ``max_tokens`` is where the options do not say: the API asks for it."""
+_SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
 
-class Anthropic:
-    """The codec of ``/v1/messages``, not streamed (contract 57, 58, C3). ``strict`` is not sent (contract 12)."""
+
+class AnthropicCodec:
+    """The codec of ``/v1/messages`` (contract 57, 58, C3).
+
+    ``strict`` is not sent (contract 12) unless the codec is made with ``strict=True``: then it is for definitions that
+    set it, within the budget of a request (``strict_views``). Of a streamed call the text of its input is kept as it
+    came: it need not be JSON.
+    """
 
     name = "anthropic"
 
+    def __init__(self, *, strict: bool = False) -> None:
+        self._strict = strict
+
     def translate(self, definitions: Sequence[ToolDefinition]) -> Translation:
         """``{"tools": [{name, description, input_schema}]}``; see ``Codec``."""
-        return translated(definitions, plain_view, _tool)
+        return translated(definitions, strict_views() if self._strict else plain_view, _tool)
 
     def calls(self, response: Mapping[str, Any], translation: Translation | None = None) -> list[ToolCall]:
         """The ``tool_use`` blocks. What the provider ran itself (``server_tool_use``, ``mcp_tool_use``) is not ours.
@@ -31,11 +70,7 @@ class Anthropic:
         only if it is the last block.
         """
         body = answer(response)
-        blocks = [] if body.get("error") else items(body.get("content"))
-        found = [_found(block) for block in blocks if mapping(block).get("type") == "tool_use"]
-        if found and found[-1].chunk is blocks[-1] and cut_short(body.get("stop_reason")):
-            found[-1] = replace(found[-1], truncated=True)
-        return tool_calls(found, translation)
+        return [] if body.get("error") else tool_calls(_found(body), translation)
 
     def results(self, results: Sequence[ToolResult], translation: Translation | None = None) -> list[dict[str, Any]]:
         """One ``user`` message with a ``tool_result`` block for each result; see ``Codec``."""
@@ -50,15 +85,98 @@ class Anthropic:
         ]
         return [{"role": "user", "content": blocks}] if blocks else []
 
+    def reply(self, response: Mapping[str, Any], translation: Translation | None = None) -> Reply:
+        """All blocks. ``usage.input`` counts what was read from and written to the cache, too. See ``Codec``."""
+        body = answer(response)
+        error = error_of(body)
+        found = [] if error else pair(_found(body), translation)
+        blocks = [mapping(block) for block in items(body.get("content"))]
+        return Reply(
+            calls=tuple(call for _, call in found),
+            text="".join(text_of(block.get("text")) for block in blocks if block.get("type") == "text"),
+            reasoning="".join(text_of(block.get("thinking")) for block in blocks if block.get("type") == "thinking"),
+            messages=() if error else _history(items(body.get("content")), found),
+            stop=word(body.get("stop_reason")),
+            truncated=cut_short(body.get("stop_reason")),
+            usage=_usage(mapping(body.get("usage"))),
+            model=word(body.get("model")),
+            id=word(body.get("id")),
+            error=error,
+            body=body,
+        )
+
+    def decoder(self, translation: Translation | None = None) -> Decoder:
+        """For server-sent events; a whole message in their place is read, too. See ``Codec``."""
+        return Decoder(AnthropicFold(tool_namer(translation)), lambda body: self.reply(body, translation), Sniffed())
+
+    def request(
+        self,
+        messages: Messages,
+        translation: Translation | None = None,
+        *,
+        model: str,
+        stream: bool = False,
+        options: Mapping[str, Any] | None = None,
+    ) -> Request:
+        """``messages``; simple system messages become the ``system`` parameter. See ``Codec``."""
+        system, rest = without_system(as_messages(messages))
+        base: dict[str, Any] = {"model": model, "max_tokens": MAX_TOKENS, "messages": rest}
+        base |= {"system": system} if system else {}
+        base |= {"stream": True} if stream else {}
+        return Request("messages", request_body(base, translation, options))
+
 
 def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, Any]:
     described = {} if definition.description is None else {"description": definition.description}
-    return {"name": wire_name, **described, "input_schema": view.schema}
+    strict = {} if view.strict is None else {"strict": view.strict}
+    return {"name": wire_name, **described, "input_schema": view.schema, **strict}
 
 
-def _found(block: Any) -> RawCall:
-    call = mapping(block)
-    return RawCall(call.get("name"), call.get("input"), call.get("id"), block)
+def _found(body: Mapping[str, Any]) -> list[RawCall]:
+    blocks = items(body.get("content"))
+    found: list[RawCall] = []
+    for block in blocks:
+        call = mapping(block)
+        if call.get("type") == "tool_use":
+            found.append(RawCall(call.get("name"), call.get("input"), call.get("id"), block))
+    if found and found[-1].chunk is blocks[-1] and cut_short(body.get("stop_reason")):
+        found[-1] = found[-1]._replace(truncated=True)
+    return found
 
 
-CODEC: Codec = Anthropic()
+def _history(blocks: Sequence[Any], found: Sequence[tuple[RawCall, ToolCall]]) -> tuple[dict[str, Any], ...]:
+    """The message for the history: blocks with their signatures. Text without a word in it would be refused."""
+    sent: list[dict[str, Any]] = []
+    for block, call in placed(blocks, found):
+        kind = text_of(block.get("type"))
+        if call is not None:
+            own = {"id": call.id, "name": legal_name(block.get("name")), "input": arguments_object(block.get("input"))}
+            sent.append({**block, **own})
+        elif kind in _SERVER_CALLS:
+            sent.append({**block, "input": arguments_object(block.get("input"))})
+        elif kind and kind != "tool_use" and (kind != "text" or text_of(block.get("text")).strip()):
+            sent.append(dict(block))
+    return ({"role": "assistant", "content": sent},) if sent else ()
+
+
+def _usage(usage: Mapping[str, Any]) -> Usage:
+    return Usage(
+        input=count(usage, "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"),
+        output=count(usage, "output_tokens"),
+        cached=count(usage, "cache_read_input_tokens"),
+        reasoning=count(mapping(usage.get("output_tokens_details")), "thinking_tokens"),
+    )
+
+
+CODEC: Codec = AnthropicCodec()
+
+
+class Anthropic(Client):
+    """A client of Anthropic's Messages; the key comes from ``ANTHROPIC_API_KEY``. See ``Client``."""
+
+    codec = CODEC
+    default_url = "https://api.anthropic.com/v1"
+    key_variables = ("ANTHROPIC_API_KEY",)
+    key_header = "x-api-key"
+    key_prefix = ""
+    fixed_headers: ClassVar[Mapping[str, str]] = {"anthropic-version": "2023-06-01"}

@@ -5,8 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from callgate.runtime.wire.codec import Codec, Translation, translated
-from callgate.runtime.wire.reading import RawCall, answer, cut_short, tool_calls
+from callgate.runtime.wire.client import Client
+from callgate.runtime.wire.codec import Codec, Messages, Request, Translation, as_messages, request_body, translated
+from callgate.runtime.wire.decoder import Decoder
+from callgate.runtime.wire.folds.ollama import OllamaFold
+from callgate.runtime.wire.framing import JsonLines
+from callgate.runtime.wire.history import arguments_object, without_nulls
+from callgate.runtime.wire.reading import (
+    RawCall,
+    answer,
+    count,
+    cut_short,
+    error_of,
+    pair,
+    text_of,
+    tool_calls,
+    tool_namer,
+    word,
+)
+from callgate.runtime.wire.reply import Reply, Usage
 from callgate.runtime.wire.result_text import result_text
 from callgate.runtime.wire.schema_views import View, plain_view
 from callgate.runtime.wire.shapes import items, mapping
@@ -14,8 +31,8 @@ from callgate.tools.calls import ToolCall, ToolResult
 from callgate.tools.definition import ToolDefinition
 
 
-class Ollama:
-    """The codec of ``/api/chat``, not streamed (contract 57, 59, C3).
+class OllamaCodec:
+    """The codec of ``/api/chat`` (contract 57, 59, C3).
 
     The schema goes out as raw JSON: Ollama's Python client would silently drop most keywords. Nothing constrains what
     the model writes, and ``strict`` is not sent (contract 12). Older servers give calls no id (C10b).
@@ -40,6 +57,42 @@ class Ollama:
             for name, result in zip(names, results, strict=True)
         ]
 
+    def reply(self, response: Mapping[str, Any], translation: Translation | None = None) -> Reply:
+        """The message; see ``Codec``."""
+        body = answer(response)
+        error = error_of(body)
+        message = mapping(body.get("message"))
+        found = [] if error else pair(_found(body), translation)
+        return Reply(
+            calls=tuple(call for _, call in found),
+            text=text_of(message.get("content")),
+            reasoning=text_of(message.get("thinking")),
+            messages=() if error else _history(message, found),
+            stop=word(body.get("done_reason")),
+            truncated=cut_short(body.get("done_reason")),
+            usage=Usage(count(body, "prompt_eval_count"), count(body, "eval_count")),
+            model=word(body.get("model")),
+            error=error,
+            body=body,
+        )
+
+    def decoder(self, translation: Translation | None = None) -> Decoder:
+        """For NDJSON. See ``Codec``."""
+        return Decoder(OllamaFold(tool_namer(translation)), lambda body: self.reply(body, translation), JsonLines())
+
+    def request(
+        self,
+        messages: Messages,
+        translation: Translation | None = None,
+        *,
+        model: str,
+        stream: bool = False,
+        options: Mapping[str, Any] | None = None,
+    ) -> Request:
+        """``api/chat``; ``stream`` is always said, for Ollama streams by itself. See ``Codec``."""
+        base = {"model": model, "messages": as_messages(messages), "stream": stream}
+        return Request("api/chat", request_body(base, translation, options))
+
 
 def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, Any]:
     function: dict[str, Any] = {"name": wire_name}
@@ -59,4 +112,32 @@ def _found(body: Mapping[str, Any]) -> Iterator[RawCall]:
         yield RawCall(function.get("name"), function.get("arguments"), call.get("id"), entry, cut)
 
 
-CODEC: Codec = Ollama()
+def _history(message: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> tuple[dict[str, Any], ...]:
+    """The message for the history. Ollama refuses arguments that are no object."""
+    if not message:
+        return ()
+    sent = {"content": "", **without_nulls(message, "tool_calls"), "role": "assistant"}
+    if found:
+        sent["tool_calls"] = [_call_back(raw) for raw, _ in found]
+    return (sent,)
+
+
+def _call_back(raw: RawCall) -> dict[str, Any]:
+    call = mapping(raw.chunk)
+    function = {**mapping(call.get("function")), "name": text_of(raw.name)}
+    return {**without_nulls(call), "function": {**function, "arguments": arguments_object(raw.arguments)}}
+
+
+CODEC: Codec = OllamaCodec()
+
+
+class Ollama(Client):
+    """A client of Ollama's own API, by default of the server on this machine. See ``Client``.
+
+    It needs no key; one in ``OLLAMA_API_KEY`` goes out as a bearer token.
+    """
+
+    codec = CODEC
+    default_url = "http://127.0.0.1:11434"
+    key_variables = ("OLLAMA_API_KEY",)
+    needs_key = False

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from callgate.errors import CallgateError
-from callgate.runtime.wire.names import NameMap
+from callgate.runtime.wire.decoder import Decoder
+from callgate.runtime.wire.names import WIRE_NAME, NameMap
+from callgate.runtime.wire.reply import Reply
 from callgate.runtime.wire.schema_views import Dropped, View, source
 from callgate.tools.calls import ToolCall, ToolResult
 from callgate.tools.definition import ToolDefinition
@@ -27,8 +30,8 @@ class TranslatedTool:
     ``digest`` is the SHA-256 of the schema as sent. ``strict`` is the flag as sent, None if none was. Pointers are
     JSON Pointers into ``schema``, the canonical schema (or the compact ``provider_schema``) that the view was made
     from: ``dropped`` keywords, ``nullable`` optional properties to which the view adds null, and ``ambiguous``
-    optional ones that allow null themselves, so that a null is kept. ``fallback`` says why a wanted strict view
-    was not made.
+    optional ones that allow null themselves, so that a null is kept, and ``spelled`` choices that the view spells as
+    text. ``fallback`` says why a wanted view was not made.
     """
 
     tool: str
@@ -38,6 +41,7 @@ class TranslatedTool:
     dropped: tuple[Dropped, ...] = ()
     nullable: frozenset[str] = frozenset()
     ambiguous: frozenset[str] = frozenset()
+    spelled: frozenset[str] = frozenset()
     fallback: str | None = None
     schema: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
 
@@ -56,6 +60,19 @@ class Translation:
     def tool(self, wire_name: str) -> TranslatedTool | None:
         """The record of the tool that was offered under this wire name."""
         return self.tools.get(self.names.tool(wire_name))
+
+
+Messages: TypeAlias = str | Sequence[Mapping[str, Any]]
+"""What to send a model: one user message as text, or messages in the wire's own form, or in the simple one:
+``{"role": "system" | "user" | "assistant", "content": str}``, which every wire understands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to send: ``path`` is relative to the base URL, without a leading slash; ``body`` is plain JSON."""
+
+    path: str
+    body: dict[str, Any]
 
 
 class Codec(Protocol):
@@ -89,14 +106,69 @@ class Codec(Protocol):
         """The messages that answer the calls, in order; errors as value-free text."""
         ...
 
+    def reply(self, response: Mapping[str, Any], translation: Translation | None = None) -> Reply:
+        """A provider's whole answer: calls as ``calls`` reads them, text, and the messages for the history.
+
+        Odd content never raises.
+
+        Raises:
+            WireError: the response is not a mapping.
+        """
+        ...
+
+    def decoder(self, translation: Translation | None = None) -> Decoder:
+        """A decoder for one answer in the wire's streaming form; its reply is read as ``reply`` reads a whole one."""
+        ...
+
+    def request(
+        self,
+        messages: Messages,
+        translation: Translation | None = None,
+        *,
+        model: str,
+        stream: bool = False,
+        options: Mapping[str, Any] | None = None,
+    ) -> Request:
+        """The request for one answer, offering the translated tools.
+
+        *options* are the wire's own parameters, merged into the body last: they win, and None removes a key.
+        """
+        ...
+
+
+def request_body(
+    base: Mapping[str, Any], translation: Translation | None, options: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """A request's body: *base*, the tools if there are any, and the options, which win; None removes a key."""
+    tools = translation.request if translation else {}
+    merged = {**base, **{key: value for key, value in tools.items() if value}, **(options or {})}
+    return {key: value for key, value in merged.items() if value is not None}
+
+
+def as_messages(messages: Messages) -> list[dict[str, Any]]:
+    """The messages as a list of dicts; text is one user message."""
+    if isinstance(messages, str):
+        return [{"role": "user", "content": messages}]
+    return [dict(message) for message in messages]
+
+
+def without_system(messages: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+    """The text of the simple system messages, and all the other messages: for wires that keep them apart."""
+    system = [each for each in messages if each.get("role") == "system" and isinstance(each.get("content"), str)]
+    return "\n\n".join(each["content"] for each in system), [each for each in messages if each not in system]
+
 
 def translated(
     definitions: Sequence[ToolDefinition],
     view: Callable[[ToolDefinition], View],
     shape: Callable[[ToolDefinition, str, View], dict[str, Any]],
+    legal: re.Pattern[str] = WIRE_NAME,
 ) -> Translation:
-    """The translation that ``Codec.translate`` gives: *view* makes each schema, *shape* the wire's spelling."""
-    names = NameMap.of(definition.name for definition in definitions)
+    """The translation that ``Codec.translate`` gives: *view* makes each schema, *shape* the wire's spelling.
+
+    *legal* matches the tool names that the wire takes.
+    """
+    names = NameMap.of((definition.name for definition in definitions), legal)
     shaped: list[dict[str, Any]] = []
     records: dict[str, TranslatedTool] = {}
     for definition in definitions:
@@ -111,6 +183,7 @@ def translated(
             dropped=made.dropped,
             nullable=made.nullable,
             ambiguous=made.ambiguous,
+            spelled=made.spelled,
             fallback=made.fallback,
             schema=source(definition) or {},
         )

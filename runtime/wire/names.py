@@ -11,25 +11,29 @@ from dataclasses import dataclass, field
 from callgate.errors import DefinitionError
 
 WIRE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+GEMINI_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}")  # newer servers take 128 characters
 LIMIT = 64
 _REFUSED = re.compile(r"[^A-Za-z0-9_-]")
+_START = re.compile(r"^(?![A-Za-z_])")
 
 
 @dataclass(frozen=True, slots=True)
 class NameMap:
     """Tool ids to wire names and back, for one request (contract 50, C5).
 
-    A legal id is its own wire name. Any other one has its refused characters replaced by ``_`` and ends in a part
-    of its own SHA-256, so that its wire name does not depend on which tools are offered beside it. Wire names are
-    unique: should a legal id look like a made name, the made one takes a longer hash.
+    An id that the provider takes is its own wire name. Any other one has its refused characters replaced by ``_`` and
+    ends in a part of its own SHA-256, so that its wire name does not depend on which tools are offered beside it. Wire
+    names are unique: should a legal id look like a made name, the made one takes a longer hash.
     """
 
     wire_names: Mapping[str, str] = field(default_factory=dict[str, str])
     tools: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
-    def of(cls, tool_ids: Iterable[str]) -> NameMap:
-        """The map for these tools.
+    def of(cls, tool_ids: Iterable[str], legal: re.Pattern[str] = WIRE_NAME) -> NameMap:
+        """The map for these tools, for a provider that takes the names which *legal* matches as a whole.
+
+        A made name is legal for every provider here: it starts with a letter or ``_``.
 
         Raises:
             DefinitionError: the same id comes twice (contract 30, C6).
@@ -38,7 +42,7 @@ class NameMap:
         twice = sorted(name for name, times in Counter(ids).items() if times > 1)
         if twice:
             raise DefinitionError(f"Duplicate tool names: {', '.join(twice)}")
-        tools = {name: name for name in ids if WIRE_NAME.fullmatch(name)}
+        tools = {name: name for name in ids if legal.fullmatch(name)}
         for name in sorted(set(ids) - set(tools)):
             tools[_made(name, tools)] = name
         wire_names = {tool: wire for wire, tool in tools.items()}
@@ -55,7 +59,7 @@ class NameMap:
 
 def _made(name: str, taken: Mapping[str, str]) -> str:
     """A legal name for a foreign one: what can be kept of it, and 8 or more hex digits of its hash."""
-    stem = _REFUSED.sub("_", name)
+    stem = _START.sub("_", _REFUSED.sub("_", name))
     mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
     candidates = (f"{stem[: LIMIT - 1 - length]}_{mark[:length]}" for length in (8, 16, 32, LIMIT - 1))
     return next(candidate for candidate in candidates if candidate not in taken)

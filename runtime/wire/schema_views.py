@@ -1,7 +1,7 @@
 """The schemas that providers are shown: copies, never the canonical one (contract 20, 60).
 
-Facts about each provider's rules: the strict view of OpenAI is in ``strict_view``; Anthropic (plain) and Ollama take
-a plain JSON Schema with an object at its root.
+Each provider's rules are beside its view: ``strict_view`` (OpenAI), ``anthropic_view``, ``gemini_view``. Anthropic
+without strict mode and Ollama take a plain JSON Schema with an object at its root.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from callgate.runtime.wire import schema_walk as walk
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.values import thaw
+
+NO_SCHEMA = "the tool has no schema"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,8 @@ class Dropped:
 class View:
     """A schema for a provider, and what was done to the source to get it. Pointers are into the source.
 
-    ``strict`` is the flag to send, None for none. See ``TranslatedTool`` for the rest.
+    ``strict`` is the flag to send, None for none. ``key`` names the field that the schema goes under where a wire has
+    more than one for it (Gemini). See ``TranslatedTool`` for the rest.
     """
 
     schema: dict[str, Any]
@@ -34,12 +38,19 @@ class View:
     dropped: tuple[Dropped, ...] = ()
     nullable: frozenset[str] = frozenset()
     ambiguous: frozenset[str] = frozenset()
+    spelled: frozenset[str] = frozenset()
     fallback: str | None = None
+    key: str | None = None
 
 
 def source(definition: ToolDefinition) -> Mapping[str, Any] | None:
     """The schema to show: the compact ``provider_schema`` if there is one, else the canonical one (contract 20)."""
     return definition.parameters if definition.provider_schema is None else definition.provider_schema
+
+
+def says_nothing(definition: ToolDefinition) -> bool:
+    """Whether there is no schema to show, or one that does not even say that arguments are an object."""
+    return not walk.asserted(source(definition) or {})
 
 
 def rooted(definition: ToolDefinition) -> dict[str, Any]:

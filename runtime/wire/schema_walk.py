@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -30,6 +30,13 @@ _TYPES: dict[str, frozenset[str]] = {
     **dict.fromkeys(_NUMBER.split(), frozenset({"number", "integer"})),
 }
 ASSERTIONS = frozenset(_TYPES) | frozenset(_ANY.split())
+
+_NODES = (
+    "items additionalItems contains additionalProperties propertyNames unevaluatedProperties unevaluatedItems "
+    "not if then else contentSchema"
+).split()
+_LISTS = "allOf anyOf oneOf prefixItems items".split()
+_MAPS = "properties patternProperties $defs definitions dependentSchemas dependencies".split()
 
 
 def applies(keyword: str, types: Iterable[str]) -> bool:
@@ -64,6 +71,15 @@ def required(node: Mapping[str, Any]) -> list[str]:
 def below(at: str, *path: str | int) -> str:
     """The JSON Pointer of something under *at*."""
     return at + pointer(path)
+
+
+def subschemas(node: Mapping[str, Any]) -> Iterator[Any]:
+    """What stands directly under a node in a place for schemas: data in ``enum`` or ``default`` is none."""
+    yield from (node[word] for word in _NODES if word in node)
+    for word in _LISTS:
+        yield from items(node.get(word))
+    for word in _MAPS:
+        yield from mapping(node.get(word)).values()
 
 
 def union(node: Mapping[str, Any]) -> tuple[str, Sequence[Any]] | None:
@@ -112,3 +128,64 @@ def settle(root: Mapping[str, Any], node: Any, at: str) -> tuple[Mapping[str, An
         else:
             return here, at
     return {}, at
+
+
+def choices(here: Mapping[str, Any], types: Iterable[str]) -> list[Any]:
+    """The values that ``const`` or ``enum`` lists, those of these types."""
+    listed = [here["const"]] if "const" in here else items(here.get("enum"))
+    return [value for value in listed if any(is_type(value, name) for name in types)]
+
+
+def types_of_values(here: Mapping[str, Any]) -> list[str]:
+    """The types of a node that lists its values but declares no type; empty if one is an object or an array."""
+    values = [here["const"]] if "const" in here else items(here.get("enum"))
+    names = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
+    found = {names.get(type(value)) for value in values}
+    return [] if None in found else sorted(name for name in found if name)
+
+
+def names_in(node: Any) -> set[str] | None:
+    """The property names that a composition mentions; None if it leads elsewhere by reference."""
+    if is_list(node):
+        return _joined(names_in(item) for item in node)
+    here = mapping(node)
+    if any(word in here for word in ("$ref", "$dynamicRef", "$recursiveRef")):
+        return None
+    found: set[str] = set()
+    for word in ("properties", "dependencies", "dependentRequired", "dependentSchemas"):
+        found |= set(mapping(here.get(word)))
+    for listed in (here.get("required"), *mapping(here.get("dependentRequired")).values()):
+        found |= {str(name) for name in items(listed)}
+    return _joined([found, *(names_in(value) for value in here.values())])
+
+
+def _joined(found: Iterable[set[str] | None]) -> set[str] | None:
+    sets = list(found)
+    return None if any(item is None for item in sets) else set().union(*(item or () for item in sets))
+
+
+def same(left: Any, right: Any) -> bool:
+    """JSON equality of scalars: true is not 1."""
+    return left == right and isinstance(left, bool) == isinstance(right, bool)
+
+
+def is_type(value: Any, name: str) -> bool:
+    """Whether a JSON value is of a JSON Schema type; 2.0 is an integer, true is no number (contract C7)."""
+    match name:
+        case "null":
+            return value is None
+        case "boolean":
+            return isinstance(value, bool)
+        case "integer":
+            number = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+            return number and not isinstance(value, bool)
+        case "number":
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case "string":
+            return isinstance(value, str)
+        case "array":
+            return is_list(value)
+        case "object":
+            return is_mapping(value)
+        case _:
+            return False

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 def is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:
     """Whether the value is a JSON object."""
-    return isinstance(value, Mapping)
+    return isinstance(value, (dict, Mapping))  # dict first: asking an abstract class is slow
 
 
 def is_list(value: Any) -> TypeGuard[Sequence[Any]]:
@@ -18,9 +18,9 @@ def is_list(value: Any) -> TypeGuard[Sequence[Any]]:
 
 def mapping(value: Any) -> Mapping[str, Any]:
     """The value if it is a JSON object, else an empty one."""
-    return value if is_mapping(value) else {}
+    return value if isinstance(value, (dict, Mapping)) else {}
 
 
 def items(value: Any) -> Sequence[Any]:
     """The value if it is a JSON array, else an empty one."""
-    return value if is_list(value) else ()
+    return value if isinstance(value, (list, tuple)) else ()

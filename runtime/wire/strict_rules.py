@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from callgate.runtime.wire import schema_walk as walk
-from callgate.runtime.wire.shapes import is_list, is_mapping, items, mapping
+from callgate.runtime.wire.shapes import is_mapping, items, mapping
+from callgate.runtime.wire.view_builder import LOOKAROUND
 
-OBJECT = frozenset({"properties", "required", "additionalProperties"})
+_OBJECT = frozenset({"properties", "required", "additionalProperties"})
+NESTED = _OBJECT | {"items"}
 _PLAIN = frozenset(
     {
         "type",
@@ -25,7 +26,6 @@ _PLAIN = frozenset(
     }
 )
 _FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
-_LOOKAROUND = re.compile(r"\(\?<?[=!]")
 
 PROPERTIES = 5000
 LEVELS = 10
@@ -38,34 +38,12 @@ LONG_ENUM_CHARACTERS = 15_000
 def kept(word: str, value: Any, types: Sequence[str]) -> bool:
     """Whether strict mode knows a keyword, on a node of these types."""
     if word == "format":
-        return value in _FORMATS
+        return isinstance(value, str) and value in _FORMATS
     if word == "pattern":
-        return not _LOOKAROUND.search(str(value))
+        return not LOOKAROUND.search(str(value))
     if word == "items":
         return "array" in types
-    return word in OBJECT or (word in _PLAIN and (word == "const" or not isinstance(value, bool)))
-
-
-def without(here: Mapping[str, Any], *words: str) -> list[str]:
-    """The keywords of a node but for these."""
-    return [word for word in here if word not in words]
-
-
-def numbered(stem: str) -> Iterable[str]:
-    """First ``stem``, then ``stem_2``, ``stem_3`` and so on."""
-    yield stem
-    number = 2
-    while True:
-        yield f"{stem}_{number}"
-        number += 1
-
-
-def types_of_values(here: Mapping[str, Any]) -> list[str]:
-    """The types of a node that lists its values but declares no type; empty if one is an object or an array."""
-    values = [here["const"]] if "const" in here else items(here.get("enum"))
-    names = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
-    found = {names.get(type(value)) for value in values}
-    return [] if None in found else sorted(name for name in found if name)
+    return word in _OBJECT or (word in _PLAIN and (word == "const" or not isinstance(value, bool)))
 
 
 def with_null(made: dict[str, Any]) -> dict[str, Any]:
@@ -79,26 +57,6 @@ def with_null(made: dict[str, Any]) -> dict[str, Any]:
     bare = {word: value for word, value in made.items() if word != "description"}
     outer = {"anyOf": [bare, {"type": "null"}]}
     return {**outer, "description": made["description"]} if "description" in made else outer
-
-
-def names_in(node: Any) -> set[str] | None:
-    """The property names that a composition mentions; None if it leads elsewhere by reference."""
-    if is_list(node):
-        return _joined(names_in(item) for item in node)
-    here = mapping(node)
-    if any(word in here for word in ("$ref", "$dynamicRef", "$recursiveRef")):
-        return None
-    found: set[str] = set()
-    for word in ("properties", "dependencies", "dependentRequired", "dependentSchemas"):
-        found |= set(mapping(here.get(word)))
-    for listed in (here.get("required"), *mapping(here.get("dependentRequired")).values()):
-        found |= {str(name) for name in items(listed)}
-    return _joined([found, *(names_in(value) for value in here.values())])
-
-
-def _joined(found: Iterable[set[str] | None]) -> set[str] | None:
-    sets = list(found)
-    return None if any(item is None for item in sets) else set().union(*(item or () for item in sets))
 
 
 def over_limits(view: dict[str, Any]) -> str | None:

@@ -22,6 +22,7 @@ from callgate.errors import (
     HookError,
     Invalid,
     InvocationError,
+    ModelError,
     OutcomeUnknown,
     ProviderError,
     ProviderMissing,
@@ -32,12 +33,14 @@ from callgate.errors import (
     StoreConflict,
     StoreError,
     StoreUnsupported,
+    StreamCut,
     Suspended,
     ToolError,
     ToolFailed,
     UnknownTool,
 )
 from callgate.hooks.access import Authorize
+from callgate.hooks.audit_verify import AuditReport, verify_audit, verify_rows
 from callgate.hooks.base import Hook, on
 from callgate.hooks.breaker import CircuitBreaker
 from callgate.hooks.caching import Cache
@@ -51,24 +54,55 @@ from callgate.hooks.privacy import Redact
 from callgate.hooks.quota import Quota
 from callgate.hooks.records import Audit
 from callgate.hooks.recovery import Backoff, Deadline, Retry, Timeout
-from callgate.hooks.rules import forbid, permit
+from callgate.hooks.rules import Decider, Ruling, Verdict, forbid, permit
 from callgate.hooks.sampling import sampled
-from callgate.hooks.secrets import Secrets
+from callgate.hooks.secrets import Secrets, from_env, from_keyring
 from callgate.hooks.selection import collect_hooks_for_stage, sort_for_stage
 from callgate.hooks.stages import TOOL_ERROR_STAGES, TOOL_POST_STAGES, TOOL_PRE_STAGES, Stage
 from callgate.hooks.telemetry import Metrics, Tracing
+from callgate.providers.blobs import FolderBlobs
 from callgate.providers.logs import configure_logging
 from callgate.providers.markers import Provide
 from callgate.providers.registry import ProviderRegistry
 from callgate.providers.scoped import Scoped
+from callgate.providers.stores.address import store_at
+from callgate.providers.stores.base import AuditRow, Limit, Store
+from callgate.providers.stores.limits_quotas import LimitsQuotas
+from callgate.providers.stores.memory import MemoryStore
+from callgate.providers.stores.redis import RedisStore
+from callgate.providers.stores.sql import SqlStore
 from callgate.runtime.adapters import codec, codecs
+from callgate.runtime.adapters.anthropic import Anthropic
+from callgate.runtime.adapters.gemini import Gemini
+from callgate.runtime.adapters.ollama import Ollama
+from callgate.runtime.adapters.openai_chat import OpenAIChat
+from callgate.runtime.adapters.openai_responses import OpenAIResponses
+from callgate.runtime.bound import Bound
+from callgate.runtime.conversation import (
+    Called,
+    CallFinished,
+    CallsStarted,
+    Conversation,
+    ConversationEvent,
+    Ended,
+    Ending,
+    RoundEnded,
+    RoundStarted,
+)
+from callgate.runtime.conversation_state import StateRefused
+from callgate.runtime.converse import converse, converse_events
 from callgate.runtime.gate import Gate
 from callgate.runtime.observations import InMemoryObservations, Observation, ObservationManager, ToolSystemFault
+from callgate.runtime.replay_report import ReplayReport
 from callgate.runtime.stage_helpers import will_bind_providers_stage, wrap_with_around
 from callgate.runtime.standalone import invoke_tool
 from callgate.runtime.system import ToolSystem
 from callgate.runtime.threads import ExecutionContext, InMemoryState, ParsedToolCall, StateManager
+from callgate.runtime.wire.client import Client
+from callgate.runtime.wire.codec import WireError
 from callgate.runtime.wire.principal import Authenticate as _Authenticate
+from callgate.runtime.wire.reply import CallDelta, CallReady, Done, ReasoningDelta, Reply, TextDelta, Usage
+from callgate.tools.calculator import CalculatorTool
 from callgate.tools.calls import ErrorInfo, Issue, Outcome, ToolCall, ToolResult, User
 from callgate.tools.component import ToolComponent
 from callgate.tools.context import ToolContext
@@ -79,6 +113,7 @@ from callgate.tools.hydration import HydrationResult
 from callgate.tools.limits import Limits
 from callgate.tools.record import ToolRecord
 from callgate.tools.registry import ToolRegistry
+from callgate.tools.validation import wrap_properties
 
 _Message = _MutableMapping[str, _Any]
 _Send = _Callable[[_Message], _Awaitable[None]]
@@ -88,28 +123,47 @@ __all__ = [
     "TOOL_ERROR_STAGES",
     "TOOL_POST_STAGES",
     "TOOL_PRE_STAGES",
+    "Anthropic",
     "Audit",
+    "AuditReport",
+    "AuditRow",
     "Authorize",
     "Backoff",
+    "Bound",
     "Cache",
+    "CalculatorTool",
+    "CallDelta",
+    "CallFinished",
+    "CallReady",
+    "Called",
     "CallgateError",
+    "CallsStarted",
     "CedarPolicy",
     "CircuitBreaker",
+    "Client",
     "Concurrency",
     "Consent",
     "ControlAbort",
     "ControlRespond",
     "ControlRetryAfter",
+    "Conversation",
+    "ConversationEvent",
     "Deadline",
     "DeadlineExceeded",
+    "Decider",
     "DefinitionError",
     "Denied",
+    "Done",
     "Effect",
+    "Ended",
+    "Ending",
     "ErrorInfo",
     "ExecutionContext",
     "FeatureFlags",
+    "FolderBlobs",
     "Gate",
     "GateClosed",
+    "Gemini",
     "Hook",
     "HookError",
     "HydrationResult",
@@ -119,11 +173,18 @@ __all__ = [
     "InvocationError",
     "InvokeContext",
     "Issue",
+    "Limit",
     "Limits",
+    "LimitsQuotas",
+    "MemoryStore",
     "Metrics",
+    "ModelError",
     "NoSchemaMode",
     "Observation",
     "ObservationManager",
+    "Ollama",
+    "OpenAIChat",
+    "OpenAIResponses",
     "Outcome",
     "OutcomeUnknown",
     "OutputPolicy",
@@ -133,20 +194,32 @@ __all__ = [
     "ProviderMissing",
     "ProviderRegistry",
     "Quota",
+    "ReasoningDelta",
     "Redact",
+    "RedisStore",
     "RegistrationError",
+    "ReplayReport",
+    "Reply",
     "Retry",
     "RetryLater",
+    "RoundEnded",
+    "RoundStarted",
+    "Ruling",
     "SchemaRefused",
     "Scoped",
     "Secrets",
+    "SqlStore",
     "Stage",
     "StageError",
     "StateManager",
+    "StateRefused",
+    "Store",
     "StoreConflict",
     "StoreError",
     "StoreUnsupported",
+    "StreamCut",
     "Suspended",
+    "TextDelta",
     "Timeout",
     "ToolAnnotations",
     "ToolCall",
@@ -163,21 +236,32 @@ __all__ = [
     "ToolSystemFault",
     "Tracing",
     "UnknownTool",
+    "Usage",
     "User",
+    "Verdict",
+    "WireError",
     "as_tool",
     "asgi",
     "codec",
     "codecs",
     "collect_hooks_for_stage",
     "configure_logging",
+    "converse",
+    "converse_events",
     "forbid",
+    "from_env",
+    "from_keyring",
     "invoke_tool",
     "on",
     "permit",
     "sampled",
     "sort_for_stage",
+    "store_at",
     "tool",
+    "verify_audit",
+    "verify_rows",
     "will_bind_providers_stage",
+    "wrap_properties",
     "wrap_with_around",
 ]
 

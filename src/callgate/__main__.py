@@ -11,6 +11,8 @@ Callgate {version}: the one gate every tool call passes.
   from callgate import Gate, tool     declare tools, open a gate, make calls
   python -m examples.order_desk       a worked example (in a checkout: make run)
   python -m callgate audit verify ADDRESS   whether anybody changed the audit record of a store
+  python -m callgate stores check --store ADDRESS     whether its tables are up to date
+  python -m callgate stores upgrade --store ADDRESS   bring them up to date
 """
 
 
@@ -20,6 +22,10 @@ def main() -> None:
         from callgate.runtime.audit_cli import main as audit
 
         sys.exit(audit(sys.argv[2:]))
+    if sys.argv[1:2] == ["stores"]:
+        from callgate.runtime.stores_cli import main as stores
+
+        sys.exit(stores(sys.argv[2:]))
     print(HELP.format(version=version("callgate")))
 
 

@@ -14,6 +14,8 @@
     ├── StoreError                   a store failed, or is not what was asked for
     │   ├── StoreConflict            somebody else wrote that first
     │   └── StoreUnsupported         this backend does not keep that
+    ├── ModelError                   a model's provider did not answer as asked; .status, .retry_after, .provider
+    │   └── StreamCut                its streamed answer broke off; .reply is what had come
     └── InvocationError              how one invocation ended without a result
         ├── Denied                   a policy said no, or ctx.abort()
         ├── RetryLater               over quota or busy; .retry_after in milliseconds
@@ -131,6 +133,47 @@ class StoreUnsupported(StoreError):
     """This backend does not keep that; the message says which does."""
 
     code = "store_unsupported"
+
+
+class ModelError(CallgateError):
+    """A model's provider did not answer as asked: it refused, could not be reached, or sent what is no answer (C10).
+
+    ``status`` is the HTTP status of its answer, None if none came; ``retry_after`` what it asked to wait, in
+    milliseconds; ``provider`` the name of the wire. ``str()`` may quote its error message, bounded; never a header,
+    an API key, or what was sent. It has no cause: the errors of HTTP libraries hold the whole request.
+    """
+
+    code = "model"
+    default_public = "The model's provider did not answer."
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        status: int | None = None,
+        retry_after: int | None = None,
+        provider: str | None = None,
+        public: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message, public=public, code=code)
+        self.status = status
+        self.retry_after = retry_after
+        self.provider = provider
+
+
+class StreamCut(ModelError):
+    """A streamed answer broke off, or told of an error, before its end; ``reply`` is the ``Reply`` of what had come.
+
+    Every call in it is marked as truncated: none may run.
+    """
+
+    code = "stream_cut"
+    default_public = "The model's answer broke off."
+
+    def __init__(self, message: str = "", *, reply: Any = None, **details: Any) -> None:
+        super().__init__(message, **details)
+        self.reply = reply
 
 
 class InvocationError(CallgateError):

@@ -5,6 +5,7 @@ Written apart from the code under test: branches of a union are told by a valida
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from dataclasses import dataclass, field
@@ -125,8 +126,8 @@ class Maker:
 
 
 @dataclass
-class Strict:
-    """Says a value as a model in strict mode must: every declared property is there, be it null."""
+class Speaker:
+    """Says a canonical value as a view has a model say it; this one, as it is."""
 
     root: dict[str, Any]
     ambiguous: int = 0  # nulls given for an absent property that may also be null
@@ -145,14 +146,30 @@ class Strict:
                 return self.say(value, next(branch for branch in node[word] if self.allows(value, branch)))
         if isinstance(value, list):
             return [self.say(item, node.get("items", {})) for item in value]
-        if not isinstance(value, dict):
-            return value
-        said: dict[str, Any] = {}
-        for name, inner in node.get("properties", {}).items():
-            said[name] = self.say(value[name], inner) if name in value else None
-            if name not in value and self.allows(None, inner):
-                self.ambiguous += 1
-        return said
+        return self.object(value, node.get("properties", {})) if isinstance(value, dict) else self.scalar(value, node)
+
+    def object(self, value: dict[str, Any], declared: dict[str, Any]) -> dict[str, Any]:
+        return {name: self.say(item, declared[name]) if name in declared else item for name, item in value.items()}
+
+    def scalar(self, value: Any, node: dict[str, Any]) -> Any:
+        return value
+
+
+class Strict(Speaker):
+    """OpenAI's strict mode: every declared property is there, be it null."""
+
+    def object(self, value: dict[str, Any], declared: dict[str, Any]) -> dict[str, Any]:
+        self.ambiguous += sum(name not in value and self.allows(None, node) for name, node in declared.items())
+        return {name: self.say(value[name], node) if name in value else None for name, node in declared.items()}
+
+
+class OpenAPI(Speaker):
+    """Gemini's OpenAPI subset: choices are text."""
+
+    def scalar(self, value: Any, node: dict[str, Any]) -> Any:
+        listed = [node["const"]] if "const" in node else node.get("enum", [])
+        odd = any(not isinstance(item, str) for item in listed if item is not None)
+        return json.dumps(value) if odd and value is not None and not isinstance(value, str) else value
 
 
 def random_schema(rng: random.Random) -> dict[str, Any]:
@@ -187,7 +204,12 @@ def _node(rng: random.Random, depth: int) -> dict[str, Any]:
         case "null-able":
             return {"type": ["string", "null"]}
         case "enum":
-            return rng.choice([{"enum": ["p", "q"]}, {"enum": ["p", None]}, {"type": "string", "enum": ["p"]}])
+            texts: list[dict[str, Any]] = [
+                {"enum": ["p", "q"]},
+                {"enum": ["p", None]},
+                {"type": "string", "enum": ["p"]},
+            ]
+            return rng.choice([*texts, {"enum": [1, "p", True]}, {"type": ["integer", "null"], "enum": [2, None]}])
         case "mixed":
             return {"type": ["string", "integer"]}
         case "described":

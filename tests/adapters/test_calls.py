@@ -11,14 +11,23 @@ from callgate.errors import CallgateError
 from callgate.runtime.adapters import codec
 from callgate.runtime.wire.codec import Translation, WireError
 from callgate.runtime.wire.names import NameMap
-from tests.adapters.wires import chat, function, message, tool, tool_use
+from tests.adapters.wires import (
+    WIRES,
+    calling,
+    chat,
+    function,
+    function_call,
+    gemini,
+    gemini_call,
+    message,
+    ollama,
+    response,
+    tool,
+    tool_use,
+)
 
 OPENAI, ANTHROPIC, OLLAMA = codec("openai_chat"), codec("anthropic"), codec("ollama")
-WIRES = ("openai_chat", "anthropic", "ollama")
-
-
-def ollama(*calls: Any, reason: Any = "stop") -> dict[str, Any]:
-    return {"message": {"role": "assistant", "content": "", "tool_calls": list(calls)}, "done_reason": reason}
+RESPONSES, GEMINI = codec("openai_responses"), codec("gemini")
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -61,6 +70,12 @@ def test_the_object_of_an_sdk_is_refused_with_the_way_to_give_it() -> None:
         {"content": None},
         {"content": "text"},
         {"content": [None, 5, "x", [], {}, {"type": ["tool_use"]}]},
+        {"output": None},
+        {"output": [None, 5, "x", [], {}, {"type": ["function_call"]}, {"type": "function_call"}]},
+        {"candidates": None},
+        {"candidates": [None]},
+        {"candidates": [{"content": None}]},
+        {"candidates": [{"content": {"parts": [None, 5, "x", [], {}, {"functionCall": None}, {"functionCall": {}}]}}]},
     ],
 )
 def test_contract_61_an_answer_without_calls_gives_none_and_does_not_raise(wire: str, body: dict[str, Any]) -> None:
@@ -72,13 +87,9 @@ def test_contract_61_an_answer_without_calls_gives_none_and_does_not_raise(wire:
 @pytest.mark.parametrize("error", [{"message": "cut"}, "cut"])
 @pytest.mark.parametrize("wire", WIRES)
 def test_calls_beside_an_error_are_not_read(wire: str, error: Any) -> None:
-    answers = {
-        "openai_chat": chat(function("f", "{}")),
-        "anthropic": message(tool_use("f", {})),
-        "ollama": ollama(function("f", {})),
-    }
-    assert len(codec(wire).calls({**answers[wire], "error": None})) == 1
-    assert codec(wire).calls({**answers[wire], "error": error}) == []
+    answer = calling(wire, ("f", {}, "c"))
+    assert len(codec(wire).calls({**answer, "error": None})) == 1
+    assert codec(wire).calls({**answer, "error": error}) == []
 
 
 @pytest.mark.parametrize(
@@ -87,12 +98,7 @@ def test_calls_beside_an_error_are_not_read(wire: str, error: Any) -> None:
 @pytest.mark.parametrize("wire", WIRES)
 def test_contract_46_arguments_are_handed_on_as_they_were_sent(wire: str, arguments: Any) -> None:
     """Contract 46."""
-    answers = {
-        "openai_chat": chat(function("f", arguments)),
-        "anthropic": message(tool_use("f", arguments)),
-        "ollama": ollama(function("f", arguments)),
-    }
-    (call,) = codec(wire).calls(answers[wire], codec(wire).translate([tool(name="f")]))
+    (call,) = codec(wire).calls(calling(wire, ("f", arguments, "c")), codec(wire).translate([tool(name="f")]))
     assert call.arguments is arguments
     assert not call.synthetic_id
 
@@ -136,12 +142,9 @@ def test_contract_50_wire_names_are_mapped_back_to_tool_ids() -> None:
     """Contract 50."""
     names = NameMap.of(["fs.read"])
     translation = Translation({"tools": []}, {}, names)
-    for wire, answer in (
-        (OPENAI, chat(function(names.wire("fs.read"), "{}"))),
-        (ANTHROPIC, message(tool_use(names.wire("fs.read"), {}))),
-        (OLLAMA, ollama(function(names.wire("fs.read"), {}))),
-    ):
-        assert [call.tool for call in wire.calls(answer, translation)] == ["fs.read"]
+    for wire in WIRES:
+        answer = calling(wire, (names.wire("fs.read"), {}, "c"))
+        assert [call.tool for call in codec(wire).calls(answer, translation)] == ["fs.read"]
 
 
 def test_contract_c10a_a_call_of_an_unknown_tool_is_not_dropped() -> None:
@@ -153,12 +156,8 @@ def test_contract_c10a_a_call_of_an_unknown_tool_is_not_dropped() -> None:
 @pytest.mark.parametrize("name", [None, "", 5, ["f"]])
 def test_contract_c10a_a_call_without_a_usable_name_is_kept_for_hydration_to_refuse(name: Any) -> None:
     """Contract C10a."""
-    for wire, answer in (
-        (OPENAI, chat(function(name, '{"a": 1}'))),
-        (ANTHROPIC, message(tool_use(name, {"a": 1}))),
-        (OLLAMA, ollama(function(name, {"a": 1}, None))),
-    ):
-        (call,) = wire.calls(answer)
+    for wire in WIRES:
+        (call,) = codec(wire).calls(calling(wire, (name, {"a": 1}, None)))
         assert call.tool == ""
 
 
@@ -191,7 +190,55 @@ def test_an_anthropic_call_that_was_complete_before_the_cut_is_not_marked() -> N
     assert [call.truncated for call in ANTHROPIC.calls(cut_in_text)] == [False]
 
 
+@pytest.mark.parametrize("status", ["incomplete", "failed", "cancelled"])
+def test_of_a_response_cut_short_the_last_item_and_those_not_completed_are_marked(status: str) -> None:
+    first, second, third = (function_call("f", "{}", name) for name in "abc")
+    cut = response(first, {**second, "status": "in_progress"}, third, status=status)
+    assert [call.truncated for call in RESPONSES.calls(cut)] == [False, True, True]
+    incomplete = response({**first, "status": "incomplete"}, second)
+    assert [call.truncated for call in RESPONSES.calls(incomplete)] == [True, False]
+
+
+@pytest.mark.parametrize("finish", ["STOP", 1, 0, "", None, "FINISH_REASON_UNSPECIFIED", "UNEXPECTED_TOOL_CALL"])
+def test_finish_reasons_of_gemini_that_end_an_answer_well(finish: Any) -> None:
+    assert [call.truncated for call in GEMINI.calls(gemini(gemini_call("f", {}), finish=finish))] == [False]
+
+
+@pytest.mark.parametrize("finish", ["MAX_TOKENS", 2, "SAFETY", 3, "MALFORMED_FUNCTION_CALL", 10, "SOME_NEW_REASON"])
+def test_any_other_finish_reason_of_gemini_marks_all_calls(finish: Any) -> None:
+    calls = GEMINI.calls(gemini(gemini_call("f", {}), gemini_call("g", {}), finish=finish))
+    assert [call.truncated for call in calls] == [True, True]
+
+
 # ------------------------------------------------------------------------------------------------- one wire's oddities
+
+
+def test_of_responses_only_our_own_tools_are_read() -> None:
+    theirs = [{"type": kind, "id": "x", "name": "f", "arguments": "{}"} for kind in ("mcp_call", "web_search_call")]
+    answer = response({"type": "reasoning", "id": "rs"}, *theirs, function_call("f", "{}"))
+    assert [call.id for call in RESPONSES.calls(answer)] == ["r1"]
+
+
+def test_a_call_of_responses_without_a_call_id_takes_the_items_id() -> None:
+    (call,) = RESPONSES.calls(response({**function_call("f", "{}", "x"), "call_id": None}))
+    assert (call.id, call.synthetic_id) == ("fc_x", False)
+
+
+def test_a_custom_tool_call_of_responses_is_kept_with_its_text() -> None:
+    item = {"type": "custom_tool_call", "id": "ctc", "call_id": "c", "name": "shell", "input": "ls"}
+    (call,) = RESPONSES.calls(response(item))
+    assert (call.tool, call.arguments, call.id) == ("shell", "ls", "c")
+
+
+def test_a_call_of_gemini_spelled_with_an_underscore_is_read() -> None:
+    (call,) = GEMINI.calls(gemini({"function_call": {"name": "f", "args": {"a": 1}, "id": "g"}}))
+    assert (call.tool, call.arguments, call.id) == ("f", {"a": 1}, "g")
+
+
+def test_only_the_first_candidate_of_gemini_is_read() -> None:
+    answer = gemini(gemini_call("a", {}))
+    answer["candidates"] += gemini(gemini_call("b", {}))["candidates"]
+    assert [call.tool for call in GEMINI.calls(answer)] == ["a"]
 
 
 def test_anthropics_server_tools_are_not_ours() -> None:

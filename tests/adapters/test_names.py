@@ -8,7 +8,7 @@ import pytest
 
 from callgate.errors import DefinitionError
 from callgate.runtime.adapters import codec
-from callgate.runtime.wire.names import LIMIT, WIRE_NAME, NameMap
+from callgate.runtime.wire.names import GEMINI_NAME, LIMIT, WIRE_NAME, NameMap
 from callgate.runtime.wire.neutral import from_neutral, to_neutral
 from tests.adapters.wires import RICH, tool
 
@@ -99,3 +99,24 @@ def test_contract_c10a_an_unknown_wire_name_stays_as_it_is() -> None:
     """Contract C10a."""
     assert NameMap.of(["known"]).tool("unknown") == "unknown"
     assert NameMap.of(["known"]).wire("unknown") == "unknown"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("7up", id="a digit first"),
+        pytest.param("-x", id="a hyphen first"),
+        pytest.param("a" * 65, id="too long"),
+        pytest.param("", id="empty"),
+        pytest.param("a b", id="a space"),
+        pytest.param("ünder", id="another alphabet"),
+        pytest.param("a\n", id="a newline last"),
+    ],
+)
+def test_contract_c5_gemini_refuses_more_names_and_takes_every_made_one(name: str) -> None:
+    """Contract C5: a name starts with a letter or an underscore there."""
+    names = NameMap.of([name, "get_weather", "fs.read:x"], GEMINI_NAME)
+    made = names.wire(name)
+    assert GEMINI_NAME.fullmatch(made)
+    assert WIRE_NAME.fullmatch(made)
+    assert (names.tool(made), names.wire("get_weather"), names.wire("fs.read:x")) == (name, "get_weather", "fs.read:x")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from callgate.runtime.adapters import codec
+from callgate.runtime.wire.codec import Translation
+from callgate.runtime.wire.names import NameMap
 from callgate.runtime.wire.result_text import MAX_ERROR_BYTES
 from callgate.tools.calls import ErrorInfo, Issue, Outcome, ToolResult
 
@@ -41,6 +45,38 @@ def test_ollama_gets_one_tool_message_a_result_with_the_tools_name() -> None:
     done, failed = codec("ollama").results([DONE, FAILED])
     assert done == {"role": "tool", "tool_name": "get_weather", "content": '{"temp":21}'}
     assert failed["tool_name"] == "get_weather"
+
+
+def test_responses_gets_one_output_item_a_result() -> None:
+    done, failed = codec("openai_responses").results([DONE, FAILED])
+    assert done == {"type": "function_call_output", "call_id": "c1", "output": '{"temp":21}'}
+    assert (failed["call_id"], json.loads(failed["output"])["error"]["code"]) == ("c2", "invalid_arguments")
+
+
+def test_gemini_gets_one_user_turn_with_a_response_part_a_result() -> None:
+    (turn,) = codec("gemini").results([DONE, FAILED])
+    done, failed = (part["functionResponse"] for part in turn["parts"])
+    assert turn["role"] == "user"
+    assert done == {"id": "c1", "name": "get_weather", "response": {"output": {"temp": 21}}}
+    assert (failed["id"], set(failed["response"])) == ("c2", {"error"})
+    assert codec("gemini").results([]) == []
+
+
+def test_gemini_gets_an_id_only_where_it_gave_one() -> None:
+    """Contract C10b: the others are matched by name and order."""
+    made = ToolResult("call_1", "f", Outcome.SUCCESS, "ok")
+    known = replace(made, provenance={"hydration": SimpleNamespace(synthetic_id=False)})
+    (turn,) = codec("gemini").results([made, replace(made, call_id="call_12__"), known])
+    assert [part["functionResponse"].get("id") for part in turn["parts"]] == [None, None, "call_1"]
+
+
+def test_gemini_and_ollama_get_the_name_that_the_model_knows() -> None:
+    """Contract 50."""
+    for wire in ("gemini", "ollama"):
+        translation = Translation({"tools": []}, {}, NameMap.of(["fs.read"]))
+        (message,) = codec(wire).results([ToolResult("x", "fs.read", Outcome.SUCCESS)], translation)
+        assert translation.names.wire("fs.read") in json.dumps(message)
+        assert "fs.read" not in json.dumps(message)
 
 
 def test_an_error_is_its_code_public_text_and_issues() -> None:

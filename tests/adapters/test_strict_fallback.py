@@ -87,3 +87,13 @@ def test_a_schema_over_a_limit_falls_back(schema: dict[str, Any], reason: str) -
 def test_a_schema_just_within_the_limits_is_strict() -> None:
     assert view(nest(10)).strict
     assert view({"type": "object", "properties": {"p": {"enum": list(range(1000))}}}).strict
+
+
+@pytest.mark.parametrize(
+    "schema", [{}, {"$schema": "http://json-schema.org/draft-07/schema#"}, {"title": "T"}], ids=str
+)
+def test_a_schema_that_says_nothing_is_not_closed_to_nothing(schema: dict[str, Any]) -> None:
+    """Contract 12: some servers send such a schema by mistake; their tools take arguments all the same."""
+    made = view(schema)
+    assert (made.strict, made.fallback) == (False, "the tool has no schema")
+    assert made.schema == {**schema, "type": "object", "properties": {}}

@@ -131,6 +131,12 @@ def either(*branches: dict[str, Any]) -> dict[str, Any]:
             id="2.0 is an integer",
         ),
         pytest.param(
+            either({"properties": {"x": {"type": "dict"}, "y": TEXT}}, {"properties": {"x": {"enum": [2]}, "y": TEXT}}),
+            {"x": 1, "y": None},
+            {"x": 1, "y": None},
+            id="neither a type that there is none of nor another choice fits",
+        ),
+        pytest.param(
             either({"properties": {"x": INTEGER, "y": TEXT}}, {"properties": {"z": TEXT}}),
             {"x": "no branch", "y": None},
             {"x": "no branch", "y": None},

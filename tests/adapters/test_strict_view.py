@@ -166,14 +166,19 @@ def test_references_have_no_siblings_and_keep_their_descriptions() -> None:
 def test_definitions_of_the_same_last_name_stay_apart_and_unused_ones_are_left_out() -> None:
     schema = {
         "type": "object",
-        "properties": {"a": {"$ref": "#/$defs/x"}, "b": {"$ref": "#/definitions/x"}, "c": {"$ref": "#/$defs/x"}},
-        "required": ["a", "b", "c"],
-        "$defs": {"x": {"type": "string"}, "unused": {"type": "object"}},
+        "properties": {
+            "a": {"$ref": "#/$defs/x"},
+            "b": {"$ref": "#/definitions/x"},
+            "c": {"$ref": "#/$defs/x"},
+            "d": {"$ref": "#/$defs/more/x"},
+        },
+        "required": ["a", "b", "c", "d"],
+        "$defs": {"x": {"type": "string"}, "unused": {"type": "object"}, "more": {"x": {"type": "null"}}},
         "definitions": {"x": {"type": "integer"}},
     }
     made = view(schema).schema
-    assert made["$defs"] == {"x": {"type": "string"}, "x_2": {"type": "integer"}}
-    assert [made["properties"][name]["$ref"][8:] for name in "abc"] == ["x", "x_2", "x"]
+    assert made["$defs"] == {"x": {"type": "string"}, "x_2": {"type": "integer"}, "x_3": {"type": "null"}}
+    assert [made["properties"][name]["$ref"][8:] for name in "abcd"] == ["x", "x_2", "x", "x_3"]
 
 
 def test_recursion_stays_recursion() -> None:

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from callgate.errors import DefinitionError
 from callgate.runtime.adapters import codec, codecs
-from callgate.runtime.wire.codec import WireError
+from callgate.runtime.wire.codec import Translation, WireError
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.values import digest, thaw
 from tests.adapters.wires import RICH, tool
 
-WIRES = ("openai_chat", "anthropic", "ollama")
+WIRES = ("openai_chat", "openai_responses", "anthropic", "gemini", "ollama")
+SCHEMA_KEYS = ("parameters", "input_schema", "parametersJsonSchema")
+
+
+def sent(wire: str, translation: Translation) -> list[dict[str, Any]]:
+    """Every tool of a request, without what wraps it."""
+    tools = translation.request["tools"]
+    if wire == "gemini":
+        return [declared for tool in tools for declared in tool["functionDeclarations"]]
+    return [each.get("function", each) for each in tools]
+
+
+def schema_of(spelled: dict[str, Any]) -> Any:
+    """The schema of a tool as sent, under the one key that a wire has for it."""
+    (key,) = (key for key in SCHEMA_KEYS if key in spelled)
+    return spelled[key]
 
 
 def test_contract_58_and_c3_chat_completions_nests_the_tool_under_function() -> None:
@@ -33,6 +50,22 @@ def test_contract_58_and_c3_anthropic_takes_input_schema_and_neither_type_nor_pa
     assert codec("anthropic").translate([definition]).request == {
         "tools": [{"name": "get_weather", "description": "Weather.", "input_schema": RICH}]
     }
+
+
+def test_contract_58_and_c3_responses_is_flat() -> None:
+    """Contract 58, C3."""
+    assert codec("openai_responses").translate([tool(RICH, description="Weather.", strict=False)]).request == {
+        "tools": [
+            {"type": "function", "name": "get_weather", "description": "Weather.", "parameters": RICH, "strict": False}
+        ]
+    }
+
+
+def test_contract_58_and_c3_gemini_declares_functions_with_json_schema() -> None:
+    """Contract 58, C3: ``parameters`` and ``parametersJsonSchema`` exclude each other."""
+    declared = {"name": "get_weather", "description": "Weather.", "parametersJsonSchema": RICH}
+    definition = tool(RICH, description="Weather.", strict=True)
+    assert codec("gemini").translate([definition]).request == {"tools": [{"functionDeclarations": [declared]}]}
 
 
 def test_contract_59_ollama_takes_the_raw_schema_and_its_type() -> None:
@@ -59,10 +92,10 @@ def test_contract_60_translation_works_on_copies_and_changes_nothing(wire: str, 
     """Contract 60."""
     definition = tool(RICH, strict=strict, provider_schema=RICH)
     before = digest(definition.parameters), digest(definition.provider_schema), definition.digest
-    made = codec(wire).translate([definition]).request
-    for spelled in made["tools"]:
-        inner = spelled.get("function", spelled)
-        schema = inner.get("parameters", inner.get("input_schema"))
+    translation = codec(wire).translate([definition])
+    made = translation.request
+    for spelled in sent(wire, translation):
+        schema = schema_of(spelled)
         schema["properties"]["city"].clear()
         schema["properties"]["added"] = {}
         schema["required"].clear()
@@ -79,11 +112,17 @@ def test_contract_60_a_second_translation_is_the_same_json(wire: str) -> None:
     assert first.request is not second.request
 
 
-@pytest.mark.parametrize(("strict", "sent"), [(None, {}), (False, {"strict": False}), (True, {"strict": True})])
-def test_contract_12_strict_is_sent_only_if_it_is_set(strict: bool | None, sent: dict[str, bool]) -> None:
-    """Contract 12."""
-    (spelled,) = codec("openai_chat").translate([tool(strict=strict)]).request["tools"]
-    assert {name: value for name, value in spelled["function"].items() if name == "strict"} == sent
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("strict", [None, False, True])
+def test_contract_12_strict_is_sent_only_if_it_is_set_and_the_wire_has_it(wire: str, strict: bool | None) -> None:
+    """Contract 12. OpenAI's Responses takes silence for a yes: there a plain schema is sent with a no."""
+    (spelled,) = sent(wire, codec(wire).translate([tool(strict=strict)]))
+    expected: dict[str, bool] = {}
+    if wire == "openai_responses":
+        expected = {"strict": bool(strict)}
+    elif wire == "openai_chat" and strict is not None:
+        expected = {"strict": strict}
+    assert {name: value for name, value in spelled.items() if name == "strict"} == expected
 
 
 def test_contract_12_a_wish_that_strict_mode_cannot_say_is_sent_plain_with_the_reason_on_record() -> None:
@@ -98,35 +137,42 @@ def test_contract_12_a_wish_that_strict_mode_cannot_say_is_sent_plain_with_the_r
 def test_contract_20_the_compact_provider_schema_is_sent_where_there_is_one(wire: str) -> None:
     """Contract 20."""
     compact = {"type": "object", "properties": {"city": {"type": "string"}}}
-    (spelled,) = codec(wire).translate([tool(RICH, provider_schema=compact)]).request["tools"]
-    inner = spelled.get("function", spelled)
-    assert inner.get("parameters", inner.get("input_schema")) == compact
+    (spelled,) = sent(wire, codec(wire).translate([tool(RICH, provider_schema=compact)]))
+    assert schema_of(spelled) == compact
 
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_contract_14_a_tool_without_a_schema_is_offered_with_an_open_object(wire: str) -> None:
     """Contract 14."""
     loose = ToolDefinition(name="loose", allow_no_schema=True, no_schema_mode="full", strict=True)  # type: ignore[arg-type]
-    translation = codec(wire).translate([loose])
-    inner = translation.request["tools"][0].get("function", translation.request["tools"][0])
-    open_object = {"type": "object", "properties": {}, "additionalProperties": True}
-    assert inner.get("parameters", inner.get("input_schema")) == open_object
-    assert inner.get("strict") is (False if wire == "openai_chat" else None)
+    (spelled,) = sent(wire, codec(wire).translate([loose]))
+    assert schema_of(spelled) == {"type": "object", "properties": {}, "additionalProperties": True}
+    assert spelled.get("strict") is (False if wire.startswith("openai") else None)
 
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_contract_61_a_root_without_a_type_gets_the_one_that_providers_ask_for(wire: str) -> None:
     """Contract 61."""
     definition = tool({"properties": {}})
-    (spelled,) = codec(wire).translate([definition]).request["tools"]
-    inner = spelled.get("function", spelled)
-    assert inner.get("parameters", inner.get("input_schema"))["type"] == "object"
+    (spelled,) = sent(wire, codec(wire).translate([definition]))
+    assert schema_of(spelled)["type"] == "object"
     assert thaw(definition.parameters) == {"properties": {}}
 
 
-def test_chat_completions_needs_properties_even_where_there_are_none() -> None:
-    (spelled,) = codec("openai_chat").translate([tool({"type": "object"})]).request["tools"]
-    assert spelled["function"]["parameters"] == {"type": "object", "properties": {}}
+@pytest.mark.parametrize("wire", ["openai_chat", "openai_responses", "gemini"])
+def test_some_wires_need_properties_even_where_there_are_none(wire: str) -> None:
+    (spelled,) = sent(wire, codec(wire).translate([tool({"type": "object"})]))
+    assert schema_of(spelled) == {"type": "object", "properties": {}}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_contract_c5_names_that_a_wire_refuses_are_mapped_there_and_only_there(wire: str) -> None:
+    """Contract C5: Gemini refuses a digit or a hyphen at the start."""
+    translation = codec(wire).translate([tool(name="7up"), tool(name="get_weather")])
+    first, second = sent(wire, translation)
+    assert (first["name"] == "7up") is (wire != "gemini")
+    assert second["name"] == "get_weather"
+    assert translation.names.tool(first["name"]) == "7up"
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -140,10 +186,9 @@ def test_contract_50_the_record_holds_name_digest_and_schema_of_every_tool(wire:
     definitions = [tool(RICH), tool(name="other")]
     translation = codec(wire).translate(definitions)
     assert list(translation.tools) == ["get_weather", "other"]
-    for definition, spelled in zip(definitions, translation.request["tools"], strict=True):
+    for definition, spelled in zip(definitions, sent(wire, translation), strict=True):
         record = translation.tools[definition.name]
-        inner = spelled.get("function", spelled)
-        assert record.digest == digest(inner.get("parameters", inner.get("input_schema")))
+        assert record.digest == digest(schema_of(spelled))
         assert translation.tool(record.wire_name) is record
     assert translation.tool("never_offered") is None
 
@@ -164,6 +209,8 @@ def test_contract_c6_the_same_tool_twice_is_refused(wire: str) -> None:
         ("openai", "openai_chat"),
         ("openai_chat", "openai_chat"),
         ("openai_compat", "openai_chat"),
+        ("openai_responses", "openai_responses"),
+        ("gemini", "gemini"),
         ("anthropic", "anthropic"),
         ("ollama", "ollama"),
     ],

@@ -10,13 +10,11 @@ from typing import Any
 from callgate.tools.definition import ToolDefinition
 from tests.conftest import DATA
 
-CODEC_OF = {
-    "openai_chat": "openai_chat",
+WIRES = ("openai_chat", "openai_responses", "anthropic", "gemini", "ollama")
+CODEC_OF = {wire: wire for wire in WIRES} | {
     "openai_compat": "openai_compat",
-    "anthropic": "anthropic",
-    "ollama": "ollama",
+    "openai_responses_compat": "openai_responses_compat",
 }
-
 
 RICH: dict[str, Any] = {
     "type": "object",
@@ -31,12 +29,23 @@ RICH: dict[str, Any] = {
 }
 
 
-def recordings(data: Path = DATA) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every recorded exchange whose answer is one JSON body, of every provider, by name."""
+def exchanges(data: Path = DATA) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every recorded exchange, by name."""
     for path in sorted((data / "recordings").glob("*/*.json")):
-        recorded = json.loads(path.read_text("utf-8"))
-        if recorded.get("response") is not None:
-            yield f"{path.parent.name}/{path.stem}", recorded
+        yield f"{path.parent.name}/{path.stem}", json.loads(path.read_text("utf-8"))
+
+
+def recordings(data: Path = DATA) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Those whose answer is one JSON body."""
+    return ((name, recorded) for name, recorded in exchanges(data) if recorded.get("response") is not None)
+
+
+def streams(data: Path = DATA) -> Iterator[tuple[str, bytes, dict[str, Any]]]:
+    """Those whose answer is a stream, with its bytes."""
+    for name, recorded in exchanges(data):
+        text = recorded.get("response_sse") or recorded.get("response_ndjson")
+        if text is not None:
+            yield name, text.encode(), recorded
 
 
 def wire_of(name: str) -> str:
@@ -71,6 +80,52 @@ def function(name: Any, arguments: Any, call_id: Any = "c1", **fields: Any) -> d
 def message(*blocks: Any, stop: Any = "tool_use") -> dict[str, Any]:
     """An answer of Anthropic Messages."""
     return {"type": "message", "role": "assistant", "content": list(blocks), "stop_reason": stop}
+
+
+def response(*output: Any, status: Any = "completed", **fields: Any) -> dict[str, Any]:
+    """An answer of the Responses API."""
+    return {"object": "response", "status": status, "error": None, "output": list(output), **fields}
+
+
+def function_call(name: Any, arguments: Any, call_id: Any = "r1", **fields: Any) -> dict[str, Any]:
+    """One call of the Responses API."""
+    return {
+        "type": "function_call",
+        "id": f"fc_{call_id}",
+        "status": "completed",
+        "call_id": call_id,
+        "name": name,
+        "arguments": arguments,
+        **fields,
+    }
+
+
+def gemini(*parts: Any, finish: Any = "STOP") -> dict[str, Any]:
+    """An answer of Gemini."""
+    return {"candidates": [{"content": {"role": "model", "parts": list(parts)}, "finishReason": finish, "index": 0}]}
+
+
+def gemini_call(name: Any, arguments: Any, call_id: Any = None, **fields: Any) -> dict[str, Any]:
+    """One call of Gemini."""
+    known = {"id": call_id} if call_id is not None else {}
+    return {"functionCall": {"name": name, "args": arguments, **known}, **fields}
+
+
+def ollama(*calls: Any, reason: Any = "stop", **message: Any) -> dict[str, Any]:
+    """An answer of Ollama."""
+    body = {"role": "assistant", "content": "", **message}
+    return {"message": {**body, **({"tool_calls": list(calls)} if calls else {})}, "done": True, "done_reason": reason}
+
+
+def calling(wire: str, *calls: tuple[Any, Any, Any]) -> dict[str, Any]:
+    """An answer of a wire with these calls: (name, arguments, id)."""
+    return {
+        "openai_chat": lambda: chat(*(function(*call) for call in calls)),
+        "openai_responses": lambda: response(*(function_call(*call) for call in calls)),
+        "anthropic": lambda: message(*(tool_use(*call) for call in calls)),
+        "gemini": lambda: gemini(*(gemini_call(*call) for call in calls)),
+        "ollama": lambda: ollama(*(function(*call) for call in calls)),
+    }[wire]()
 
 
 def tool_use(name: Any, arguments: Any, call_id: Any = "t1") -> dict[str, Any]:

@@ -14,9 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def lines_of_calls(printed: str) -> list[str]:
-    return [
-        line for line in printed.splitlines() if re.match(r"(openai_chat|openai_compat|anthropic|ollama)[ |]+\w", line)
-    ]
+    wires = r"openai_chat|openai_compat|openai_responses\w*…?|anthropic|gemini|ollama"
+    return [line for line in printed.splitlines() if re.match(rf"({wires})[ |]+\w", line)]
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -61,6 +61,6 @@ def test_the_page_names_every_fixture_and_the_face_is_sorted() -> None:
     fixtures = [
         name for name, value in vars(pytest_callgate).items() if type(value).__name__ == "FixtureFunctionDefinition"
     ]
-    assert len(fixtures) == 5
+    assert len(fixtures) == 6
     assert [name for name in fixtures if f"| `{name}` |" not in page] == []
     assert [name for name in callgate.testing.__all__ if not hasattr(callgate.testing, name)] == []

@@ -1,0 +1,184 @@
+"""A scripted model that speaks Anthropic's Messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from callgate.runtime.testing.model.asked import Asked, GivenResult, Heard, Message, OfferedTool, SeenCall, SeenThought
+from callgate.runtime.testing.model.checks import demand, field, offered, paired
+from callgate.runtime.testing.model.script import Call, Say, Spoken, Think, Turn
+from callgate.runtime.testing.model.spelling import Wire, listed, mapped, pieces, sse, text_of
+from callgate.runtime.wire.reply import Usage
+
+ENDED = {"stop": "end_turn", "calls": "tool_use", "length": "max_tokens", "filter": "refusal"}
+ERRORS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+
+
+class Anthropic:
+    """``/v1/messages``. Malformed arguments are sent as the text they are where the answer is not streamed."""
+
+    name = "anthropic"
+    call_prefix = "toolu_"
+
+    def hear(self, path: str, body: Mapping[str, Any]) -> Heard:
+        """See ``Wire``."""
+        field(body, "max_tokens", int)
+        system = text_of(body.get("system"))
+        messages = [_message(mapped(message), index) for index, message in enumerate(field(body, "messages", list))]
+        tools = [_tool(mapped(tool), index) for index, tool in enumerate(listed(body.get("tools")))]
+        demand(bool(messages), "messages: at least one message is required")
+        told = paired(messages, together=True)
+        return Heard(
+            field(body, "model", str),
+            bool(body.get("stream")),
+            offered(tools, r"[a-zA-Z0-9_-]{1,128}"),
+            (Message("system", system), *told) if system else told,
+        )
+
+    def remembers(self, asked: Asked) -> bool:
+        """See ``Wire``."""
+        return True
+
+    def answer(self, turn: Turn, asked: Asked) -> dict[str, Any]:
+        """See ``Wire``."""
+        return {
+            **_head(asked),
+            "content": [_block(part) for part in turn.parts],
+            "stop_reason": turn.ended(ENDED),
+            "usage": _usage(turn.usage),
+        }
+
+    def events(self, turn: Turn, asked: Asked) -> list[bytes]:
+        """See ``Wire``."""
+        start = {
+            **_head(asked),
+            "content": [],
+            "stop_reason": None,
+            "usage": {**_usage(turn.usage), "output_tokens": 1},
+        }
+        told = [_event("message_start", message=start), _event("ping")]
+        for index, part in enumerate(turn.parts):
+            told.append(_event("content_block_start", index=index, content_block=_empty(part)))
+            told += [_event("content_block_delta", index=index, delta=delta) for delta in _deltas(part)]
+            told.append(_event("content_block_stop", index=index))
+        ended = {"stop_reason": turn.ended(ENDED), "stop_sequence": None}
+        told.append(_event("message_delta", delta=ended, usage={"output_tokens": turn.usage.output or 0}))
+        return [*told, _event("message_stop")]
+
+    def error(self, status: int, message: str) -> dict[str, Any]:
+        """See ``Wire``."""
+        return {"type": "error", "error": {"type": ERRORS.get(status, "api_error"), "message": message}}
+
+    def error_event(self, message: str, number: int) -> bytes:
+        """See ``Wire``."""
+        return sse(self.error(529, message), "error")
+
+
+def _message(message: Mapping[str, Any], index: int) -> Message:
+    place = f"messages.{index}"
+    role = field(message, "role", str, place)
+    demand(role in {"user", "assistant"}, f"{place}.role: unexpected role {role!r}")
+    content = field(message, "content", (str, list), place)
+    blocks = [mapped(block) for block in listed(content)]
+    kinds = [field(block, "type", str, f"{place}.content") for block in blocks]
+    demand(bool(content), f"{place}: messages must have non-empty content")
+    demand(role == "assistant" or not {"tool_use", "thinking"} & {*kinds}, f"{place}: only an assistant calls tools")
+    demand(role == "user" or "tool_result" not in kinds, f"{place}: only a user gives results")
+    first = [kind == "tool_result" for kind in kinds]
+    demand(first == sorted(first, reverse=True), f"{place}: tool_result blocks must come first")
+    calls = tuple(_seen(block, place) for block in blocks if block["type"] == "tool_use")
+    results = tuple(_result(block, place) for block in blocks if block["type"] == "tool_result")
+    thoughts = tuple(_thought(block, place) for block in blocks if block["type"].endswith("thinking"))
+    said = content if isinstance(content, str) else text_of([block for block in blocks if block["type"] == "text"])
+    only_results = bool(results) and not said
+    return Message("tool" if only_results else role, said, calls, results, thoughts)
+
+
+def _seen(block: Mapping[str, Any], place: str) -> SeenCall:
+    value = field(block, "input", dict, f"{place}.tool_use")
+    return SeenCall(field(block, "name", str, place), value, field(block, "id", str, place))
+
+
+def _result(block: Mapping[str, Any], place: str) -> GivenResult:
+    call_id = field(block, "tool_use_id", str, f"{place}.tool_result")
+    return GivenResult(text_of(block.get("content")), call_id, is_error=bool(block.get("is_error")))
+
+
+def _thought(block: Mapping[str, Any], place: str) -> SeenThought:
+    if block["type"] == "redacted_thinking":
+        return SeenThought(None, field(block, "data", str, place))
+    return SeenThought(field(block, "thinking", str, place), field(block, "signature", str, place))
+
+
+def _tool(tool: Mapping[str, Any], index: int) -> OfferedTool:
+    place = f"tools.{index}"
+    schema = field(tool, "input_schema", dict, place)
+    demand(schema.get("type") == "object", f"{place}.input_schema.type: field required")
+    unknown = {*tool} - {"name", "description", "input_schema", "type", "cache_control", "strict", "input_examples"}
+    demand(not unknown, f"{place}: extra inputs are not permitted: {', '.join(sorted(unknown))}")
+    return OfferedTool(field(tool, "name", str, place), tool.get("description"), schema, tool.get("strict"))
+
+
+def _block(part: Spoken) -> dict[str, Any]:
+    if isinstance(part, Call):
+        return {"type": "tool_use", "id": part.id, "name": part.tool, "input": part.value}
+    if isinstance(part, Say):
+        return {"type": "text", "text": part.text, "citations": None}
+    if not part.text:
+        return {"type": "redacted_thinking", "data": part.signature}
+    return {"type": "thinking", "thinking": part.text, "signature": part.signature}
+
+
+def _empty(part: Spoken) -> dict[str, Any]:
+    block = _block(part)
+    empty: dict[str, Any] = {"text": "", "thinking": "", "signature": "", "input": {}}
+    return {key: empty.get(key, value) if key != "type" else value for key, value in block.items()}
+
+
+def _deltas(part: Spoken) -> list[dict[str, Any]]:
+    if isinstance(part, Call):
+        return [{"type": "input_json_delta", "partial_json": piece} for piece in ["", *pieces(part.written)]]
+    if isinstance(part, Say):
+        return [{"type": "text_delta", "text": piece} for piece in pieces(part.text)]
+    shown: list[dict[str, Any]] = [{"type": "thinking_delta", "thinking": piece} for piece in pieces(part.text)]
+    return (
+        [*shown, {"type": "signature_delta", "signature": part.signature}] if isinstance(part, Think) and shown else []
+    )
+
+
+def _event(kind: str, **fields: Any) -> bytes:
+    return sse({"type": kind, **fields}, kind)
+
+
+def _head(asked: Asked) -> dict[str, Any]:
+    return {
+        "id": f"msg_{asked.number}",
+        "type": "message",
+        "role": "assistant",
+        "model": asked.model,
+        "stop_sequence": None,
+    }
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    """What was read from the cache is counted apart from the rest of the input."""
+    cached = usage.cached or 0
+    return {
+        "input_tokens": max(0, (usage.input or 0) - cached),
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": usage.output or 0,
+        "service_tier": "standard",
+    }
+
+
+WIRE: Wire = Anthropic()

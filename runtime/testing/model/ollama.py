@@ -1,0 +1,130 @@
+"""A scripted model that speaks Ollama's own chat."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from callgate.runtime.testing.model.asked import Asked, GivenResult, Heard, Message, OfferedTool, SeenCall, SeenThought
+from callgate.runtime.testing.model.checks import demand, field, offered, paired
+from callgate.runtime.testing.model.script import Call, Say, Turn
+from callgate.runtime.testing.model.spelling import Wire, listed, mapped, pieces
+
+ENDED = {"stop": "stop", "calls": "stop", "length": "length", "filter": "stop"}
+MADE = "2025-10-09T08:53:20.000000Z"
+
+
+class Ollama:
+    """``/api/chat``, streamed unless the request says ``"stream": false``.
+
+    Malformed arguments never reach a client of Ollama: the server fails instead, as it does here. Unlike the real one
+    it demands a result for every call.
+    """
+
+    name = "ollama"
+    call_prefix = "call_"
+
+    def hear(self, path: str, body: Mapping[str, Any]) -> Heard:
+        """See ``Wire``."""
+        messages = [_message(mapped(message), index) for index, message in enumerate(field(body, "messages", list))]
+        tools = [_tool(mapped(tool), index) for index, tool in enumerate(listed(body.get("tools")))]
+        stream = body.get("stream", True) is not False
+        return Heard(field(body, "model", str), stream, offered(tools, r".+"), paired(messages, together=False))
+
+    def remembers(self, asked: Asked) -> bool:
+        """See ``Wire``."""
+        return False
+
+    def answer(self, turn: Turn, asked: Asked) -> dict[str, Any]:
+        """See ``Wire``."""
+        if failed := _failed(turn):
+            return {"error": failed}
+        message: dict[str, Any] = {"role": "assistant", "content": turn.text}
+        if turn.reasoning:
+            message["thinking"] = turn.reasoning
+        if turn.calls:
+            message["tool_calls"] = [_call(call, index) for index, call in enumerate(turn.calls)]
+        return _line(asked, message) | _end(turn)
+
+    def events(self, turn: Turn, asked: Asked) -> list[bytes]:
+        """See ``Wire``."""
+        told = [_line(asked, {"role": "assistant", "content": "", **message}) for message in _messages(turn)]
+        if failed := _failed(turn):
+            told.append({"error": failed})
+        else:
+            told.append(_line(asked, {"role": "assistant", "content": ""}) | _end(turn))
+        return [_framed(line) for line in told]
+
+    def error(self, status: int, message: str) -> dict[str, Any]:
+        """See ``Wire``."""
+        return {"error": message}
+
+    def error_event(self, message: str, number: int) -> bytes:
+        """See ``Wire``."""
+        return _framed({"error": message})
+
+
+def _message(message: Mapping[str, Any], index: int) -> Message:
+    place = f"messages.{index}"
+    role = field(message, "role", str, place)
+    demand(role in {"system", "user", "assistant", "tool"}, f"{place}.role: {role!r} is no role")
+    text = message.get("content") or ""
+    demand(isinstance(text, str), f"json: cannot unmarshal into field {place}.content of type string")
+    if role == "tool":
+        tool, call_id = message.get("tool_name"), message.get("tool_call_id")
+        return Message("tool", results=(GivenResult(text, call_id, tool),))
+    calls = tuple(_seen(mapped(call), f"{place}.tool_calls") for call in listed(message.get("tool_calls")))
+    thought = message.get("thinking")
+    return Message(role, text, calls, thoughts=(SeenThought(thought),) if thought else ())
+
+
+def _seen(call: Mapping[str, Any], place: str) -> SeenCall:
+    function = field(call, "function", dict, place)
+    return SeenCall(field(function, "name", str, place), field(function, "arguments", dict, place), call.get("id"))
+
+
+def _tool(tool: Mapping[str, Any], index: int) -> OfferedTool:
+    function = field(tool, "function", dict, f"tools.{index}")
+    name = field(function, "name", str, f"tools.{index}")
+    return OfferedTool(name, function.get("description"), mapped(function.get("parameters")))
+
+
+def _failed(turn: Turn) -> str | None:
+    for call in turn.calls:
+        if not isinstance(call.value, dict):
+            return f"error parsing tool call: raw='{call.written}', err=invalid JSON"
+    return None
+
+
+def _call(call: Call, index: int) -> dict[str, Any]:
+    return {"id": call.id, "function": {"index": index, "name": call.tool, "arguments": call.value}}
+
+
+def _messages(turn: Turn) -> Iterator[dict[str, Any]]:
+    index = 0
+    for part in turn.parts:
+        if isinstance(part, Say):
+            yield from ({"content": piece} for piece in pieces(part.text))
+        elif not isinstance(part, Call):
+            yield from ({"thinking": piece} for piece in pieces(part.text))
+        elif isinstance(part.value, dict):
+            yield {"tool_calls": [_call(part, index)]}
+            index += 1
+
+
+def _line(asked: Asked, message: dict[str, Any]) -> dict[str, Any]:
+    return {"model": asked.model, "created_at": MADE, "message": message, "done": False}
+
+
+def _end(turn: Turn) -> dict[str, Any]:
+    counted = {"prompt_eval_count": turn.usage.input or 0, "eval_count": turn.usage.output or 0}
+    spent = {"total_duration": 3, "load_duration": 1, "prompt_eval_duration": 1, "eval_duration": 1}
+    return {"done": True, "done_reason": turn.ended(ENDED), **counted, **spent}
+
+
+def _framed(line: dict[str, Any]) -> bytes:
+    return json.dumps(line).encode() + b"\n"
+
+
+WIRE: Wire = Ollama()
