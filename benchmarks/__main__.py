@@ -117,8 +117,8 @@ ROWS = (
         Row(f"stream_{wire}_us", f"{wire}: one event, client and transport included (µs)")
         for wire in ("openai_chat", "openai_responses", "anthropic", "gemini", "ollama")
     ),
-    Row("hydrate_recorded_x_floor1", "a recorded answer to a checked call, times floor1", 1.5),
-    Row("calls_recorded_x_floor1", "of that, the codec, times floor1"),
+    Row("hydrate_recorded_x_floor1", "a recorded call is hydrated, times floor1", 1.5),
+    Row("calls_recorded_x_floor1", "a recorded answer is read for its calls, times floor1"),
     Row("instructions_floor2s", "instructions, floor2s", form="{:,.0f}"),
     Row("instructions_stock_pipeline_x_floor2", "instructions, seven stock hooks, times floor2", form="{:.3f}"),
     Row("instructions_stock_hit_x_floor2", "instructions, the same, from the cache, times floor2", form="{:.3f}"),

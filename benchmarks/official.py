@@ -258,7 +258,7 @@ def _checked(read: Read, expected: str) -> Call:
 
 
 async def _hydrate(effort: Effort) -> dict[str, float]:
-    """One recorded call, from the provider's answer to checked arguments."""
+    """One recorded call: read from the provider's answer, and then checked."""
     recorded = json.loads((DATA / "recordings" / "openai_chat" / "single-logfire-59646c.json").read_text("utf-8"))
     answer, chat = recorded["response"], codec("openai_chat")
     async with Gate([joker]) as gate:
@@ -268,8 +268,9 @@ async def _hydrate(effort: Effort) -> dict[str, float]:
             (call,) = chat.calls(answer, translation)
             return EXPECTED if call.tool == "joker" else None
 
+        (call,) = chat.calls(answer, translation)
+
         async def hydrate() -> Any:
-            (call,) = chat.calls(answer, translation)
             return EXPECTED if gate.hydrate(call, wire="openai_chat").success else None
 
         found = await interleave({"read": read, "hydrate": hydrate}, {"floor1": floor1()}, effort)

@@ -8,6 +8,7 @@ from typing import Any
 from callgate.errors import Denied, Invalid
 from callgate.tools.calls import Issue
 from callgate.tools.definition import NoSchemaMode
+from callgate.tools.hydration import Hydrator
 from callgate.tools.limits import DEFAULT_LIMITS, Limits
 from callgate.tools.parse_errors import ParseError
 from callgate.tools.parsing import parse_arguments
@@ -73,6 +74,15 @@ class BuiltIns:
         self.validate_last = self._make_validate_last()
         self.admit = self._make_admit()
         self.check_output = self._make_check_output()
+        self._hydrators: dict[bool, Hydrator] = {}
+
+    def hydrator(self, record: ToolRecord, lazy: bool) -> Hydrator:
+        """What reads this tool's calls outside of an invocation."""
+        made = self._hydrators.get(lazy)
+        if made is None:
+            read = strict_reader(None, self.limits, floats=self.floats)
+            made = self._hydrators[lazy] = Hydrator(record, self.arguments, self.limits, lazy=lazy, read=read)
+        return made
 
     # ------------------------------------------------------------------ policy
 

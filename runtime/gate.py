@@ -33,7 +33,7 @@ from callgate.runtime.streams import Event, stream
 from callgate.runtime.wire.principal import Authenticate
 from callgate.tools.calls import ANONYMOUS, ToolCall, ToolResult, User
 from callgate.tools.definition import ToolDefinition
-from callgate.tools.hydration import HydrationResult, Repairer, hydrate
+from callgate.tools.hydration import HydrationResult, Repairer, unknown
 from callgate.tools.limits import DEFAULT_LIMITS, Limits
 from callgate.tools.record import ToolRecord
 from callgate.tools.registry import ToolRegistry
@@ -341,15 +341,11 @@ class Gate:
 
         *repair* is asked at most once for other arguments; what it makes is recorded and never trusted (contract 49).
         """
-        return hydrate(
-            call,
-            self._record_of,
-            self._validator_of,
-            wire=wire,
-            limits=self._engine.limits,
-            repair=repair,
-            lazy=self.lazy,
-        )
+        name = call.tool
+        record = self._record_of(name) if isinstance(name, str) else None
+        if record is None:
+            return unknown(call, wire)
+        return self._plans.of(name).builtins.hydrator(record, self.lazy).hydrate(call, wire, repair)
 
     def hydrate_all(
         self, calls: Iterable[ToolCall], *, wire: str | None = None, repair: Repairer | None = None
@@ -387,9 +383,6 @@ class Gate:
 
     def _record_of(self, name: str) -> ToolRecord | None:
         return self.registry.get(name) if name in self.registry else None
-
-    def _validator_of(self, name: str) -> Any:
-        return self._plans.of(name).builtins.arguments
 
 
 __all__ = ["Gate"]

@@ -65,10 +65,10 @@ class FrozenList(_List):  # type: ignore[misc]
 
 def freeze(value: Any) -> Any:
     """A deeply frozen copy of a JSON value (contract 5)."""
-    if isinstance(value, Mapping):
-        return FrozenDict({key: freeze(item) for key, item in value.items()})
+    if value.__class__ is dict or isinstance(value, Mapping):
+        return FrozenDict({key: item if item.__class__ in SCALARS else freeze(item) for key, item in value.items()})
     if isinstance(value, list | tuple):
-        return FrozenList(freeze(item) for item in value)
+        return FrozenList([item if item.__class__ in SCALARS else freeze(item) for item in value])
     return value
 
 

@@ -117,7 +117,7 @@ async def test_what_a_gate_s_client_hydrates_the_gate_runs_without_reading_it_ag
     async with Gate(tools=[get_weather]) as gate:
         (hydrated,) = await CHAT.make(lambda _: CHAT.whole("", call())).tool_call("go", gate)
         record = gate.registry.get("get_weather")
-        assert hydrated.vouched_for(record.definition, gate._validator_of("get_weather"))
+        assert hydrated.vouched_for(record.definition, gate._plans.of("get_weather").builtins.arguments)
         RAN.clear()
         assert (await gate.call(hydrated)).output == "sun"
         assert RAN == ["Porto"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from callgate import Denied, Gate, HydrationResult, InvokeContext, Limits, Outcome, ToolCall
-from callgate.tools.hydration import HydrationError, hydrate
+from callgate.tools.hydration import HydrationError
 from callgate.tools.values import freeze
 from tests.gate.making import NUMBER, USER, Counting, Seeing, call, double, gate_of, made
 
@@ -178,7 +178,7 @@ async def test_a_failed_result_of_an_unknown_tool_has_its_result_too() -> None:
 async def test_a_repaired_call_does_not_run_by_itself() -> None:
     """Contract 49, C10c."""
     gate = gate_of([made(double)])
-    found = hydrate(call("nonsense"), gate._record_of, gate._validator_of, repair=lambda call, error: {"n": 2})
+    found = gate.hydrate(call("nonsense"), repair=lambda call, error: {"n": 2})
     assert found.success
     assert not found.trusted
     async with gate:
