@@ -101,7 +101,7 @@ class Chain:
         self._waiting: dict[str, list[_Entry]] = {}  # by tenant: rows of one are written together
         self._writer: asyncio.Task[None] | None = None
         self._every = every
-        self.noted: list[tuple[str, Callable[[Any], dict[str, Any]], Any]] = []
+        self.noted: list[tuple[Any, ...]] = []
         self._closed = False
         self.keeps_back = False
         self.head = ""
@@ -146,16 +146,16 @@ class Chain:
     def keep_back(self) -> None:
         """Seal rows only when ``settle`` is called: for a store in memory, before somebody reads it.
 
-        Until then they are in ``noted``: of a tenant, the row that a function makes of some facts. The facts must be
-        the row's own: nobody may change them.
+        Until then they are in ``noted``: a tenant, a function, and the facts that it makes the row of. They must be the
+        row's own: nobody may change them.
         """
         self.keeps_back = True
 
     def settle(self) -> None:
         """Seal what was noted, in order, with the anchors that are due."""
         noted, self.noted = self.noted, []
-        for tenant, make, facts in noted:
-            _at_once(self._write(tenant, [make(facts)]))
+        for tenant, make, *facts in noted:
+            _at_once(self._write(tenant, [make(*facts)]))
             _at_once(self.anchor_if_due())
         if self._closed:
             _at_once(self.anchor())

@@ -117,6 +117,7 @@ class Quota(Hook):
 
     Raises:
         HookError: a setting that means nothing.
+        StoreUnsupported: the store cannot count one of the limits.
     """
 
     concern = "quota"
@@ -164,6 +165,10 @@ class Quota(Hook):
             raise HookError(f"Quota: a call costs {self._cost}, and a limit is {self._most}: none would ever pass")
         if self._cost_of is not None and inspect.iscoroutinefunction(self._cost_of):
             raise HookError("Quota: the cost function is async; give a plain one")
+        check_limit: Any = getattr(self._store, "check_limit", None)
+        if check_limit is not None:  # with on_store_failure="allow" nobody would hear of it later
+            for limit in self.limits:
+                check_limit(limit)
 
     def _kind(self) -> str:
         told = [f"{limit.amount}/{limit.seconds:g}" for limit in self.limits]

@@ -149,13 +149,22 @@ class LimitsQuotas:
             left, wait = await self._left(item, where, 1)
         return Taken(True, left) if left >= 1 else Taken(False, left, wait)
 
-    def _named(self, tenant: str, key: str, limit: Limit) -> tuple[Any, tuple[str, str]]:
-        """The limit and the names as ``limits`` has them: quoted, since it joins them with slashes."""
+    @staticmethod
+    def check_limit(limit: Limit) -> None:
+        """Whether a limit can be counted at all; a ``Quota`` asks when it is made.
+
+        Raises:
+            StoreUnsupported: the window is not of whole seconds.
+        """
         if limit.seconds < 1 or limit.seconds % 1:
             raise StoreUnsupported(
                 f"limits counts windows of whole seconds, and {limit.seconds:g} s is none: "
                 "take a MemoryStore, SqlStore or RedisStore for it"
             )
+
+    def _named(self, tenant: str, key: str, limit: Limit) -> tuple[Any, tuple[str, str]]:
+        """The limit and the names as ``limits`` has them: quoted, since it joins them with slashes."""
+        self.check_limit(limit)
         names = quote(tenant, safe="", errors="surrogatepass"), quote(key, safe="", errors="surrogatepass")
         return self._item(limit.amount, int(limit.seconds), namespace=self._prefix), names
 

@@ -85,7 +85,8 @@ class MemoryCache:
         for tag in entry.tags:
             self._tagged.setdefault((key[0], tag), set()).add(key)
         while len(entries) > self._size:
-            self._forget(next(iter(entries)))
+            oldest, gone = entries.popitem(last=False)
+            self._untag(oldest, gone)
 
     async def drop(self, tenant: str, key: str) -> bool:
         """See ``CacheStore``."""
@@ -101,12 +102,15 @@ class MemoryCache:
         entry = self._entries.pop(key, None)
         if entry is None:
             return False
+        self._untag(key, entry)
+        return entry.stale_until > self._now()
+
+    def _untag(self, key: Key, entry: CacheEntry) -> None:
         for tag in entry.tags:
             tagged = self._tagged[key[0], tag]
             tagged.discard(key)
             if not tagged:
                 del self._tagged[key[0], tag]
-        return entry.stale_until > self._now()
 
 
 class MemoryQuotas:

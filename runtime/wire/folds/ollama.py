@@ -29,7 +29,7 @@ class OllamaFold:
         message = chunk.get("message")
         if isinstance(message, dict):
             content = message.get("content")
-            if content and isinstance(content, str):
+            if content.__class__ is str and content:
                 self._text.append(content)
                 events.append(text_delta(content))
             if len(message) != 2 or "role" not in message:  # nearly all lines have no more than that

@@ -443,6 +443,14 @@ async def test_of_several_limits_those_that_gave_their_units_have_spent_them(cou
     assert hour.remaining == 0, "the two that the day refused, too"
 
 
+def test_a_quota_with_a_window_that_cannot_be_counted_is_refused_when_it_is_made() -> None:
+    """C33: with ``on_store_failure="allow"`` such a quota would let everything pass."""
+    store = LimitsQuotas("async+memory://", strategy="moving-window")
+    with pytest.raises(StoreUnsupported, match=r"0\.5 s is none"):
+        Quota(Limit(5, 0.5), store=store, on_store_failure="allow")
+    Quota(Limit(5, 2.0), store=store)
+
+
 @pytest.mark.parametrize(("on_store_failure", "end"), [("deny", "quota_unavailable"), ("allow", "done")])
 async def test_the_hook_decides_what_becomes_of_calls_while_the_storage_fails(
     on_store_failure: Literal["deny", "allow"], end: str
