@@ -253,7 +253,7 @@ async def test_a_gate_that_cannot_open_stops_the_server_and_says_why() -> None:
     gate = Gate([write])
     await callgate.asgi(gate, authenticate=lambda _: None)({"type": "lifespan"}, receive, send)
     assert [message["type"] for message in sent] == ["lifespan.startup.failed"]
-    assert "no hook authorises it" in sent[0]["message"]
+    assert "no hook authorises every call of it" in sent[0]["message"]
     assert not gate.is_open
 
 
