@@ -96,7 +96,7 @@ class Cache(Hook):
         place = self.place(ctx)
         if place is None:
             return None
-        if store.__class__ is not MemoryCache:
+        if type(store) is not MemoryCache:
             return self._ask(ctx, store, place)
         self._answer(ctx, store, place, store.get_now(place))  # it does not wait: no coroutine
         return None

@@ -128,7 +128,7 @@ class Miss:
             now = host.monotonic() + host.wall_offset
             fresh = now + cache.ttl
             entry = CacheEntry(value, now, fresh, fresh + cache.stale, self.tags)
-            if self.store.__class__ is not MemoryCache:
+            if type(self.store) is not MemoryCache:
                 return self._keep(cache.flights, entry)
             self.store.put_now(self.place, entry)  # it does not wait, and does not fail
         self._land(cache.flights, value)

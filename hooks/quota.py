@@ -181,7 +181,7 @@ class Quota(Hook):
         only, cost = self._only, self._cost
         if only is not None:
             quotas = (self._store or ctx.plan.host.store).quotas
-            if quotas.__class__ is MemoryQuotas:  # it does not wait: most calls need no coroutine
+            if type(quotas) is MemoryQuotas:  # it does not wait: most calls need no coroutine
                 key = self._key_of(ctx)
                 if quotas.take_now(key, only, cost):
                     ctx.data[self] = key
