@@ -7,6 +7,7 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 
 PYTHON := .venv/bin/python
 READY  := .venv/.installed
+SEMANTIC := .venv/semantic
 LINKS  := $(addprefix src/callgate/,runtime hooks providers tools)
 # pytest options, such as: make test ARGS="tests/test_errors.py -x"
 ARGS   ?=
@@ -20,7 +21,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 MISSING := $(filter-out $(wildcard $(LINKS)),$(LINKS))
 MOVED   := $(shell [ "$$(cat .venv/.made-in 2>/dev/null)" = "$$(pwd -P)" ] || echo moved)
 
-.PHONY: help install run test soak check format wheel-check bench docs clean example-fastapi example-django example-flask example-celery example-chat moved $(MISSING)
+.PHONY: help install run test soak check format wheel-check bench bench-selection bench-semantic test-semantic docs clean example-fastapi example-django example-flask example-celery example-chat moved $(MISSING)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +72,24 @@ format: $(READY) ## format and fix what can be fixed by itself
 
 bench: $(READY) ## run the benchmarks; ARGS="..." goes to them
 	@$(PYTHON) -m benchmarks $(ARGS)
+
+bench-selection: $(READY) ## how well and how fast tools are picked, beside bm25s and rank-bm25; reads the sample data
+	@$(PYTHON) -m benchmarks.selection $(ARGS)
+
+bench-semantic: $(SEMANTIC)/.installed ## score tool selection by meaning, in an environment of its own: 2 GB, minutes
+	@$(SEMANTIC)/bin/python -m benchmarks.semantic $(ARGS)
+
+test-semantic: $(SEMANTIC)/.installed ## run the tests that need the model there
+	@$(SEMANTIC)/bin/python -m pytest tests/tools/test_picking_minilm.py $(ARGS)
+
+# torch first: the build for the CPU, where the configured index has one, brings no libraries for a GPU.
+$(SEMANTIC)/.installed: $(READY)
+	@$(PYTHON) -m venv $(SEMANTIC)
+	@$(SEMANTIC)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		hatchling torch hypothesis pytest pytest-asyncio pytest-timeout pytest-xdist
+	@$(SEMANTIC)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--no-build-isolation --editable '.[semantic]'
+	@touch $@
 
 docs: .venv/.docs ## build the site of the docs in site/
 	@NO_COLOR=1 $(PYTHON) scripts/docs_site.py

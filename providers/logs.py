@@ -76,6 +76,13 @@ class Event(StrEnum):
         "provider phase error",
         "a provider was not made, or not closed",
     )
+    PICK_FAILED = ("pick.failed", logging.WARNING, "tool scorer error", "a scorer failed on a tool, which was left out")
+    PICK_FELL_BACK = (
+        "pick.fell_back",
+        logging.WARNING,
+        "scorer error",
+        "an embedder failed or took too long: words alone decided",
+    )
     SESSION_ENDED = (
         "session.ended",
         logging.INFO,

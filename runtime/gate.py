@@ -25,6 +25,7 @@ from callgate.runtime.engine import CallOptions, Engine, apply_options, close_al
 from callgate.runtime.explain import Explanation, explain
 from callgate.runtime.invoke import run
 from callgate.runtime.life import Life
+from callgate.runtime.picking import pick
 from callgate.runtime.plans import Plans
 from callgate.runtime.portal import SyncGate
 from callgate.runtime.replay import ReplayReport, Rows, replay
@@ -35,6 +36,7 @@ from callgate.tools.calls import ANONYMOUS, ToolCall, ToolResult, User
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.hydration import HydrationResult, Repairer, unknown
 from callgate.tools.limits import DEFAULT_LIMITS, Limits
+from callgate.tools.picking.results import PickResult
 from callgate.tools.record import ToolRecord
 from callgate.tools.registry import ToolRegistry
 from callgate.tools.validation import Engine as ValidatorEngine
@@ -160,6 +162,10 @@ class Gate:
         """What a model may be told: definitions, or the request part of a wire such as ``"openai_chat"``."""
         visible = self.tools_for(user)
         return visible if wire is None else codec(wire).translate(visible).request
+
+    def pick(self, query: Any, *, user: User = ANONYMOUS, **options: Any) -> Coroutine[Any, Any, list[PickResult]]:
+        """The tools that fit a query best, of those that the user may be told of; options as for ``pick_tools``."""
+        return pick(self._plans, self.registry, query, user, options)
 
     def explain(self, tool: Any, *, user: User | None = None) -> Explanation:
         """The plan of a tool, and why each hook is in or out; ``print`` it."""

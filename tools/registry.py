@@ -10,6 +10,7 @@ from callgate.tools.declare import as_tool
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.executor import ToolSchema
 from callgate.tools.naming import did_you_mean
+from callgate.tools.picking.index import ToolIndex
 from callgate.tools.record import ToolRecord
 from callgate.tools.values import clip
 
@@ -42,6 +43,7 @@ class ToolRegistry:
     def __init__(self, tools: Iterable[Any] = ()) -> None:
         self._records: dict[str, ToolRecord] = {}
         self.version = 0
+        self._index: ToolIndex | None = None
         self._known: dict[int, tuple[Any, str]] = {}  # by identity: what was registered, and under which name
         given = list(tools)
         records = [validate_tool(tool) for tool in given]
@@ -75,6 +77,8 @@ class ToolRegistry:
         record = self.get(name)
         self._forget(name)
         del self._records[name]
+        if self._index is not None:
+            self._index.remove(name)
         self.version += 1
         return record
 
@@ -107,6 +111,13 @@ class ToolRegistry:
     def list(self) -> tuple[ToolRecord, ...]:
         """All tools, in the order of registration (contract 82)."""
         return tuple(self._records.values())
+
+    @property
+    def index(self) -> ToolIndex:
+        """The tools ready to be searched; made when first asked for, and kept in step from then on."""
+        if self._index is None:
+            self._index = ToolIndex(self._records.values())
+        return self._index
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -147,6 +158,8 @@ class ToolRegistry:
         self._records[record.id] = record
         self._known[id(tool)] = (tool, record.id)
         self._known[id(record)] = (record, record.id)
+        if self._index is not None:
+            self._index.put(record.id, record, record.definition)
         self.version += 1
 
     def _forget(self, name: str) -> None:

@@ -76,6 +76,7 @@ from callgate.runtime.adapters.anthropic import Anthropic
 from callgate.runtime.adapters.gemini import Gemini
 from callgate.runtime.adapters.ollama import Ollama
 from callgate.runtime.adapters.openai_chat import OpenAIChat
+from callgate.runtime.adapters.openai_embeddings import OpenAIEmbeddings
 from callgate.runtime.adapters.openai_responses import OpenAIResponses
 from callgate.runtime.bound import Bound
 from callgate.runtime.conversation import (
@@ -91,6 +92,7 @@ from callgate.runtime.conversation import (
 )
 from callgate.runtime.conversation_state import StateRefused
 from callgate.runtime.converse import converse, converse_events
+from callgate.runtime.discovery import Discovery
 from callgate.runtime.gate import Gate
 from callgate.runtime.observations import InMemoryObservations, Observation, ObservationManager, ToolSystemFault
 from callgate.runtime.replay_report import ReplayReport
@@ -111,6 +113,17 @@ from callgate.tools.definition import Effect, NoSchemaMode, ToolAnnotations, Too
 from callgate.tools.executor import ToolSchema
 from callgate.tools.hydration import HydrationResult
 from callgate.tools.limits import Limits
+from callgate.tools.picking.embedding import Embedder, EmbeddingCache
+from callgate.tools.picking.embedding_store import StoredEmbeddings
+from callgate.tools.picking.filters import PickContext
+from callgate.tools.picking.index import ToolIndex
+from callgate.tools.picking.llm import Cascade, LLMScorer, Mixture
+from callgate.tools.picking.llm import Stage as CascadeStage
+from callgate.tools.picking.minilm import MiniLM
+from callgate.tools.picking.pick import pick_tools
+from callgate.tools.picking.results import Excluded, PickResult, Picks, Provenance, Score
+from callgate.tools.picking.scorers import keyword_overlap
+from callgate.tools.picking.semantic import SemanticScorer
 from callgate.tools.record import ToolRecord
 from callgate.tools.registry import ToolRegistry
 from callgate.tools.validation import wrap_properties
@@ -138,6 +151,8 @@ __all__ = [
     "Called",
     "CallgateError",
     "CallsStarted",
+    "Cascade",
+    "CascadeStage",
     "CedarPolicy",
     "CircuitBreaker",
     "Client",
@@ -153,11 +168,15 @@ __all__ = [
     "Decider",
     "DefinitionError",
     "Denied",
+    "Discovery",
     "Done",
     "Effect",
+    "Embedder",
+    "EmbeddingCache",
     "Ended",
     "Ending",
     "ErrorInfo",
+    "Excluded",
     "ExecutionContext",
     "FeatureFlags",
     "FolderBlobs",
@@ -173,22 +192,30 @@ __all__ = [
     "InvocationError",
     "InvokeContext",
     "Issue",
+    "LLMScorer",
     "Limit",
     "Limits",
     "LimitsQuotas",
     "MemoryStore",
     "Metrics",
+    "MiniLM",
+    "Mixture",
     "ModelError",
     "NoSchemaMode",
     "Observation",
     "ObservationManager",
     "Ollama",
     "OpenAIChat",
+    "OpenAIEmbeddings",
     "OpenAIResponses",
     "Outcome",
     "OutcomeUnknown",
     "OutputPolicy",
     "ParsedToolCall",
+    "PickContext",
+    "PickResult",
+    "Picks",
+    "Provenance",
     "Provide",
     "ProviderError",
     "ProviderMissing",
@@ -207,7 +234,9 @@ __all__ = [
     "Ruling",
     "SchemaRefused",
     "Scoped",
+    "Score",
     "Secrets",
+    "SemanticScorer",
     "SqlStore",
     "Stage",
     "StageError",
@@ -217,6 +246,7 @@ __all__ = [
     "StoreConflict",
     "StoreError",
     "StoreUnsupported",
+    "StoredEmbeddings",
     "StreamCut",
     "Suspended",
     "TextDelta",
@@ -228,6 +258,7 @@ __all__ = [
     "ToolDefinition",
     "ToolError",
     "ToolFailed",
+    "ToolIndex",
     "ToolRecord",
     "ToolRegistry",
     "ToolResult",
@@ -252,8 +283,10 @@ __all__ = [
     "from_env",
     "from_keyring",
     "invoke_tool",
+    "keyword_overlap",
     "on",
     "permit",
+    "pick_tools",
     "sampled",
     "sort_for_stage",
     "store_at",

@@ -10,6 +10,7 @@ Callgate {version}: the one gate every tool call passes.
 
   from callgate import Gate, tool     declare tools, open a gate, make calls
   python -m examples.order_desk       a worked example (in a checkout: make run)
+  python -m callgate pick "what is asked" --catalog FILE   which tools of a catalogue fit, and why
   python -m callgate audit verify ADDRESS   whether anybody changed the audit record of a store
   python -m callgate stores check --store ADDRESS     whether its tables are up to date
   python -m callgate stores upgrade --store ADDRESS   bring them up to date
@@ -22,6 +23,10 @@ def main() -> None:
         from callgate.runtime.audit_cli import main as audit
 
         sys.exit(audit(sys.argv[2:]))
+    if sys.argv[1:2] == ["pick"]:
+        from callgate.runtime.pick_cli import main as pick
+
+        sys.exit(pick(sys.argv[2:]))
     if sys.argv[1:2] == ["stores"]:
         from callgate.runtime.stores_cli import main as stores
 

@@ -39,6 +39,8 @@ NAMES = {
     "gate.opened",
     "hook.failed",
     "hook.shadowed",
+    "pick.failed",
+    "pick.fell_back",
     "plan.compiled",
     "provider.failed",
     "session.ended",

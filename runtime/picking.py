@@ -1,0 +1,31 @@
+"""``gate.pick``: selection by the gate's own rule of who may see what (contract 62-70, design 10.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from callgate.providers.principal import User
+from callgate.runtime.plans import Plans
+from callgate.tools.picking.filters import Visible
+from callgate.tools.picking.pick import pick_tools
+from callgate.tools.picking.results import PickResult
+from callgate.tools.registry import ToolRegistry
+
+
+async def pick(
+    plans: Plans, registry: ToolRegistry, query: Any, user: User, options: Mapping[str, Any]
+) -> list[PickResult]:
+    """``pick_tools`` over a gate's tools; what *user* may not be told of has no part in it.
+
+    ``visible`` among the options narrows further; it never widens. ``tool`` of a result is the ``ToolRecord``.
+    """
+    options = dict(options)
+    also: Visible | None = options.pop("visible", None)
+
+    def visible(definition: Any) -> bool:
+        if not plans.may_see(registry.get(definition.name), user):
+            return False
+        return also is None or also(definition)
+
+    return await pick_tools(query, registry.index, visible=visible, **options)

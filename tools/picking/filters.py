@@ -1,0 +1,126 @@
+"""Which tools are scored at all (contract 66, 70): decided before any scorer sees them, with the reason kept."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from callgate.tools.picking.index import Entry, ToolIndex
+from callgate.tools.picking.results import Excluded
+
+__all__ = ["PickContext", "Visible", "allowed_slots"]
+
+Visible = Callable[[Any], bool]
+"""Given a tool's definition, whether the one who asks may be told of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PickContext:
+    """What is known about the request that the tools are picked for; what is left out filters nothing.
+
+    ``enabled``: names of the tools that are switched on, or a function of the name; an empty collection is none (C28).
+    ``capabilities``: what a tool's ``capabilities`` must have, such as ``{"streaming": True}`` (contract 70).
+    ``mode``: the execution mode; a tool that lists ``capabilities["modes"]`` must list it. In the mode ``"read-only"``
+    only tools with ``effect="read"`` are left.
+    ``budget``: what one call may cost at most, in the unit of ``metadata["cost"]``; a tool without a cost is free.
+    ``quota_left``: how many calls of a tool are left, by name or as a function of the name; None or absent is no limit.
+    """
+
+    enabled: Container[str] | Callable[[str], bool] | None = None
+    capabilities: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    mode: str | None = None
+    budget: float | None = None
+    quota_left: Mapping[str, float | None] | Callable[[str], float | None] | None = None
+
+
+NO_CONTEXT = PickContext()
+
+
+def allowed_slots(
+    index: ToolIndex, *, allow_unsafe: bool, visible: Visible | None, context: PickContext | None
+) -> tuple[list[int] | None, tuple[Excluded, ...]]:
+    """The slots that may be scored, None for all of them; and what was left out, in the order of registration.
+
+    Raises:
+        TypeError: ``visible`` gave something that is neither true nor false, such as a coroutine.
+    """
+    if allow_unsafe and visible is None and context is None:
+        return None, ()
+    if visible is None and context is None and not index.unsafe:
+        return None, ()
+    slots: list[int] = []
+    excluded: list[Excluded] = []
+    for slot, entry in enumerate(index.entries):
+        if entry is None:
+            continue
+        reason = next(_against(entry, allow_unsafe, visible, context or NO_CONTEXT), None)
+        if reason is None:
+            slots.append(slot)
+        else:
+            excluded.append(Excluded(entry.name, reason))
+    return (slots if excluded else None), tuple(excluded)
+
+
+def _against(entry: Entry, allow_unsafe: bool, visible: Visible | None, context: PickContext) -> Iterator[str]:
+    """What speaks against a tool. Visibility comes first: of what is hidden, nothing else is looked at."""
+    if visible is not None and not _seen(visible, entry):
+        yield "not visible"
+    if not allow_unsafe and entry.get("safe") is False:
+        yield "unsafe"
+    if context is NO_CONTEXT:
+        return
+    name = entry.name
+    if not _enabled(context.enabled, name):
+        yield "not enabled"
+    yield from _lacks(entry, context)
+    if context.budget is not None and not _cost(entry) <= context.budget:
+        yield "cost"
+    left = _left(context.quota_left, name)
+    if left is not None and not left > 0:
+        yield "quota"
+
+
+def _seen(visible: Visible, entry: Entry) -> bool:
+    seen: Any = visible(entry.definition)
+    if seen is not True and seen is not False:
+        if inspect.iscoroutine(seen):
+            seen.close()
+        raise TypeError(f"visible must return True or False, not {type(seen).__name__}")
+    return seen
+
+
+def _lacks(entry: Entry, context: PickContext) -> Iterator[str]:
+    """What the request needs and a tool's ``capabilities`` do not have."""
+    has = entry.get("capabilities")
+    has = has if isinstance(has, Mapping) else {}
+    for key, wanted in sorted(context.capabilities.items()):
+        if has.get(key, False) != wanted:
+            yield f"capability {key}"
+    mode = context.mode
+    if mode is None:
+        return
+    modes = has.get("modes")
+    if (modes is not None and mode not in modes) or (mode == "read-only" and entry.get("effect") != "read"):
+        yield f"mode {mode}"
+
+
+def _enabled(enabled: Container[str] | Callable[[str], bool] | None, name: str) -> bool:
+    if enabled is None:
+        return True
+    return enabled(name) is True if callable(enabled) else name in enabled
+
+
+def _cost(entry: Entry) -> float:
+    """What a call costs; a cost that is no number is too much for any budget."""
+    metadata = entry.get("metadata")
+    cost = metadata.get("cost") if isinstance(metadata, Mapping) else entry.get("cost")
+    if cost is None:
+        return 0.0
+    return float(cost) if isinstance(cost, int | float) and not isinstance(cost, bool) else math.inf
+
+
+def _left(quota: Mapping[str, float | None] | Callable[[str], float | None] | None, name: str) -> float | None:
+    return quota.get(name) if isinstance(quota, Mapping) else quota(name) if quota is not None else None

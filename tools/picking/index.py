@@ -1,0 +1,300 @@
+"""``ToolIndex``: a catalogue kept ready for queries; tools come and go without building it again."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from callgate.errors import DefinitionError, UnknownTool
+from callgate.tools.declare import as_tool
+from callgate.tools.definition import ToolDefinition
+from callgate.tools.naming import did_you_mean
+from callgate.tools.picking.document import GROUPS_OF, pairs_of, read_tool, texts_of, weigh, worth
+from callgate.tools.picking.text import terms
+from callgate.tools.picking.weights import IDF_PRIOR, LEAST_FACTOR, PAIR, SCORE_HALF, SCORE_STEEPNESS
+from callgate.tools.values import clip
+
+__all__ = ["Entry", "ToolIndex", "calibrated"]
+
+_BLOCK = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """One tool of an index: what was given, and what it says of itself.
+
+    ``definition`` is the ``ToolDefinition``, or the mapping itself where the tool is only known from a catalogue.
+    """
+
+    key: str
+    tool: Any
+    definition: ToolDefinition | Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The wire name."""
+        found = self.get("name")
+        return found if isinstance(found, str) else ""
+
+    def get(self, name: str) -> Any:
+        """A member of the definition, by its Python name; None where there is none."""
+        if isinstance(self.definition, ToolDefinition):
+            return getattr(self.definition, name, None)
+        inner = self.definition.get("function")
+        return (inner if isinstance(inner, Mapping) else self.definition).get(name)
+
+
+class ToolIndex:
+    """Tools by name, in the order of registration, and where each word occurs.
+
+    Takes what ``Gate`` takes, ``ToolDefinition`` objects, and plain mappings as catalogues hold them (with ``name``,
+    ``description``, ``parameters`` or ``inputSchema``, ``tags``, ``title``, ``examples``). ``version`` goes up with
+    every change. What a tool weighs depends on that tool alone, so an index that tools were added to and removed from
+    answers to the bit like one built anew.
+
+    Raises:
+        DefinitionError: two of the tools have one name, or one has none.
+    """
+
+    def __init__(self, tools: Iterable[Any] = ()) -> None:
+        self.version = 0
+        self.entries: list[Entry | None] = []  # by slot; None where a tool was removed
+        self.unsafe = 0  # how many tools say ``safe=False``
+        self._slots: dict[str, int] = {}
+        self._postings: dict[str, tuple[array[int], array[float]]] = {}
+        self._pairs: dict[tuple[str, str], int | array[int]] = {}  # words side by side: one slot, or several
+        for tool in tools:
+            self.add(tool)
+
+    # ------------------------------------------------------------------ what is in it
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._slots
+
+    def __iter__(self) -> Iterator[Entry]:
+        return (entry for entry in self.entries if entry is not None)
+
+    def __repr__(self) -> str:
+        return f"ToolIndex({len(self)} tools, version {self.version})"
+
+    def add(self, tool: Any, *, replace: bool = False) -> None:
+        """Add a tool; with ``replace``, in the place of the one of that name.
+
+        Raises:
+            DefinitionError: the name is taken, or there is none.
+        """
+        entry = entry_of(tool)
+        name = entry.name
+        if not name:
+            raise DefinitionError("a tool that is to be found needs a name")
+        if name in self._slots and not replace:
+            raise DefinitionError(f"Duplicate tool names: {clip(name)}")
+        self.put(name, tool, entry.definition)
+
+    def put(self, key: str, tool: Any, definition: ToolDefinition | Mapping[str, Any]) -> None:
+        """Add a tool under a key of the caller's choice, or replace the one that has it."""
+        slot = self._slots.get(key)
+        if slot is None:
+            slot = self._slots[key] = len(self.entries)
+            self.entries.append(None)
+        else:
+            self._forget(slot)
+        entry = self.entries[slot] = Entry(key, tool, definition)
+        self.unsafe += entry.get("safe") is False
+        fields = read_tool(texts_of(definition))
+        for term, weight in weigh(fields).items():
+            found = self._postings.get(term)
+            if found is None:
+                found = self._postings[term] = (array("i"), array("d"))
+            found[0].append(slot)
+            found[1].append(weight)
+        pairs = self._pairs
+        for pair in pairs_of(fields):
+            slots = pairs.get(pair)
+            if slots is None:
+                pairs[pair] = slot  # of most pairs there is one: a list for each would be most of the memory
+            elif isinstance(slots, int):
+                pairs[pair] = array("i", (slots, slot))
+            else:
+                slots.append(slot)
+        self.version += 1
+
+    def remove(self, name: str) -> None:
+        """Take a tool out.
+
+        Raises:
+            UnknownTool: there is none of that name.
+        """
+        if name not in self._slots:
+            raise UnknownTool(f"no tool {clip(str(name))!r}{did_you_mean(str(name), self._slots)}")
+        slot = self._slots.pop(name)
+        self._forget(slot)
+        self.entries[slot] = None
+        self.version += 1
+        if len(self.entries) > 64 + 2 * len(self._slots):
+            self._compact()
+
+    def _forget(self, slot: int) -> None:
+        entry = self.entries[slot]
+        if entry is None:
+            return
+        self.unsafe -= entry.get("safe") is False
+        fields = read_tool(texts_of(entry.definition))
+        for term in weigh(fields):
+            slots, weights = self._postings[term]
+            at = slots.index(slot)
+            del slots[at], weights[at]
+            if not slots:
+                del self._postings[term]
+        for pair in pairs_of(fields):
+            found = self._pairs[pair]
+            if isinstance(found, int) or len(found) == 1:
+                del self._pairs[pair]
+            else:
+                found.remove(slot)
+
+    def _compact(self) -> None:
+        """Close the gaps that removed tools left, once they are most of the slots."""
+        kept, version = list(self), self.version
+        self.entries, self._slots, self._postings, self._pairs, self.unsafe = [], {}, {}, {}, 0
+        for entry in kept:
+            self.put(entry.key, entry.tool, entry.definition)
+        self.version = version
+
+    # ------------------------------------------------------------------ asking
+
+    def entry(self, slot: int) -> Entry:
+        """The tool in a slot.
+
+        Raises:
+            LookupError: there is none.
+        """
+        entry = self.entries[slot]
+        if entry is None:
+            raise LookupError(f"slot {slot} is empty")
+        return entry
+
+    def slots(self) -> list[int]:
+        """The slots that are taken, in the order of registration."""
+        return sorted(self._slots.values())
+
+    def search(
+        self, query: str, *, limit: int = 10, min_score: float = 0.0, slots: Sequence[int] | None = None
+    ) -> list[tuple[int, float]]:
+        """The best matching tools for a query: slot and score, 0 to 1; best first, ties in the order of registration.
+
+        With *slots* the answer is that of an index that holds these tools and no others: the rest has no part in it,
+        not even in how rare a word is.
+        """
+        sums = self._sums(query, slots)
+        least = max(_weight_of(min_score), 5e-324)  # a weight of 0 is no match
+        # No tool among the best few can lie outside the few blocks with the highest peaks, ties going to the earlier one.
+        blocks = sorted((-max(sums[at : at + _BLOCK]), at) for at in range(0, len(sums), _BLOCK))[:limit]
+        best = [
+            (-weight, slot)
+            for _, at in blocks
+            for slot, weight in enumerate(sums[at : at + _BLOCK], at)
+            if weight >= least
+        ]
+        found = [(slot, calibrated(-weight)) for weight, slot in sorted(best)[:limit]]
+        return [(slot, score) for slot, score in found if score >= min_score]
+
+    def weigh(self, query: str, slots: Sequence[int] | None = None) -> dict[int, float]:
+        """What every tool that matches at all weighs, by slot: above 0 and without bound; ``calibrated`` makes a score."""
+        return {slot: weight for slot, weight in enumerate(self._sums(query, slots)) if weight > 0.0}
+
+    def _sums(self, query: str, slots: Sequence[int] | None) -> list[float]:
+        """What each tool weighs for a query, by slot: 0 or more, without bound."""
+        asked = terms(query)
+        size = len(self.entries)
+        mask = None if slots is None else _mask(slots, size)
+        total = len(self._slots) if slots is None else len(slots)
+        sums = [0.0] * size
+        for term in _with_groups(asked):
+            if (found := self._postings.get(term)) is None:
+                continue
+            df = len(found[0]) if mask is None else sum(map(mask.__getitem__, found[0]))
+            factor = worth(term) * _rarity(df, total)
+            if factor < LEAST_FACTOR:
+                continue  # a word of nearly every tool: most of the work, and no difference
+            for slot, weight in zip(*found, strict=True):
+                sums[slot] += factor * weight
+        for pair in dict.fromkeys(pairwise(asked)):
+            if (alike := self._pairs.get(pair)) is None:
+                continue
+            places = (alike,) if isinstance(alike, int) else alike
+            df = len(places) if mask is None else sum(map(mask.__getitem__, places))
+            factor = PAIR * _rarity(df, total)
+            for slot in places:
+                sums[slot] += factor
+        return sums if mask is None else [weight if seen else 0.0 for weight, seen in zip(sums, mask, strict=True)]
+
+    def explain(self, query: str, slot: int) -> dict[str, float]:
+        """What each term of a query adds for one tool, most first; a group of words shows as ``~`` and its number."""
+        entry = self.entries[slot]
+        found: dict[str, float] = {}
+        for term in _with_groups(terms(query)) if entry is not None else ():
+            slots, weights = self._postings.get(term, _NOTHING)
+            factor = worth(term) * _rarity(len(slots), len(self._slots))
+            if slot in slots and factor >= LEAST_FACTOR:
+                found[term] = round(factor * weights[slots.index(slot)], 4)
+        return dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def _with_groups(asked: Sequence[str]) -> dict[str, None]:
+    """Each term once, in order, then the groups that they are in."""
+    found = dict.fromkeys(asked)
+    return found | dict.fromkeys(group for term in found for group in GROUPS_OF.get(term, ()))
+
+
+def _rarity(df: int, total: int) -> float:
+    """From 1, for a word of one tool, towards 0 for a word of all of them."""
+    total += IDF_PRIOR
+    return math.log1p((total - df + 0.5) / (df + 0.5)) / math.log1p((total - 0.5) / 1.5)
+
+
+def _mask(slots: Sequence[int], size: int) -> bytearray:
+    mask = bytearray(size)
+    for slot in slots:
+        mask[slot] = 1
+    return mask
+
+
+def calibrated(weight: float) -> float:
+    """A weight as a score from 0 to 1, in the same order."""
+    if weight <= 0.0:
+        return 0.0
+    power = float(weight**SCORE_STEEPNESS)
+    return power / (power + float(SCORE_HALF**SCORE_STEEPNESS))
+
+
+def _weight_of(score: float) -> float:
+    """The least weight that could give a score: ``calibrated`` the other way round, a little lower for rounding."""
+    if score <= 0.0:
+        return 0.0
+    return math.inf if score >= 1.0 else SCORE_HALF * (score / (1.0 - score)) ** (1.0 / SCORE_STEEPNESS) * (1.0 - 1e-9)
+
+
+def definition_of(tool: Any) -> ToolDefinition | Mapping[str, Any]:
+    """What a tool says of itself.
+
+    Raises:
+        TypeError: it is no tool, and no mapping.
+        DefinitionError: it could be a tool, and something is missing.
+    """
+    return tool if isinstance(tool, ToolDefinition | Mapping) else as_tool(tool).definition
+
+
+def entry_of(tool: Any) -> Entry:
+    """A tool by itself, outside any index; raises like ``definition_of``."""
+    return Entry("", tool, definition_of(tool))
+
+
+_NOTHING: tuple[array[int], array[float]] = (array("i"), array("d"))

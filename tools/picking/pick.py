@@ -1,0 +1,140 @@
+"""``pick_tools``: which of many tools fit what is asked (contract 62-70, C32). Nothing is run."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from callgate.tools.picking.filters import PickContext, Visible, allowed_slots
+from callgate.tools.picking.index import ToolIndex, definition_of
+from callgate.tools.picking.results import FALLBACK, PickResult, Picks, Provenance, Score
+from callgate.tools.picking.scorers import Asked, Lexical, Scorer, ScorerFn, as_scorer, ask, clamped, matched
+from callgate.tools.picking.text import as_text
+
+__all__ = ["pick_tools"]
+
+_DEFAULT = Lexical()
+_KEPT = 4
+"""Indexes of tool lists that were given before; a list of the same objects is not read again."""
+_indexes: OrderedDict[tuple[int, ...], tuple[Sequence[Any], ToolIndex]] = OrderedDict()
+
+
+async def pick_tools(
+    input: Any,
+    tools: Iterable[Any] | ToolIndex,
+    *,
+    max_candidates: int = 3,
+    min_score: float = 0.05,
+    allow_unsafe: bool = False,
+    scorer: Scorer | ScorerFn | None = None,
+    timeout_ms: float | None = None,
+    debug: bool = False,
+    visible: Visible | None = None,
+    context: PickContext | None = None,
+) -> list[PickResult]:
+    """The tools that fit best, best first; equal ones in the order they are given. An empty list if none does.
+
+    Args:
+        input: what is asked: text, or anything; an object counts by its keys and values (contract 65).
+        tools: tools, definitions or catalogue entries, or a ``ToolIndex`` of them, which is faster when it is kept.
+        max_candidates: how many at most.
+        min_score: what a tool must score at least, 0 to 1.
+        allow_unsafe: also tools with ``safe=False`` (contract 66).
+        scorer: ``(input, tool)`` to a score, plain or async, or a ``Scorer``; default: BM25F over all texts of the tools.
+        timeout_ms: for all scoring together, in milliseconds. When it has passed, the first tools that may be picked
+            are given in order, with score 0 and ``provenance.scorer == "fallback:registration-order"`` (contract 68, C32).
+        debug: add ``provenance`` to each result (contract 69).
+        visible: given a definition, whether the one who asks may know of it; ``gate.pick`` gives the gate's own rule.
+        context: what else decides which tools are scored; see ``PickContext``.
+
+    The result is a ``Picks``: a list that also says how many tools were considered, and which were excluded and why.
+
+    Raises:
+        ValueError: ``max_candidates`` is below 1, ``min_score`` no number, ``timeout_ms`` negative.
+        Exception: what the scorer raised, where it failed on every tool.
+    """
+    _check(max_candidates, min_score, timeout_ms)
+    index = tools if isinstance(tools, ToolIndex) else index_of(tools)
+    slots, excluded = allowed_slots(index, allow_unsafe=allow_unsafe, visible=visible, context=context)
+    asked = Asked(input, as_text(input))
+    chosen = _DEFAULT if scorer is None else as_scorer(scorer)
+    picks = Picks(considered=len(index) if slots is None else len(slots), excluded=excluded, scorer=chosen.name)
+    if timeout_ms == 0:
+        return _fallback(index, slots, picks, max_candidates, timeout_ms)
+    if chosen is _DEFAULT:  # one step of bounded length: nothing in it could be interrupted
+        found = _by_words(asked, index, slots, max_candidates, min_score)
+    else:
+        limit = asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000)
+        try:
+            async with limit:
+                found = dict(await ask(chosen, asked, index, slots))
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return _fallback(index, slots, picks, max_candidates, timeout_ms)
+    ranked = sorted((-clamped(one.score), slot) for slot, one in found.items() if clamped(one.score) >= min_score)
+    for value, slot in ranked[:max_candidates]:
+        one = found[slot]
+        fell_back = isinstance(one.details, Mapping) and "fallback" in one.details  # as SemanticScorer says it
+        origin = _provenance(chosen, asked, index, slot, one) if debug or fell_back else None
+        picks.append(PickResult(index.entry(slot).tool, -value + 0.0, one.reason, origin))
+    return picks
+
+
+def _check(max_candidates: int, min_score: float, timeout_ms: float | None) -> None:
+    if max_candidates < 1:
+        raise ValueError("max_candidates must be at least 1")
+    if math.isnan(min_score):
+        raise ValueError("min_score must be a number from 0 to 1")
+    if timeout_ms is not None and not timeout_ms >= 0:
+        raise ValueError("timeout_ms must not be negative")
+
+
+def index_of(tools: Iterable[Any]) -> ToolIndex:
+    """The index of a list of tools; two of one name are kept apart. Kept for the next call with the same objects."""
+    given = list(tools)
+    key = tuple(map(id, given))
+    known = _indexes.get(key)
+    if known is not None:
+        _indexes.move_to_end(key)
+        return known[1]
+    index = ToolIndex()
+    for number, tool in enumerate(given):
+        index.put(str(number), tool, definition_of(tool))
+    if not any(isinstance(tool, Mapping) for tool in given):  # what is frozen says tomorrow what it says today
+        _indexes[key] = (given, index)  # the objects are held, or their ids would come to mean others
+        if len(_indexes) > _KEPT:
+            _indexes.popitem(last=False)
+    return index
+
+
+def _by_words(
+    asked: Asked, index: ToolIndex, slots: Sequence[int] | None, limit: int, min_score: float
+) -> dict[int, Score]:
+    """The best by words; what matches nothing scores 0 and is there where that is enough."""
+    hits = index.search(asked.text, limit=limit, min_score=min_score, slots=slots)
+    found = {slot: Score(score, matched(index.entry(slot))) for slot, score in hits}
+    if min_score <= 0.0 and len(found) < limit:
+        rest = index.slots() if slots is None else slots
+        found |= {slot: Score(0.0) for slot in rest if slot not in found}
+    return found
+
+
+def _fallback(
+    index: ToolIndex, slots: Sequence[int] | None, picks: Picks, limit: int, timeout_ms: float | None
+) -> Picks:
+    """The first tools in the order of registration; partial scores are dropped, or chance would choose (C32)."""
+    reason = f"scoring took longer than {timeout_ms:g} ms: taken in the order of registration"
+    origin = Provenance(FALLBACK)
+    picks.scorer = FALLBACK
+    first = (index.slots() if slots is None else slots)[:limit]
+    picks += [PickResult(index.entry(slot).tool, 0.0, reason, origin) for slot in first]
+    return picks
+
+
+def _provenance(scorer: Scorer, asked: Asked, index: ToolIndex, slot: int, score: Score) -> Provenance:
+    details = index.explain(asked.text, slot) if scorer is _DEFAULT else score.details
+    return Provenance(scorer.name, details)

@@ -1,0 +1,165 @@
+"""From anything to words that can be compared: identifiers split, stems, pairs of letters for scripts without spaces.
+
+Nothing here depends on the order of a dict, on hash seeds or on the machine; time is bounded by ``MAX_TEXT``.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import unicodedata
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from enum import Enum
+from functools import cache, lru_cache
+from pathlib import PurePath
+from typing import Any
+from uuid import UUID
+
+from callgate.tools.picking.stemming import stem
+from callgate.tools.picking.words import STOP
+
+__all__ = ["MAX_TEXT", "as_text", "plain_words", "terms"]
+
+MAX_TEXT = 20_000
+"""Characters of a text that are read: of a longer one its beginning and its end, half each."""
+
+_MAX_VALUES = 2_000
+_MAX_DEPTH = 32
+_MAX_WORD = 64
+_WRITTEN = bool | int | float | bytes | bytearray | Decimal | datetime | date | time | UUID | PurePath
+
+_PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+|[^\x00-\x7f]+")
+_ASCII_WORD = re.compile(r"[A-Za-z0-9]+")
+# Scripts written without spaces: Thai, Lao, Myanmar, Khmer, kana, Han; and Hangul, whose words carry their particles.
+_DENSE = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
+    "\uf900-\ufaff\U00020000-\U0003ffff"
+)
+_RUNS = re.compile(f"[{_DENSE}]+|[^{_DENSE}]+")
+_DENSE_START = re.compile(f"[{_DENSE}]")
+
+
+def terms(text: str) -> list[str]:
+    """The words of a text as an index keeps them: in order, repeated where they repeat, without stop words.
+
+    ``getUserInfo``, ``get_user_info`` and ``get-user-info`` give the same words; a name in camel case also gives itself
+    as a whole. Text in Chinese, Japanese, Korean or Thai gives pairs of neighbouring letters.
+    """
+    found: list[str] = []
+    for word in _words(text):
+        found += _terms_of(word)
+    return found
+
+
+def plain_words(text: str) -> list[str]:
+    """The words of a text, identifiers split and case folded, nothing else done to them (contract C32)."""
+    return [part for word in _words(text) for part in _split(word)]
+
+
+def as_text(value: Any) -> str:
+    """A value as text to search with; an object gives its keys and values, in the order of its keys (contract 65).
+
+    Takes anything: what is deeper than 32 levels, or more than 2,000 values, or refers to itself, is cut.
+    """
+    if isinstance(value, str):
+        return value
+    found: list[str] = []
+    _gather(value, found, 0)
+    return "\n".join(found)
+
+
+def _words(text: str) -> list[str]:
+    if len(text) > MAX_TEXT:
+        text = f"{text[: MAX_TEXT // 2]} {text[-MAX_TEXT // 2 :]}"
+    if text.isascii():
+        return _ASCII_WORD.findall(text)
+    return _any_word().findall(unicodedata.normalize("NFKC", text))
+
+
+@cache
+def _any_word() -> re.Pattern[str]:
+    """Letters and digits of any script together with the signs that are part of its letters; made when first needed."""
+    marks = [chr(code) for code in range(0x300, 0x3100) if unicodedata.category(chr(code))[0] == "M"]
+    return re.compile(f"(?:[^\\W_]|[{''.join(marks)}])+")
+
+
+@lru_cache(maxsize=1 << 16)
+def _terms_of(word: str) -> tuple[str, ...]:
+    parts = _split(word)
+    if len(parts) > 1 and word.isascii():
+        parts = (*parts, word.lower()[:_MAX_WORD])
+    kept = (part for part in parts if part not in STOP and (len(part) > 1 or not part.isascii()))
+    return tuple(sys.intern(stem(part)) for part in kept)
+
+
+@lru_cache(maxsize=1 << 14)
+def _split(word: str) -> tuple[str, ...]:
+    if word.isascii():
+        return tuple(part.lower()[:_MAX_WORD] for part in _PARTS.findall(word))
+    found: list[str] = []
+    for run in _RUNS.findall(word):
+        if _DENSE_START.match(run):
+            found += [run[at : at + 2] for at in range(len(run) - 1)] or [run]
+        elif run.isascii():
+            found += _split(run)
+        else:
+            found.append(_folded(run)[:_MAX_WORD])
+    return tuple(found)
+
+
+def _folded(word: str) -> str:
+    """Case folded, accents off: "Café" is "cafe"; signs of other scripts stay."""
+    apart = unicodedata.normalize("NFD", word.casefold())
+    return unicodedata.normalize("NFC", "".join(letter for letter in apart if not "\u0300" <= letter <= "\u036f"))
+
+
+def _gather(value: Any, found: list[str], depth: int) -> None:
+    if len(found) >= _MAX_VALUES or depth > _MAX_DEPTH or value is None:
+        return
+    if isinstance(value, str):
+        found.append(value)
+    elif isinstance(value, _WRITTEN):
+        found.append(_safe_str(value))
+    elif isinstance(value, Mapping):
+        for key, item in sorted(((_safe_str(key), item) for key, item in value.items()), key=lambda pair: pair[0]):
+            found.append(key)
+            _gather(item, found, depth + 1)
+    elif isinstance(value, AbstractSet):
+        for text in sorted(as_text(item) for item in value):
+            _gather(text, found, depth + 1)
+    elif isinstance(value, list | tuple):
+        for item in value[:_MAX_VALUES]:
+            _gather(item, found, depth + 1)
+    else:
+        _gather(value.value if isinstance(value, Enum) else _state(value), found, depth + 1)
+
+
+def _state(value: Any) -> dict[str, Any] | None:
+    """The public attributes of an object; never its ``repr``, which may hold an address."""
+    if isinstance(value, type) or callable(value):
+        return {"": getattr(value, "__name__", "")}
+    if is_dataclass(value):
+        return {one.name: getattr(value, one.name, None) for one in fields(value)}
+    state = getattr(value, "__dict__", None)
+    if not isinstance(state, dict):
+        return None
+    return {name: item for name, item in state.items() if not name.startswith("_")}
+
+
+def _safe_str(value: Any) -> str:
+    if isinstance(value, bytes | bytearray):
+        return bytes(value[:MAX_TEXT]).decode("utf-8", "replace")
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 4_000:
+        return ""  # Python refuses to write it out
+    if isinstance(value, str | _WRITTEN):
+        return str(value)
+    return as_text(value) if isinstance(value, tuple | Enum) else type(value).__name__
+
+
+def joined(parts: Iterable[str]) -> str:
+    """Texts one after another, kept apart."""
+    return "\n".join(part for part in parts if part)
