@@ -13,7 +13,7 @@ import pytest
 from callgate import PickResult, ToolDefinition, ToolIndex, keyword_overlap, pick_tools, tool
 from callgate.tools.picking.filters import PickContext
 from callgate.tools.picking.llm import Cascade, LLMScorer, Mixture, Stage
-from callgate.tools.picking.results import FALLBACK, Picks
+from callgate.tools.picking.results import FALLBACK, Picks, Score
 
 ANY = {"type": "object", "properties": {}}
 
@@ -251,3 +251,55 @@ def test_the_same_to_the_bit_whatever_the_hash_seed() -> None:
     }
     assert len(said) == 1
     assert len(said.pop()) > 1000
+
+
+def _catalogue(count: int) -> list[dict[str, Any]]:
+    return [{"name": f"tool_{number}", "description": f"thing number {number}"} for number in range(count)]
+
+
+async def _pick_while_tools_go(seen: list[str]) -> tuple[ToolIndex, set[str]]:
+    index = ToolIndex(_catalogue(200))
+    index.add({"name": "hidden", "description": "not for everybody"})
+
+    async def scorer(_input: Any, tool: Any) -> float:
+        seen.append(tool["name"])
+        if len(seen) == 1:
+            for number in range(1, 190):
+                index.remove(f"tool_{number}")
+        await asyncio.sleep(0)
+        return 1.0
+
+    picked = await pick_tools(
+        "anything", index, scorer=scorer, max_candidates=300, visible=lambda tool: tool["name"] != "hidden"
+    )
+    return index, {one.tool["name"] for one in picked}
+
+
+async def test_tools_that_go_while_a_scorer_waits_let_no_hidden_tool_in() -> None:
+    """C29, C32: no slot comes to mean another tool, for the scorer or in the answer."""
+    seen: list[str] = []
+    index, names = await _pick_while_tools_go(seen)
+    assert "hidden" not in seen
+    assert names == {"tool_0", *(f"tool_{number}" for number in range(190, 200))}
+    assert len(index.entries) == 12, "the gaps are closed when nobody looks any more"
+
+
+async def test_control_without_holding_the_index_slots_move_under_a_scorer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control of the test above."""
+    monkeypatch.setattr(ToolIndex, "_compact_if_due", ToolIndex._compact)
+    with pytest.raises(ExceptionGroup):
+        await _pick_while_tools_go([])
+
+
+async def test_a_scorer_cannot_bring_in_what_may_not_be_picked() -> None:
+    """C29: slots that were not asked for are dropped."""
+    index = ToolIndex(_catalogue(3))
+
+    class Bold:
+        name = "bold"
+
+        def score_slots(self, asked: Any, index: ToolIndex, slots: Any) -> dict[int, Score]:
+            return dict.fromkeys(range(3), Score(1.0))
+
+    picked = await pick_tools("x", index, scorer=Bold(), visible=lambda tool: tool["name"] != "tool_1")
+    assert [one.tool["name"] for one in picked] == ["tool_0", "tool_2"]

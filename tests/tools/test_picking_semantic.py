@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from callgate import Gate, ToolDefinition, User, tool
 from callgate.testing import run_virtual
-from callgate.tools.picking import meaning, semantic
+from callgate.tools.picking import meaning, pick, semantic
 from callgate.tools.picking.index import ToolIndex
 from callgate.tools.picking.pick import pick_tools
 from callgate.tools.picking.results import Score
@@ -218,7 +219,10 @@ async def test_without_that_care_a_hidden_tool_would_come_in(monkeypatch: pytest
         return [slot for slot in slots if slot < len(index.entries) and index.entries[slot] is not None]
 
     monkeypatch.setattr(semantic, "_unmoved", careless)
+    monkeypatch.setattr(pick, "_still", careless)
+    monkeypatch.setattr(ToolIndex, "held", lambda index: contextlib.nullcontext())
     index = ToolIndex(RAIN)
+    monkeypatch.setattr(pick, "_tool", lambda _entries, slot: index.entry(slot).tool)
     found = await pick_tools(
         "weather: rain", index, scorer=SemanticScorer(Meanwhile(index, 98, fails=False)), max_candidates=200
     )

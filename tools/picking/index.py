@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -64,6 +65,7 @@ class ToolIndex:
         self.version = 0
         self.entries: list[Entry | None] = []  # by slot; None where a tool was removed
         self.unsafe = 0  # how many tools say ``safe=False``
+        self._holds = 0
         self._slots: dict[str, int] = {}
         self._postings: dict[str, tuple[array[int], array[float]]] = {}
         self._pairs: dict[tuple[str, str], int | array[int]] = {}  # words side by side: one slot, or several
@@ -138,8 +140,7 @@ class ToolIndex:
         self._forget(slot)
         self.entries[slot] = None
         self.version += 1
-        if len(self.entries) > 64 + 2 * len(self._slots):
-            self._compact()
+        self._compact_if_due()
 
     def _forget(self, slot: int) -> None:
         entry = self.entries[slot]
@@ -160,8 +161,22 @@ class ToolIndex:
             else:
                 found.remove(slot)
 
-    def _compact(self) -> None:
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Inside, no tool changes its slot."""
+        self._holds += 1
+        try:
+            yield
+        finally:
+            self._holds -= 1
+            self._compact_if_due()
+
+    def _compact_if_due(self) -> None:
         """Close the gaps that removed tools left, once they are most of the slots."""
+        if not self._holds and len(self.entries) > 64 + 2 * len(self._slots):
+            self._compact()
+
+    def _compact(self) -> None:
         kept, version = list(self), self.version
         self.entries, self._slots, self._postings, self._pairs, self.unsafe = [], {}, {}, {}, 0
         for entry in kept:

@@ -119,7 +119,12 @@ def _loaded(folder: Path) -> tuple[Any, dict[str, Any]]:
     made: Any = Tokenizer.from_str(tokenizer.decode())
     made.no_padding()
     made.enable_truncation(_MAX_TOKENS)
-    return made, load(weights)
+    read = load(weights)
+    # Products of few rows are up to a fifth faster with the other factor laid out by column.
+    turned = {
+        name: value.t().contiguous() for name, value in read.items() if name.startswith("encoder.") and value.dim() == 2
+    }
+    return made, read | turned
 
 
 def _published(path: Path, digest: str) -> bytes:
@@ -134,10 +139,11 @@ def _published(path: Path, digest: str) -> bytes:
 def _forward(batch: list[list[int]], weights: dict[str, Any]) -> Any:
     """The vectors of a batch of texts, as word pieces: BERT, then the mean over the word pieces, at unit length."""
     import torch
-    from torch.nn.functional import embedding, gelu, layer_norm, linear, normalize, scaled_dot_product_attention
+    from torch.nn.functional import embedding, gelu, layer_norm, normalize, scaled_dot_product_attention
 
     def dense(x: Any, name: str) -> Any:
-        return linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
+        rows = x.reshape(-1, x.shape[-1])
+        return torch.addmm(weights[f"{name}.bias"], rows, weights[f"{name}.weight"]).view(size, longest, -1)
 
     def norm(x: Any, name: str) -> Any:
         return layer_norm(x, (_DIMENSION,), weights[f"{name}.weight"], weights[f"{name}.bias"], _EPSILON)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from callgate.tools.picking.filters import PickContext, Visible, allowed_slots
-from callgate.tools.picking.index import ToolIndex, definition_of
+from callgate.tools.picking.index import Entry, ToolIndex, definition_of
 from callgate.tools.picking.results import FALLBACK, PickResult, Picks, Provenance, Score
 from callgate.tools.picking.scorers import Asked, Lexical, Scorer, ScorerFn, as_scorer, ask, clamped, matched
 from callgate.tools.picking.text import as_text
@@ -62,26 +62,37 @@ async def pick_tools(
     asked = Asked(input, as_text(input))
     chosen = _DEFAULT if scorer is None else as_scorer(scorer)
     picks = Picks(considered=len(index) if slots is None else len(slots), excluded=excluded, scorer=chosen.name)
+    entries = index.entries
     if timeout_ms == 0:
-        return _fallback(index, slots, picks, max_candidates, timeout_ms)
+        return _fallback(entries, index.slots() if slots is None else slots, picks, max_candidates, timeout_ms)
     if chosen is _DEFAULT:  # one step of bounded length: nothing in it could be interrupted
         found = _by_words(asked, index, slots, max_candidates, min_score)
     else:
         limit = asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000)
-        try:
-            async with limit:
-                found = dict(await ask(chosen, asked, index, slots))
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            return _fallback(index, slots, picks, max_candidates, timeout_ms)
+        with index.held():  # tools may come and go while a scorer waits: no slot may come to mean another tool
+            entries = entries.copy()
+            try:
+                async with limit:
+                    found = dict(await ask(chosen, asked, index, slots))
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                return _fallback(entries, _still(entries, index, slots), picks, max_candidates, timeout_ms)
+            found = {slot: found[slot] for slot in _still(entries, index, slots) if slot in found}
     ranked = sorted((-clamped(one.score), slot) for slot, one in found.items() if clamped(one.score) >= min_score)
     for value, slot in ranked[:max_candidates]:
         one = found[slot]
         fell_back = isinstance(one.details, Mapping) and "fallback" in one.details  # as SemanticScorer says it
         origin = _provenance(chosen, asked, index, slot, one) if debug or fell_back else None
-        picks.append(PickResult(index.entry(slot).tool, -value + 0.0, one.reason, origin))
+        picks.append(PickResult(_tool(entries, slot), -value + 0.0, one.reason, origin))
     return picks
+
+
+def _still(before: Sequence[Entry | None], index: ToolIndex, slots: Sequence[int] | None) -> list[int]:
+    """The slots that may be picked and hold what they held before."""
+    now = index.entries
+    wanted = range(len(before)) if slots is None else slots
+    return [slot for slot in wanted if slot < len(now) and now[slot] is not None and now[slot] is before[slot]]
 
 
 def _check(max_candidates: int, min_score: float, timeout_ms: float | None) -> None:
@@ -124,15 +135,20 @@ def _by_words(
 
 
 def _fallback(
-    index: ToolIndex, slots: Sequence[int] | None, picks: Picks, limit: int, timeout_ms: float | None
+    entries: Sequence[Entry | None], slots: Sequence[int], picks: Picks, limit: int, timeout_ms: float | None
 ) -> Picks:
     """The first tools in the order of registration; partial scores are dropped, or chance would choose (C32)."""
     reason = f"scoring took longer than {timeout_ms:g} ms: taken in the order of registration"
     origin = Provenance(FALLBACK)
     picks.scorer = FALLBACK
-    first = (index.slots() if slots is None else slots)[:limit]
-    picks += [PickResult(index.entry(slot).tool, 0.0, reason, origin) for slot in first]
+    picks += [PickResult(_tool(entries, slot), 0.0, reason, origin) for slot in slots[:limit]]
     return picks
+
+
+def _tool(entries: Sequence[Entry | None], slot: int) -> Any:
+    entry = entries[slot]
+    assert entry is not None
+    return entry.tool
 
 
 def _provenance(scorer: Scorer, asked: Asked, index: ToolIndex, slot: int, score: Score) -> Provenance:

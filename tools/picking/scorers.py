@@ -75,8 +75,11 @@ class PerTool:
 
         async def work() -> None:
             for number, slot in enumerate(rest):
+                entry = index.entries[slot]
+                if entry is None:  # removed meanwhile
+                    continue
                 try:
-                    answer = self.function(asked.input, index.entry(slot).tool)
+                    answer = self.function(asked.input, entry.tool)
                     if inspect.isawaitable(answer):
                         answer = await answer
                     elif number % 16 == 0:
@@ -157,7 +160,8 @@ def tell_failures(scorer: str, index: ToolIndex, failed: Mapping[int, Exception]
         Exception: none could be: the first failure.
     """
     for slot, error in sorted(failed.items()):
-        emit(Event.PICK_FAILED, tool=index.entry(slot).name, scorer=scorer, error=error)
+        entry = index.entries[slot]  # None: removed meanwhile
+        emit(Event.PICK_FAILED, tool="" if entry is None else entry.name, scorer=scorer, error=error)
     if failed and all_failed:
         first = failed[min(failed)]
         first.add_note(f"the scorer {scorer} failed on all of {len(failed)} tools")

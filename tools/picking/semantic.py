@@ -25,6 +25,7 @@ HALF = 3.6
 """The sum at which the score is one half: about one in two of the best tools with that sum were right ones."""
 STEEPNESS = 3.0
 _LEAST = 0.001
+_FAINT = 0.35
 
 _WORDS = Lexical()
 
@@ -112,6 +113,8 @@ def _mixture(
     found: dict[int, Score] = {}
     for slot in sorted(weights.keys() | close):
         words, cosine = weights.get(slot, 0.0), near[slot] if slot < len(near) else 0.0
+        if words + MEANING * (cosine - UNRELATED) < _FAINT and words < _FAINT:  # most of them: no need to work it out
+            continue
         score = mixed(words, cosine)
         if score >= _LEAST:
             entry = index.entry(slot)
