@@ -386,7 +386,7 @@ async def _rolled_back(raw: Any) -> None:
 
 def _lite_settings(*, durable: bool) -> tuple[str, ...]:
     return (
-        "PRAGMA busy_timeout=5000",
+        "PRAGMA busy_timeout=15000",  # its waiters poll and are not served in turn: on a busy machine 5 s were too few
         "PRAGMA foreign_keys=ON",
         f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}",
     )

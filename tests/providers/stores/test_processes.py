@@ -61,8 +61,9 @@ async def test_four_processes_that_open_a_new_store_at_once_hold_one_limit(kind:
     """I11, I20. 1,000 attempts at 500 units; at most 2 of 4 hold a place; no audit row is lost."""
     with place(kind, tmp_path) as at:
         workers = [start(kind, at, who) for who in range(4)]
-        said: list[list[Any]] = [json.loads(worker.communicate(timeout=90)[0]) for worker in workers]
+        printed = [worker.communicate(timeout=90)[0] for worker in workers]
         assert [worker.returncode for worker in workers] == [0] * 4
+        said: list[list[Any]] = [json.loads(text) for text in printed]
         assert sum(taken for taken, _, _ in said) == 500
         assert max(held for _, held, _ in said) <= 2
         if kind != "redis":

@@ -78,7 +78,7 @@ async def test_sqlite_writes_ahead_and_syncs_what_is_audited(durable: Backend) -
     for ledger, synchronous in ((True, 2), (False, 1)):  # FULL, NORMAL
         assert await pragma("journal_mode", ledger=ledger) == "wal"
         assert await pragma("synchronous", ledger=ledger) == synchronous
-        assert await pragma("busy_timeout", ledger=ledger) == 5000
+        assert await pragma("busy_timeout", ledger=ledger) == 15000
         assert await pragma("foreign_keys", ledger=ledger) == 1
 
 
