@@ -347,11 +347,13 @@ class Gate:
 
         *repair* is asked at most once for other arguments; what it makes is recorded and never trusted (contract 49).
         """
-        name = call.tool
-        record = self._record_of(name) if isinstance(name, str) else None
-        if record is None:
+        if not isinstance(call.tool, str):
             return unknown(call, wire)
-        return self._plans.of(name).builtins.hydrator(record, self.lazy).hydrate(call, wire, repair)
+        try:
+            plan = self._plans.of(call.tool)
+        except UnknownTool:
+            return unknown(call, wire)
+        return plan.builtins.hydrator(plan.record, self.lazy).hydrate(call, wire, repair)
 
     def hydrate_all(
         self, calls: Iterable[ToolCall], *, wire: str | None = None, repair: Repairer | None = None
