@@ -62,23 +62,16 @@ async def pick_tools(
     asked = Asked(input, as_text(input))
     chosen = _DEFAULT if scorer is None else as_scorer(scorer)
     picks = Picks(considered=len(index) if slots is None else len(slots), excluded=excluded, scorer=chosen.name)
-    entries = index.entries
+    entries: Sequence[Entry | None] = index.entries
     if timeout_ms == 0:
         return _fallback(entries, index.slots() if slots is None else slots, picks, max_candidates, timeout_ms)
     if chosen is _DEFAULT:  # one step of bounded length: nothing in it could be interrupted
         found = _by_words(asked, index, slots, max_candidates, min_score)
     else:
-        limit = asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000)
-        with index.held():  # tools may come and go while a scorer waits: no slot may come to mean another tool
-            entries = entries.copy()
-            try:
-                async with limit:
-                    found = dict(await ask(chosen, asked, index, slots))
-            except TimeoutError:
-                if not limit.expired():
-                    raise
-                return _fallback(entries, _still(entries, index, slots), picks, max_candidates, timeout_ms)
-            found = {slot: found[slot] for slot in _still(entries, index, slots) if slot in found}
+        entries, scores, chosen_slots = await _scored(chosen, asked, index, slots, timeout_ms)
+        if scores is None:
+            return _fallback(entries, chosen_slots, picks, max_candidates, timeout_ms)
+        found = {slot: scores[slot] for slot in chosen_slots if slot in scores}
     ranked = sorted((-clamped(one.score), slot) for slot, one in found.items() if clamped(one.score) >= min_score)
     for value, slot in ranked[:max_candidates]:
         one = found[slot]
@@ -86,6 +79,26 @@ async def pick_tools(
         origin = _provenance(chosen, asked, index, slot, one) if debug or fell_back else None
         picks.append(PickResult(_tool(entries, slot), -value + 0.0, one.reason, origin))
     return picks
+
+
+async def _scored(
+    scorer: Scorer, asked: Asked, index: ToolIndex, slots: Sequence[int] | None, timeout_ms: float | None
+) -> tuple[Sequence[Entry | None], Mapping[int, Score] | None, list[int]]:
+    """What the slots held, their scores (None when time ran out), and which of them may still be picked.
+
+    Tools may come and go while a scorer waits: no slot comes to mean another tool.
+    """
+    entries = index.entries.copy()
+    limit = asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000)
+    with index.held():
+        try:
+            async with limit:
+                scores: Mapping[int, Score] | None = await ask(scorer, asked, index, slots)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            scores = None
+        return entries, scores, _still(entries, index, slots)
 
 
 def _still(before: Sequence[Entry | None], index: ToolIndex, slots: Sequence[int] | None) -> list[int]:
