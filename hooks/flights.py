@@ -91,7 +91,7 @@ class Flights:
         except BaseException as error:
             if waiter.done() and not waiter.cancelled() and waiter.result() is _LEAD:
                 miss.flight = flight
-                miss._land(self, None, error)
+                miss.land(None, error)
             elif not waiter.done():
                 waiter.cancel()
             raise
@@ -121,7 +121,7 @@ class Miss:
         """Keep the value of a call that succeeded; give it to those who wait, or let one of them lead."""
         cache, value = self.cache, self.value
         if ctx._error is not None:
-            self._land(cache.flights, None, ctx._error)
+            self.land(None, ctx._error)
             return None
         if value is not None and self.round == cache.flights.rounds.get(self.place[0], 0):
             host = ctx.plan.host
@@ -129,26 +129,27 @@ class Miss:
             fresh = now + cache.ttl
             entry = CacheEntry(value, now, fresh, fresh + cache.stale, self.tags)
             if type(self.store) is not MemoryCache:
-                return self._keep(cache.flights, entry)
+                return self._keep(entry)
             self.store.put_now(self.place, entry)  # it does not wait, and does not fail
-        self._land(cache.flights, value)
+        self.land(value)
         return None
 
-    async def _keep(self, flights: Flights, entry: CacheEntry) -> None:
+    async def _keep(self, entry: CacheEntry) -> None:
         try:
             await self.store.put(*self.place, entry)
         finally:
-            self._land(flights, entry.value)
+            self.land(entry.value)
 
-    def _land(self, flights: Flights, value: bytes | None, error: BaseException | None = None) -> None:
+    def land(self, value: bytes | None, error: BaseException | None = None) -> None:
+        """End the flight that this call leads, if any: *value* is for those who wait, *error* what ended the call."""
         flight = self.flight
         if flight is None:
             return
-        gone = error is not None and isinstance(error, asyncio.CancelledError | DeadlineExceeded)
-        if gone and flight.hand_over():  # what ended the leader's call is not the tool's answer
-            return
-        if flights.under_way.get(flight.what) is flight:  # who comes now begins another
-            del flights.under_way[flight.what]
+        if isinstance(error, asyncio.CancelledError | DeadlineExceeded) and flight.hand_over():
+            return  # what ended the leader's call is not the tool's answer
+        under_way = self.cache.flights.under_way
+        if under_way.get(flight.what) is flight:  # who comes now begins another
+            del under_way[flight.what]
         if flight.waiters:
             flight.tell_all(value)
 

@@ -11,7 +11,7 @@ from callgate.hooks.builtin import bad_output
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.stages import Stage
 from callgate.providers.blobs import Blobs
-from callgate.tools.values import dump, json_bytes
+from callgate.tools.values import dump
 
 _WAYS = ("refuse", "truncate", "spill")
 _LEAST = 256
@@ -88,12 +88,9 @@ class OutputPolicy(Hook):
     def _too_large(self, output: Any) -> bytes | None:
         """The JSON of an output that is too large; None when it is not, or is no JSON at all."""
         try:
-            data = json_bytes(output)
-        except TypeError:
-            try:
-                data = dump(output)
-            except (TypeError, ValueError, RecursionError):
-                return None
+            data = dump(output)
+        except (TypeError, ValueError, RecursionError):
+            return None
         return data if len(data) > self.max_bytes else None
 
     def _cut(self, output: Any, data: bytes) -> Any:
