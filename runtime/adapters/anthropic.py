@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from callgate.runtime.wire.anthropic_view import strict_views
+from callgate.runtime.wire.base import BaseCodec, Rest, described
 from callgate.runtime.wire.client import Client
-from callgate.runtime.wire.codec import (
-    Codec,
-    Messages,
-    Request,
-    Translation,
-    as_messages,
-    request_body,
-    translated,
-    without_system,
-)
-from callgate.runtime.wire.decoder import Decoder
+from callgate.runtime.wire.codec import Codec, Request, Translation, translated, without_system
 from callgate.runtime.wire.folds.anthropic import AnthropicFold
-from callgate.runtime.wire.framing import Sniffed
 from callgate.runtime.wire.history import arguments_object, legal_name
-from callgate.runtime.wire.reading import (
-    RawCall,
-    answer,
-    count,
-    cut_short,
-    error_of,
-    pair,
-    placed,
-    text_of,
-    tool_calls,
-    tool_namer,
-    word,
-)
-from callgate.runtime.wire.reply import Reply, Usage
+from callgate.runtime.wire.reading import RawCall, count, cut_short, placed, text_of, word
+from callgate.runtime.wire.reply import Usage
 from callgate.runtime.wire.result_text import result_text
 from callgate.runtime.wire.schema_views import View, plain_view
 from callgate.runtime.wire.shapes import items, mapping
@@ -46,7 +24,7 @@ MAX_TOKENS = 4096
 _SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
 
 
-class AnthropicCodec:
+class AnthropicCodec(BaseCodec):
     """The codec of ``/v1/messages`` (contract 57, 58, C3).
 
     ``strict`` is not sent (contract 12) unless the codec is made with ``strict=True``: then it is for definitions that
@@ -63,15 +41,6 @@ class AnthropicCodec:
         """``{"tools": [{name, description, input_schema}]}``; see ``Codec``."""
         return translated(definitions, strict_views() if self._strict else plain_view, _tool)
 
-    def calls(self, response: Mapping[str, Any], translation: Translation | None = None) -> list[ToolCall]:
-        """The ``tool_use`` blocks. What the provider ran itself (``server_tool_use``, ``mcp_tool_use``) is not ours.
-
-        Blocks are written one after the other: of an answer that was cut short only the last may be incomplete, and
-        only if it is the last block.
-        """
-        body = answer(response)
-        return [] if body.get("error") else tool_calls(_found(body), translation)
-
     def results(self, results: Sequence[ToolResult], translation: Translation | None = None) -> list[dict[str, Any]]:
         """One ``user`` message with a ``tool_result`` block for each result; see ``Codec``."""
         blocks = [
@@ -85,78 +54,62 @@ class AnthropicCodec:
         ]
         return [{"role": "user", "content": blocks}] if blocks else []
 
-    def reply(self, response: Mapping[str, Any], translation: Translation | None = None) -> Reply:
-        """All blocks. ``usage.input`` counts what was read from and written to the cache, too. See ``Codec``."""
-        body = answer(response)
-        error = error_of(body)
-        found = [] if error else pair(_found(body), translation)
+    def _found(self, body: Mapping[str, Any]) -> list[RawCall]:
+        """The ``tool_use`` blocks. What the provider ran itself (``server_tool_use``, ``mcp_tool_use``) is not ours.
+
+        Blocks are written one after the other: of an answer that was cut short only the last may be incomplete, and
+        only if it is the last block.
+        """
+        blocks = items(body.get("content"))
+        found: list[RawCall] = []
+        for block in blocks:
+            call = mapping(block)
+            if call.get("type") == "tool_use":
+                found.append(RawCall(call.get("name"), call.get("input"), call.get("id"), block))
+        if found and found[-1].chunk is blocks[-1] and cut_short(body.get("stop_reason")):
+            found[-1] = found[-1]._replace(truncated=True)
+        return found
+
+    def _read(self, body: Mapping[str, Any]) -> Rest:
+        """All blocks. ``usage.input`` counts what was read from and written to the cache, too."""
         blocks = [mapping(block) for block in items(body.get("content"))]
-        return Reply(
-            calls=tuple(call for _, call in found),
+        return Rest(
             text="".join(text_of(block.get("text")) for block in blocks if block.get("type") == "text"),
             reasoning="".join(text_of(block.get("thinking")) for block in blocks if block.get("type") == "thinking"),
-            messages=() if error else _history(items(body.get("content")), found),
             stop=word(body.get("stop_reason")),
             truncated=cut_short(body.get("stop_reason")),
             usage=_usage(mapping(body.get("usage"))),
             model=word(body.get("model")),
             id=word(body.get("id")),
-            error=error,
-            body=body,
         )
 
-    def decoder(self, translation: Translation | None = None) -> Decoder:
-        """For server-sent events; a whole message in their place is read, too. See ``Codec``."""
-        return Decoder(AnthropicFold(tool_namer(translation)), lambda body: self.reply(body, translation), Sniffed())
+    def _history(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
+        """The message: blocks with their signatures. Text without a word in it would be refused."""
+        sent: list[dict[str, Any]] = []
+        for block, call in placed(items(body.get("content")), found):
+            kind = text_of(block.get("type"))
+            if call is not None:
+                taken = arguments_object(block.get("input"))
+                sent.append({**block, "id": call.id, "name": legal_name(block.get("name")), "input": taken})
+            elif kind in _SERVER_CALLS:
+                sent.append({**block, "input": arguments_object(block.get("input"))})
+            elif kind and kind != "tool_use" and (kind != "text" or text_of(block.get("text")).strip()):
+                sent.append(dict(block))
+        return [{"role": "assistant", "content": sent}] if sent else []
 
-    def request(
-        self,
-        messages: Messages,
-        translation: Translation | None = None,
-        *,
-        model: str,
-        stream: bool = False,
-        options: Mapping[str, Any] | None = None,
-    ) -> Request:
-        """``messages``; simple system messages become the ``system`` parameter. See ``Codec``."""
-        system, rest = without_system(as_messages(messages))
-        base: dict[str, Any] = {"model": model, "max_tokens": MAX_TOKENS, "messages": rest}
-        base |= {"system": system} if system else {}
-        base |= {"stream": True} if stream else {}
-        return Request("messages", request_body(base, translation, options))
+    def _fold(self, tool_of: Callable[[str], str]) -> AnthropicFold:
+        return AnthropicFold(tool_of)
+
+    def _asked(self, messages: list[dict[str, Any]], model: str, stream: bool) -> Request:
+        """``messages``; simple system messages become the ``system`` parameter."""
+        system, rest = without_system(messages)
+        body = {"model": model, "max_tokens": MAX_TOKENS, "messages": rest}
+        return Request("messages", {**body, "system": system or None, "stream": stream or None})
 
 
 def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, Any]:
-    described = {} if definition.description is None else {"description": definition.description}
     strict = {} if view.strict is None else {"strict": view.strict}
-    return {"name": wire_name, **described, "input_schema": view.schema, **strict}
-
-
-def _found(body: Mapping[str, Any]) -> list[RawCall]:
-    blocks = items(body.get("content"))
-    found: list[RawCall] = []
-    for block in blocks:
-        call = mapping(block)
-        if call.get("type") == "tool_use":
-            found.append(RawCall(call.get("name"), call.get("input"), call.get("id"), block))
-    if found and found[-1].chunk is blocks[-1] and cut_short(body.get("stop_reason")):
-        found[-1] = found[-1]._replace(truncated=True)
-    return found
-
-
-def _history(blocks: Sequence[Any], found: Sequence[tuple[RawCall, ToolCall]]) -> tuple[dict[str, Any], ...]:
-    """The message for the history: blocks with their signatures. Text without a word in it would be refused."""
-    sent: list[dict[str, Any]] = []
-    for block, call in placed(blocks, found):
-        kind = text_of(block.get("type"))
-        if call is not None:
-            own = {"id": call.id, "name": legal_name(block.get("name")), "input": arguments_object(block.get("input"))}
-            sent.append({**block, **own})
-        elif kind in _SERVER_CALLS:
-            sent.append({**block, "input": arguments_object(block.get("input"))})
-        elif kind and kind != "tool_use" and (kind != "text" or text_of(block.get("text")).strip()):
-            sent.append(dict(block))
-    return ({"role": "assistant", "content": sent},) if sent else ()
+    return {"name": wire_name, **described(definition), "input_schema": view.schema, **strict}
 
 
 def _usage(usage: Mapping[str, Any]) -> Usage:

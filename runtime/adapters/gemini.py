@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from callgate.runtime.wire.base import BaseCodec, Rest, described
 from callgate.runtime.wire.client import Client
-from callgate.runtime.wire.codec import (
-    Codec,
-    Messages,
-    Request,
-    Translation,
-    as_messages,
-    request_body,
-    translated,
-    without_system,
-)
-from callgate.runtime.wire.decoder import Decoder
+from callgate.runtime.wire.codec import Codec, Request, Translation, translated, without_system
 from callgate.runtime.wire.folds.gemini import GeminiFold, call_of
-from callgate.runtime.wire.framing import Sniffed
 from callgate.runtime.wire.gemini_view import JSON_SCHEMA, gemini_view, openapi_view
 from callgate.runtime.wire.history import arguments_object, sent_id
 from callgate.runtime.wire.names import GEMINI_NAME
-from callgate.runtime.wire.reading import (
-    RawCall,
-    answer,
-    count,
-    error_of,
-    pair,
-    placed,
-    text_of,
-    tool_calls,
-    tool_namer,
-    word,
-)
-from callgate.runtime.wire.reply import Reply, Usage
+from callgate.runtime.wire.reading import RawCall, count, placed, text_of, word
+from callgate.runtime.wire.reply import Usage
 from callgate.runtime.wire.result_text import result_text
 from callgate.runtime.wire.schema_views import View
 from callgate.runtime.wire.shapes import items, mapping
@@ -49,7 +28,7 @@ _NUMBERED = ("FINISH_REASON_UNSPECIFIED", "STOP", "MAX_TOKENS", "SAFETY", "RECIT
 """Some clients of Vertex keep the finish reason as its number; beyond these the two APIs number differently."""
 
 
-class GeminiCodec:
+class GeminiCodec(BaseCodec):
     """The codec of ``generateContent`` (contract 57, 58, C3).
 
     Only the first candidate is read. Calls often have no id: they are answered by name and in order (C10b). Any finish
@@ -68,11 +47,6 @@ class GeminiCodec:
         declared = made.request["tools"]
         return replace(made, request={"tools": [{"functionDeclarations": declared}] if declared else []})
 
-    def calls(self, response: Mapping[str, Any], translation: Translation | None = None) -> list[ToolCall]:
-        """``functionCall`` in ``candidates[0].content.parts``; all are truncated if the answer was cut short."""
-        body = answer(response)
-        return [] if body.get("error") else tool_calls(_found(body), translation)
-
     def results(self, results: Sequence[ToolResult], translation: Translation | None = None) -> list[dict[str, Any]]:
         """One ``user`` turn with a ``functionResponse`` part for each result; see ``Codec``.
 
@@ -81,55 +55,58 @@ class GeminiCodec:
         parts = [{"functionResponse": _response(result, translation)} for result in results]
         return [{"role": "user", "parts": parts}] if parts else []
 
-    def reply(self, response: Mapping[str, Any], translation: Translation | None = None) -> Reply:
-        """The first candidate. ``stop`` is the finish reason, or why the prompt was blocked. See ``Codec``."""
-        body = answer(response)
-        error = error_of(body)
-        found = [] if error else pair(_found(body), translation)
+    def _found(self, body: Mapping[str, Any]) -> Iterator[RawCall]:
+        """``functionCall`` in ``candidates[0].content.parts``; all are truncated if the answer was cut short."""
+        cut = _cut(body)
+        for part in _parts(body):
+            call = call_of(part)
+            if call:
+                unfinished = cut or bool(call.get("willContinue"))
+                yield RawCall(call.get("name"), call.get("args"), call.get("id"), part, unfinished)
+
+    def _read(self, body: Mapping[str, Any]) -> Rest:
+        """The first candidate. ``stop`` is the finish reason, or why the prompt was blocked."""
         parts = [mapping(part) for part in _parts(body)]
         blocked = word(mapping(body.get("promptFeedback")).get("blockReason"))
-        return Reply(
-            calls=tuple(call for _, call in found),
+        return Rest(
             text="".join(text_of(part.get("text")) for part in parts if not part.get("thought")),
             reasoning="".join(text_of(part.get("text")) for part in parts if part.get("thought")),
-            messages=() if error else _history(_parts(body), found),
             stop=_reason(body) or blocked,
             truncated=_cut(body) or blocked is not None,
             usage=_usage(mapping(body.get("usageMetadata"))),
             model=word(body.get("modelVersion")),
             id=word(body.get("responseId")),
-            error=error,
-            body=body,
         )
 
-    def decoder(self, translation: Translation | None = None) -> Decoder:
-        """For server-sent events (``alt=sse``), and for the JSON array that comes without. See ``Codec``."""
-        return Decoder(GeminiFold(tool_namer(translation)), lambda body: self.reply(body, translation), Sniffed())
+    def _history(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
+        """The turn: every part with its signature. Parts with nothing in them would be refused."""
+        sent: list[dict[str, Any]] = []
+        for part, call in placed(_parts(body), found):
+            asked = call_of(part)
+            if call is not None and asked is not None:
+                sent.append(_call_back(part, asked))
+            elif asked is None and part and part != {"text": ""}:
+                sent.append(dict(part))
+        return [{"role": "model", "parts": sent}] if sent else []
 
-    def request(
-        self,
-        messages: Messages,
-        translation: Translation | None = None,
-        *,
-        model: str,
-        stream: bool = False,
-        options: Mapping[str, Any] | None = None,
-    ) -> Request:
+    def _fold(self, tool_of: Callable[[str], str]) -> GeminiFold:
+        return GeminiFold(tool_of)
+
+    def _asked(self, messages: list[dict[str, Any]], model: str, stream: bool) -> Request:
         """``models/{model}:generateContent``; simple messages become ``contents`` and ``systemInstruction``.
 
         A model with a slash in it (``tunedModels/...``, ``publishers/google/models/...``) is the path as it is.
         """
-        system, rest = without_system(as_messages(messages))
-        base: dict[str, Any] = {"contents": [_content(message) for message in rest]}
-        base |= {"systemInstruction": {"parts": [{"text": system}]}} if system else {}
+        system, rest = without_system(messages)
+        instruction = {"parts": [{"text": system}]} if system else None
         place = model if "/" in model else f"models/{model}"
         verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
-        return Request(f"{place}:{verb}", request_body(base, translation, options))
+        body = {"contents": [_content(message) for message in rest], "systemInstruction": instruction}
+        return Request(f"{place}:{verb}", body)
 
 
 def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, Any]:
-    described = {} if definition.description is None else {"description": definition.description}
-    return {"name": wire_name, **described, (view.key or JSON_SCHEMA): view.schema}
+    return {"name": wire_name, **described(definition), (view.key or JSON_SCHEMA): view.schema}
 
 
 def _content(message: dict[str, Any]) -> dict[str, Any]:
@@ -161,27 +138,10 @@ def _cut(body: Mapping[str, Any]) -> bool:
     return reason is not None and reason not in _WELL
 
 
-def _found(body: Mapping[str, Any]) -> Iterator[RawCall]:
-    cut = _cut(body)
-    for part in _parts(body):
-        call = call_of(part)
-        if call:
-            unfinished = cut or bool(call.get("willContinue"))
-            yield RawCall(call.get("name"), call.get("args"), call.get("id"), part, unfinished)
-
-
-def _history(parts: Sequence[Any], found: Sequence[tuple[RawCall, ToolCall]]) -> tuple[dict[str, Any], ...]:
-    """The turn for the history: every part with its signature. Parts with nothing in them would be refused."""
-    sent: list[dict[str, Any]] = []
-    for part, call in placed(parts, found):
-        asked = call_of(part)
-        if call is not None and asked is not None:
-            own = {key: value for key, value in asked.items() if key not in {"partialArgs", "willContinue"}}
-            own |= {"name": text_of(asked.get("name")) or "unnamed", "args": arguments_object(asked.get("args"))}
-            sent.append({**{key: value for key, value in part.items() if key != "function_call"}, "functionCall": own})
-        elif asked is None and part and part != {"text": ""}:
-            sent.append(dict(part))
-    return ({"role": "model", "parts": sent},) if sent else ()
+def _call_back(part: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    call = {key: value for key, value in asked.items() if key not in {"partialArgs", "willContinue"}}
+    call |= {"name": text_of(asked.get("name")) or "unnamed", "args": arguments_object(asked.get("args"))}
+    return {**{key: value for key, value in part.items() if key != "function_call"}, "functionCall": call}
 
 
 def _response(result: ToolResult, translation: Translation | None) -> dict[str, Any]:

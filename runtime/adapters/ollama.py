@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from callgate.runtime.wire.base import BaseCodec, Rest, described
 from callgate.runtime.wire.client import Client
-from callgate.runtime.wire.codec import Codec, Messages, Request, Translation, as_messages, request_body, translated
-from callgate.runtime.wire.decoder import Decoder
+from callgate.runtime.wire.codec import Codec, Request, Translation, translated
 from callgate.runtime.wire.folds.ollama import OllamaFold
 from callgate.runtime.wire.framing import JsonLines
 from callgate.runtime.wire.history import arguments_object, without_nulls
-from callgate.runtime.wire.reading import (
-    RawCall,
-    answer,
-    count,
-    cut_short,
-    error_of,
-    pair,
-    text_of,
-    tool_calls,
-    tool_namer,
-    word,
-)
-from callgate.runtime.wire.reply import Reply, Usage
+from callgate.runtime.wire.reading import RawCall, count, cut_short, text_of, word
+from callgate.runtime.wire.reply import Usage
 from callgate.runtime.wire.result_text import result_text
 from callgate.runtime.wire.schema_views import View, plain_view
 from callgate.runtime.wire.shapes import items, mapping
@@ -31,7 +20,7 @@ from callgate.tools.calls import ToolCall, ToolResult
 from callgate.tools.definition import ToolDefinition
 
 
-class OllamaCodec:
+class OllamaCodec(BaseCodec):
     """The codec of ``/api/chat`` (contract 57, 59, C3).
 
     The schema goes out as raw JSON: Ollama's Python client would silently drop most keywords. Nothing constrains what
@@ -39,15 +28,11 @@ class OllamaCodec:
     """
 
     name = "ollama"
+    framing = JsonLines
 
     def translate(self, definitions: Sequence[ToolDefinition]) -> Translation:
         """``{"tools": [{type, function: {name, description, parameters, type}}]}``; see ``Codec``."""
         return translated(definitions, plain_view, _tool)
-
-    def calls(self, response: Mapping[str, Any], translation: Translation | None = None) -> list[ToolCall]:
-        """``message.tool_calls``; all are truncated if the answer was cut short. See ``Codec``."""
-        body = answer(response)
-        return [] if body.get("error") else tool_calls(_found(body), translation)
 
     def results(self, results: Sequence[ToolResult], translation: Translation | None = None) -> list[dict[str, Any]]:
         """One ``tool`` message for each result, matched by order and tool name; see ``Codec``."""
@@ -57,69 +42,48 @@ class OllamaCodec:
             for name, result in zip(names, results, strict=True)
         ]
 
-    def reply(self, response: Mapping[str, Any], translation: Translation | None = None) -> Reply:
-        """The message; see ``Codec``."""
-        body = answer(response)
-        error = error_of(body)
+    def _found(self, body: Mapping[str, Any]) -> Iterator[RawCall]:
+        """``message.tool_calls``; all are truncated if the answer was cut short."""
+        cut = cut_short(body.get("done_reason"))
+        for entry in items(mapping(body.get("message")).get("tool_calls")):
+            call = mapping(entry)
+            function = mapping(call.get("function"))
+            yield RawCall(function.get("name"), function.get("arguments"), call.get("id"), entry, cut)
+
+    def _read(self, body: Mapping[str, Any]) -> Rest:
         message = mapping(body.get("message"))
-        found = [] if error else pair(_found(body), translation)
-        return Reply(
-            calls=tuple(call for _, call in found),
+        return Rest(
             text=text_of(message.get("content")),
             reasoning=text_of(message.get("thinking")),
-            messages=() if error else _history(message, found),
             stop=word(body.get("done_reason")),
             truncated=cut_short(body.get("done_reason")),
             usage=Usage(count(body, "prompt_eval_count"), count(body, "eval_count")),
             model=word(body.get("model")),
-            error=error,
-            body=body,
         )
 
-    def decoder(self, translation: Translation | None = None) -> Decoder:
-        """For NDJSON. See ``Codec``."""
-        return Decoder(OllamaFold(tool_namer(translation)), lambda body: self.reply(body, translation), JsonLines())
+    def _history(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
+        """The message. Ollama refuses arguments that are no object."""
+        message = mapping(body.get("message"))
+        if not message:
+            return []
+        sent = {"content": "", **without_nulls(message, "tool_calls"), "role": "assistant"}
+        if found:
+            sent["tool_calls"] = [_call_back(raw) for raw, _ in found]
+        return [sent]
 
-    def request(
-        self,
-        messages: Messages,
-        translation: Translation | None = None,
-        *,
-        model: str,
-        stream: bool = False,
-        options: Mapping[str, Any] | None = None,
-    ) -> Request:
-        """``api/chat``; ``stream`` is always said, for Ollama streams by itself. See ``Codec``."""
-        base = {"model": model, "messages": as_messages(messages), "stream": stream}
-        return Request("api/chat", request_body(base, translation, options))
+    def _fold(self, tool_of: Callable[[str], str]) -> OllamaFold:
+        return OllamaFold(tool_of)
+
+    def _asked(self, messages: list[dict[str, Any]], model: str, stream: bool) -> Request:
+        """``api/chat``; ``stream`` is always said, for Ollama streams by itself."""
+        return Request("api/chat", {"model": model, "messages": messages, "stream": stream})
 
 
 def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, Any]:
-    function: dict[str, Any] = {"name": wire_name}
-    if definition.description is not None:
-        function["description"] = definition.description
-    function["parameters"] = view.schema
+    function = {"name": wire_name, **described(definition), "parameters": view.schema}
     if isinstance(view.schema.get("type"), str):
         function["type"] = view.schema["type"]  # contract 59: for compatibility
     return {"type": definition.type, "function": function}
-
-
-def _found(body: Mapping[str, Any]) -> Iterator[RawCall]:
-    cut = cut_short(body.get("done_reason"))
-    for entry in items(mapping(body.get("message")).get("tool_calls")):
-        call = mapping(entry)
-        function = mapping(call.get("function"))
-        yield RawCall(function.get("name"), function.get("arguments"), call.get("id"), entry, cut)
-
-
-def _history(message: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> tuple[dict[str, Any], ...]:
-    """The message for the history. Ollama refuses arguments that are no object."""
-    if not message:
-        return ()
-    sent = {"content": "", **without_nulls(message, "tool_calls"), "role": "assistant"}
-    if found:
-        sent["tool_calls"] = [_call_back(raw) for raw, _ in found]
-    return (sent,)
 
 
 def _call_back(raw: RawCall) -> dict[str, Any]:

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, Self
+from typing import Any
 
-from callgate.errors import ModelError, RegistrationError
-from callgate.providers.scrubbing import Scrubber
-from callgate.runtime.wire.address import Address
-from callgate.runtime.wire.client import HttpClient
-from callgate.runtime.wire.keys import Credentials, KeySource, environment_key
-from callgate.runtime.wire.outgoing import Outgoing
+from callgate.errors import RegistrationError
+from callgate.runtime.wire.base_client import BaseClient, HttpClient
+from callgate.runtime.wire.keys import KeySource
 from callgate.runtime.wire.patience import Retries, Timeouts
-from callgate.runtime.wire.refusals import parsed, said
-from callgate.runtime.wire.shapes import is_mapping, items, mapping
+from callgate.runtime.wire.refusals import said
+from callgate.runtime.wire.shapes import items, mapping
 
 __all__ = ["OpenAIEmbeddings"]
 
-_DEFAULT_URL = "https://api.openai.com/v1"
-_VARIABLES = ("OPENAI_API_KEY",)
-_PROVIDER = "openai_embeddings"
 
-
-class OpenAIEmbeddings:
+class OpenAIEmbeddings(BaseClient):
     """An ``Embedder`` over HTTP: OpenAI's, or that of a server which speaks the same; name it by *base_url*.
 
     What is asked and what the tools say of themselves goes to that server. ``async with`` or ``aclose()`` closes it.
@@ -45,6 +38,9 @@ class OpenAIEmbeddings:
         RegistrationError: no key for OpenAI's own address, a key or an address that cannot be used, a number below 1.
     """
 
+    default_url = "https://api.openai.com/v1"
+    key_variables = ("OPENAI_API_KEY",)
+
     def __init__(
         self,
         base_url: str | None = None,
@@ -62,19 +58,9 @@ class OpenAIEmbeddings:
     ) -> None:
         if batch < 1 or (dimensions is not None and dimensions < 1):
             raise RegistrationError("OpenAIEmbeddings: batch and dimensions must be at least 1")
-        if api_key is None and base_url is None:
-            api_key = environment_key(_VARIABLES)
-        self.model, self.version = model, version
+        super().__init__("openai_embeddings", base_url, model, api_key, http, timeout, retries, headers, insecure)
+        self.version = version
         self._dimensions, self._batch = dimensions, batch
-        self._address = Address.of(_DEFAULT_URL if base_url is None else base_url)
-        self._credentials = Credentials(api_key, "Authorization", "Bearer ", headers or {})
-        if base_url is None and not self._credentials.secret:
-            raise RegistrationError(f"no API key: give api_key= or set {_VARIABLES[0]}")
-        if self._credentials.secret and not (self._address.encrypted or self._address.local or insecure):
-            raise RegistrationError("a key over plain http to another machine: use https, or say insecure=True")
-        from callgate.runtime.wire.http import Sender  # with it comes httpx
-
-        self._sender = Sender(_PROVIDER, http, Timeouts.of(timeout), Retries.of(retries))
 
     @property
     def name(self) -> str:
@@ -98,41 +84,23 @@ class OpenAIEmbeddings:
             found += await self._asked(texts[start : start + self._batch])
         return found
 
-    async def aclose(self) -> None:
-        """Close the connections; an ``http`` that was given is left open."""
-        await self._sender.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.aclose()
-
-    def __repr__(self) -> str:
-        return f"OpenAIEmbeddings({str(self._address)!r}, model={self.model!r})"
-
-    def __reduce__(self) -> NoReturn:
-        self._credentials.__reduce__()
-
     async def _asked(self, texts: Sequence[str]) -> list[Sequence[float]]:
         body: dict[str, Any] = {"model": self.model, "input": list(texts), "encoding_format": "float"}
         if self._dimensions is not None:
             body["dimensions"] = self._dimensions
-        headers, scrubber = await self._credentials.headers()
-        sent = Outgoing.of(self._address.endpoint("embeddings"), body, headers, scrubber, streamed=False)
-        async with self._sender.answer(sent) as answer:
-            data = await answer.whole()
-        if answer.failure is not None:
-            raise _failed(answer.failure.message, answer.status)
-        return _vectors(parsed(data), len(texts), answer.status, scrubber)
+        sent = await self._prepared("embeddings", body)
+        answer, status = await self._answered(sent)
+        if answer.get("error"):
+            raise self._failed(f"it answered with an error: {said(answer, sent.scrubber.text)}", status)
+        vectors = _vectors(answer, len(texts))
+        if vectors is None:
+            lacking = f"its answer has not one vector of the same length for each of {len(texts)} texts"
+            raise self._failed(lacking, status)
+        return vectors
 
 
-def _vectors(body: Any, number: int, status: int, scrubber: Scrubber) -> list[Sequence[float]]:
-    """The vectors of an answer, in the order of the texts; servers may give them in another."""
-    if not is_mapping(body):
-        raise _failed("its answer is no JSON object", status)
-    if body.get("error"):
-        raise _failed(f"it answered with an error: {said(body, scrubber.text)}", status)
+def _vectors(body: Mapping[str, Any], number: int) -> list[Sequence[float]] | None:
+    """The vectors of an answer, in the order of the texts; servers may give them in another. None if they do not fit."""
     entries = [mapping(entry) for entry in items(body.get("data"))]
     found: dict[Any, Sequence[float]] = {}
     for place, entry in enumerate(entries):
@@ -141,9 +109,5 @@ def _vectors(body: Any, number: int, status: int, scrubber: Scrubber) -> list[Se
             index = entry.get("index", place)
             found[index if type(index) is int else place] = vector
     if len(entries) != number or sorted(found) != list(range(number)) or len(set(map(len, found.values()))) > 1:
-        raise _failed(f"its answer has not one vector of the same length for each of {number} texts", status)
+        return None
     return [found[place] for place in range(number)]
-
-
-def _failed(message: str, status: int | None) -> ModelError:
-    return ModelError(f"{_PROVIDER}: {message}", status=status, provider=_PROVIDER)

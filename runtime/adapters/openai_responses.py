@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from callgate.runtime.wire.base import BaseCodec, Rest, described, openai_usage
 from callgate.runtime.wire.client import Client
-from callgate.runtime.wire.codec import Codec, Messages, Request, Translation, as_messages, request_body, translated
-from callgate.runtime.wire.decoder import Decoder
+from callgate.runtime.wire.codec import Codec, Request, Translation, translated
 from callgate.runtime.wire.folds.responses import CALLS, ResponsesFold, kind_of, message_text, reasoning_text
-from callgate.runtime.wire.framing import Sniffed
 from callgate.runtime.wire.history import arguments_text, legal_name, without_nulls
-from callgate.runtime.wire.reading import (
-    RawCall,
-    answer,
-    count,
-    error_of,
-    pair,
-    placed,
-    tool_calls,
-    tool_namer,
-    word,
-)
-from callgate.runtime.wire.reply import Reply, Usage
+from callgate.runtime.wire.reading import RawCall, placed, word
 from callgate.runtime.wire.result_text import result_text
 from callgate.runtime.wire.schema_views import View
 from callgate.runtime.wire.shapes import items, mapping
@@ -33,7 +21,7 @@ from callgate.tools.definition import ToolDefinition
 _CUT = frozenset({"incomplete", "failed", "cancelled"})
 
 
-class ResponsesCodec:
+class ResponsesCodec(BaseCodec):
     """The codec of ``/v1/responses`` (contract 57, 58, C3).
 
     Output items go back as they are, reasoning with its encrypted content included. The text of a ``custom`` tool call
@@ -46,15 +34,6 @@ class ResponsesCodec:
         """``{"tools": [{type, name, description, parameters, strict}]}``; see ``Codec``."""
         return translated(definitions, openai_view, _tool)
 
-    def calls(self, response: Mapping[str, Any], translation: Translation | None = None) -> list[ToolCall]:
-        """The ``function_call`` items.
-
-        Items are written one after the other: of an answer that was cut short those count as truncated that do not say
-        that they are completed, and the last item in any case.
-        """
-        body = answer(response)
-        return [] if body.get("error") else tool_calls(_found(body), translation)
-
     def results(self, results: Sequence[ToolResult], translation: Translation | None = None) -> list[dict[str, Any]]:
         """One ``function_call_output`` item for each result; see ``Codec``."""
         return [
@@ -62,93 +41,67 @@ class ResponsesCodec:
             for result in results
         ]
 
-    def reply(self, response: Mapping[str, Any], translation: Translation | None = None) -> Reply:
+    def _found(self, body: Mapping[str, Any]) -> list[RawCall]:
+        """The ``function_call`` items.
+
+        Items are written one after the other: of an answer that was cut short those count as truncated that do not say
+        that they are completed, and the last item in any case.
+        """
+        output = items(body.get("output"))
+        cut = _cut(body)
+        found: list[RawCall] = []
+        for position, item in enumerate(output, 1):
+            call = mapping(item)
+            if kind_of(call) in CALLS:
+                status = call.get("status")
+                truncated = status == "incomplete" or (cut and (status != "completed" or position == len(output)))
+                call_id = call.get("call_id") or call.get("id")
+                found.append(RawCall(call.get("name"), call.get(CALLS[kind_of(call)]), call_id, item, truncated))
+        return found
+
+    def _read(self, body: Mapping[str, Any]) -> Rest:
         """All output items; a refusal is read as text. ``stop`` is why it is incomplete, or else the status."""
-        body = answer(response)
-        error = error_of(body)
         output = [mapping(item) for item in items(body.get("output"))]
-        found = [] if error else pair(_found(body), translation)
         reason = mapping(body.get("incomplete_details")).get("reason")
-        return Reply(
-            calls=tuple(call for _, call in found),
+        return Rest(
             text="".join(message_text(item) for item in output if item.get("type") == "message"),
             reasoning="".join(reasoning_text(item) for item in output if item.get("type") == "reasoning"),
-            messages=() if error else _history(items(body.get("output")), found),
             stop=word(reason) or word(body.get("status")),
             truncated=_cut(body),
-            usage=_usage(mapping(body.get("usage"))),
+            usage=openai_usage(mapping(body.get("usage")), "input_tokens", "output_tokens"),
             model=word(body.get("model")),
             id=word(body.get("id")),
-            error=error,
-            body=body,
         )
 
-    def decoder(self, translation: Translation | None = None) -> Decoder:
-        """For server-sent events; a whole response in their place is read, too. See ``Codec``."""
-        return Decoder(ResponsesFold(tool_namer(translation)), lambda body: self.reply(body, translation), Sniffed())
+    def _history(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
+        """The items; what the API gives as null it refuses as input."""
+        sent: list[dict[str, Any]] = []
+        for item, call in placed(items(body.get("output")), found):
+            back = without_nulls(item, "parsed_arguments")
+            if call is not None:
+                back |= {"call_id": call.id, "name": legal_name(item.get("name"))}
+                if kind_of(item) == "function_call":
+                    back["arguments"] = arguments_text(item.get("arguments"))
+            if kind_of(item) and (call is not None or kind_of(item) not in CALLS):
+                sent.append(back)
+        return sent
 
-    def request(
-        self,
-        messages: Messages,
-        translation: Translation | None = None,
-        *,
-        model: str,
-        stream: bool = False,
-        options: Mapping[str, Any] | None = None,
-    ) -> Request:
-        """``responses``; the messages are input items. See ``Codec``."""
-        base: dict[str, Any] = {"model": model, "input": as_messages(messages)}
-        base |= {"stream": True} if stream else {}
-        return Request("responses", request_body(base, translation, options))
+    def _fold(self, tool_of: Callable[[str], str]) -> ResponsesFold:
+        return ResponsesFold(tool_of)
+
+    def _asked(self, messages: list[dict[str, Any]], model: str, stream: bool) -> Request:
+        """``responses``; the messages are input items."""
+        return Request("responses", {"model": model, "input": messages, "stream": stream or None})
 
 
 def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, Any]:
-    described = {} if definition.description is None else {"description": definition.description}
     strict = bool(view.strict)  # always said: this API, unlike Chat Completions, takes silence for a yes
-    return {"type": "function", "name": wire_name, **described, "parameters": view.schema, "strict": strict}
+    return {"type": "function", "name": wire_name, **described(definition), "parameters": view.schema, "strict": strict}
 
 
 def _cut(body: Mapping[str, Any]) -> bool:
     status = body.get("status")
     return isinstance(status, str) and status in _CUT
-
-
-def _found(body: Mapping[str, Any]) -> list[RawCall]:
-    output = items(body.get("output"))
-    cut = _cut(body)
-    found: list[RawCall] = []
-    for position, item in enumerate(output, 1):
-        call = mapping(item)
-        if kind_of(call) in CALLS:
-            status = call.get("status")
-            truncated = status == "incomplete" or (cut and (status != "completed" or position == len(output)))
-            call_id = call.get("call_id") or call.get("id")
-            found.append(RawCall(call.get("name"), call.get(CALLS[kind_of(call)]), call_id, item, truncated))
-    return found
-
-
-def _history(output: Sequence[Any], found: Sequence[tuple[RawCall, ToolCall]]) -> tuple[dict[str, Any], ...]:
-    """The items for the history; what the API gives as null it refuses as input."""
-    sent: list[dict[str, Any]] = []
-    for item, call in placed(output, found):
-        back = without_nulls(item, "parsed_arguments")
-        if call is not None:
-            back |= {"call_id": call.id, "name": legal_name(item.get("name"))}
-            if kind_of(item) == "function_call":
-                back["arguments"] = arguments_text(item.get("arguments"))
-        if kind_of(item) and (call is not None or kind_of(item) not in CALLS):
-            sent.append(back)
-    return tuple(sent)
-
-
-def _usage(usage: Mapping[str, Any]) -> Usage:
-    return Usage(
-        input=count(usage, "input_tokens"),
-        output=count(usage, "output_tokens"),
-        total=count(usage, "total_tokens"),
-        cached=count(mapping(usage.get("input_tokens_details")), "cached_tokens"),
-        reasoning=count(mapping(usage.get("output_tokens_details")), "reasoning_tokens"),
-    )
 
 
 CODEC: Codec = ResponsesCodec()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, NoReturn, Protocol, Self
+from typing import Any, ClassVar
 
-from callgate.errors import ModelError, RegistrationError, StreamCut
+from callgate.errors import StreamCut
 from callgate.providers.scrubbing import Scrubber
-from callgate.runtime.wire.address import Address
+from callgate.runtime.wire.base_client import BaseClient, HttpClient
 from callgate.runtime.wire.codec import Codec, Messages, Translation
 from callgate.runtime.wire.decoder import Decoder
-from callgate.runtime.wire.keys import Credentials, KeySource, environment_key
+from callgate.runtime.wire.keys import KeySource
 from callgate.runtime.wire.offered import Offers, Tools
 from callgate.runtime.wire.outgoing import Outgoing
 from callgate.runtime.wire.patience import Retries, Timeouts
@@ -24,20 +24,7 @@ from callgate.tools.hydration import HydrationResult, Repairer
 _PAGES = frozenset({"text/html", "application/xhtml+xml", "application/xml", "text/xml"})
 
 
-class HttpClient(Protocol):
-    """An ``httpx.AsyncClient``, named by its shape: httpx is loaded when a client is made, not before."""
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it can send no more."""
-        ...
-
-    async def aclose(self) -> None:
-        """Close its connections."""
-        ...
-
-
-class Client:
+class Client(BaseClient):
     """Asks a model. Tasks can share it: make one for a service; ``async with`` or ``aclose()`` closes it.
 
     Args:
@@ -59,12 +46,6 @@ class Client:
     """
 
     codec: ClassVar[Codec]
-    default_url: ClassVar[str]
-    key_variables: ClassVar[tuple[str, ...]] = ()
-    key_header: ClassVar[str] = "Authorization"
-    key_prefix: ClassVar[str] = "Bearer "
-    needs_key: ClassVar[bool] = True
-    fixed_headers: ClassVar[Mapping[str, str]] = {}
 
     def __init__(
         self,
@@ -79,22 +60,9 @@ class Client:
         options: Mapping[str, Any] | None = None,
         insecure: bool = False,
     ) -> None:
-        if api_key is None and base_url is None:
-            api_key = environment_key(self.key_variables)
-        self.model = model
+        super().__init__(self.codec.name, base_url, model, api_key, http, timeout, retries, headers, insecure)
         self._options = dict(options or {})
-        self._address = Address.of(self.default_url if base_url is None else base_url)
-        self._credentials = Credentials(
-            api_key, self.key_header, self.key_prefix, {**self.fixed_headers, **(headers or {})}
-        )
-        if base_url is None and self.needs_key and not self._credentials.secret:
-            raise RegistrationError(f"no API key: give api_key= or set {' or '.join(self.key_variables)}")
-        if self._credentials.secret and not (self._address.encrypted or self._address.local or insecure):
-            raise RegistrationError("a key over plain http to another machine: use https, or say insecure=True")
         self._offers = Offers(self.codec)
-        from callgate.runtime.wire.http import Sender  # with it comes httpx
-
-        self._sender = Sender(self.codec.name, http, Timeouts.of(timeout), Retries.of(retries))
 
     # ------------------------------------------------------------------ asking
 
@@ -180,24 +148,6 @@ class Client:
         for event in self._ending(decoder, cut, sent.scrubber):
             yield event
 
-    # ------------------------------------------------------------------ life
-
-    async def aclose(self) -> None:
-        """Close the connections; an ``http`` that was given is left open."""
-        await self._sender.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.aclose()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self._address)!r}, model={self.model!r})"
-
-    def __reduce__(self) -> NoReturn:
-        self._credentials.__reduce__()
-
     # ------------------------------------------------------------------ inside
 
     async def _outgoing(
@@ -213,8 +163,7 @@ class Client:
         request = self.codec.request(
             messages, translation, model=model or self.model, stream=streamed, options=merged or None
         )
-        headers, scrubber = await self._credentials.headers()
-        return Outgoing.of(self._address.endpoint(request.path), request.body, headers, scrubber, streamed=streamed)
+        return await self._prepared(request.path, request.body, streamed=streamed)
 
     async def _reply(
         self,
@@ -224,14 +173,8 @@ class Client:
         options: Mapping[str, Any] | None,
     ) -> Reply:
         sent = await self._outgoing(messages, translation, model, options)
-        async with self._sender.answer(sent) as answer:
-            body = await answer.whole()
-        if answer.failure is not None:
-            raise self._failed(answer.failure.message, answer.status)
-        value = parsed(body)
-        if not is_mapping(value):
-            raise self._failed(f"its answer is no JSON object ({answer.media or 'no content type'})", answer.status)
-        return self._read(value, translation, answer.status, sent.scrubber)
+        body, status = await self._answered(sent)
+        return self._read(body, translation, status, sent.scrubber)
 
     def _read(self, body: Mapping[str, Any], translation: Translation | None, status: int, scrubber: Scrubber) -> Reply:
         reply = self.codec.reply(body, translation)
@@ -268,6 +211,3 @@ class Client:
             cut = f"it told of an error: {said(error, scrubber.text)}"
         reply = replace(last.reply, truncated=True, calls=tuple(replace(c, truncated=True) for c in last.reply.calls))
         raise StreamCut(f"{self.codec.name}: {cut}", reply=reply, provider=self.codec.name)
-
-    def _failed(self, message: str, status: int | None) -> ModelError:
-        return ModelError(f"{self.codec.name}: {message}", status=status, provider=self.codec.name)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import anthropic
 import ollama
 import openai
+import pytest
 from google import genai
 from google.genai import types as gemini_types
 from pydantic import TypeAdapter
@@ -35,7 +36,19 @@ class Read:
     history: list[Any] = field(default_factory=list[Any], compare=False)
 
 
-class OpenAIChat:
+class Package:
+    """A package under test: how most of them begin a history, and close their client."""
+
+    client: Any
+
+    def first(self, text: str) -> list[Any]:
+        return [{"role": "user", "content": text}]
+
+    async def close(self) -> None:
+        await self.client.close()
+
+
+class OpenAIChat(Package):
     """``openai``, Chat Completions."""
 
     wire = "openai_chat"
@@ -49,9 +62,6 @@ class OpenAIChat:
 
     def __init__(self, url: str) -> None:
         self.client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY, max_retries=0)
-
-    def first(self, text: str) -> list[Any]:
-        return [{"role": "user", "content": text}]
 
     async def ask(self, messages: Sequence[Any], tools: dict[str, Any], *, stream: bool) -> Read:
         create: Any = self.client.chat.completions.create
@@ -89,9 +99,6 @@ class OpenAIChat:
         counted = (usage.prompt_tokens, usage.completion_tokens)
         thought = message.get("reasoning_content") or ""
         return Read(message.get("content") or "", thought, calls, counted, stop, (), [message])
-
-    async def close(self) -> None:
-        await self.client.close()
 
 
 class OpenAIResponses(OpenAIChat):
@@ -138,7 +145,7 @@ class OpenAIResponses(OpenAIChat):
         return Read(answer.output_text, thought, calls, counted, stop, blobs, list(answer.output))
 
 
-class Anthropic:
+class Anthropic(Package):
     """``anthropic``."""
 
     wire = "anthropic"
@@ -152,9 +159,6 @@ class Anthropic:
 
     def __init__(self, url: str) -> None:
         self.client = anthropic.AsyncAnthropic(base_url=url, api_key=KEY, max_retries=0)
-
-    def first(self, text: str) -> list[Any]:
-        return [{"role": "user", "content": text}]
 
     async def ask(self, messages: Sequence[Any], tools: dict[str, Any], *, stream: bool) -> Read:
         asked: Any = {"model": "m", "max_tokens": 64, "messages": messages, **tools}
@@ -179,11 +183,8 @@ class Anthropic:
             [{"role": "assistant", "content": answer.content}],
         )
 
-    async def close(self) -> None:
-        await self.client.close()
 
-
-class Gemini:
+class Gemini(Package):
     """``google-genai``."""
 
     wire = "gemini"
@@ -224,7 +225,7 @@ class Gemini:
         self.client.close()
 
 
-class Ollama:
+class Ollama(Package):
     """``ollama``."""
 
     wire = "ollama"
@@ -233,9 +234,6 @@ class Ollama:
 
     def __init__(self, url: str) -> None:
         self.client = ollama.AsyncClient(host=url)
-
-    def first(self, text: str) -> list[Any]:
-        return [{"role": "user", "content": text}]
 
     async def ask(self, messages: Sequence[Any], tools: dict[str, Any], *, stream: bool) -> Read:
         chat: Any = self.client.chat
@@ -263,6 +261,8 @@ class Ollama:
 
 
 PACKAGES: dict[str, Any] = {kind.wire: kind for kind in (OpenAIChat, OpenAIResponses, Anthropic, Gemini, Ollama)}
+each_package = pytest.mark.parametrize("wire", PACKAGES)
+each_way = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
 
 def loaded(arguments: str) -> Any:

@@ -7,7 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import httpx
 import pytest
@@ -26,6 +26,7 @@ KEY = "sk-canary-7f3a9c1e5b"
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = ToolDefinition("get_weather", "The weather in a city.", CITY)
 EVENT_STREAM = "text/event-stream"
+Piece: TypeAlias = bytes | Exception | Callable[[], Awaitable[object]]
 
 
 def call(name: str = "get_weather", arguments: Any = None) -> tuple[str, Any]:
@@ -200,7 +201,11 @@ class Wire:
         return httpx.Response(200, json=self.body(text, calls))
 
     def streamed(self, text: str = "", *calls: tuple[str, Any]) -> httpx.Response:
-        return httpx.Response(200, headers={"content-type": self.media}, stream=Pieces(self.chunks(text, calls)))
+        return self.flowing(self.chunks(text, calls))
+
+    def flowing(self, pieces: Iterable[Piece]) -> httpx.Response:
+        """The beginning of a stream, whose body comes in these pieces."""
+        return httpx.Response(200, headers={"content-type": self.media}, stream=Pieces(pieces))
 
     def make(self, handler: Callable[[httpx.Request], Any] | None = None, **options: Any) -> Client:
         """A client that asks the handler; without real waits."""
@@ -283,10 +288,22 @@ def quick(times: int = 2, **options: Any) -> Retries:
 
 
 @dataclass
+class Recorder:
+    """A provider that keeps the requests it is sent, and gives what *answer* makes of each."""
+
+    answer: Callable[[httpx.Request], httpx.Response]
+    requests: list[httpx.Request] = field(default_factory=list[httpx.Request])
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        return self.answer(request)
+
+
+@dataclass
 class Pieces(httpx.AsyncByteStream):
     """A body in pieces; an error among them is raised in its turn, an awaitable function is waited for."""
 
-    pieces: Iterable[bytes | Exception | Callable[[], Awaitable[object]]]
+    pieces: Iterable[Piece]
     closed: bool = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

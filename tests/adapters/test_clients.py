@@ -19,7 +19,20 @@ from callgate import DefinitionError, Gate, RegistrationError, ToolCall, ToolReg
 from callgate.errors import StreamCut
 from callgate.runtime.wire.reply import CallDelta, CallReady, Done, TextDelta
 from callgate.tools.hydration import HydrationResult
-from tests.adapters.providers import CHAT, CITY, KEY, WEATHER, WIRES, Pieces, Wire, call, each_wire, failure, read
+from tests.adapters.providers import (
+    CHAT,
+    CITY,
+    KEY,
+    WEATHER,
+    WIRES,
+    Pieces,
+    Recorder,
+    Wire,
+    call,
+    each_wire,
+    failure,
+    read,
+)
 
 each_form = pytest.mark.parametrize("form", ["registry", "gate", "bound", "tools", "definitions"])
 RAN: list[str] = []
@@ -48,15 +61,10 @@ def asked_of(calls: Iterable[ToolCall]) -> list[tuple[str, Any]]:
 @each_wire
 async def test_tool_call_translates_dispatches_and_hydrates(wire: Wire) -> None:
     """Contract 53, 55, 57, C3, C10."""
-    seen: list[httpx.Request] = []
-
-    def provider(request: httpx.Request) -> httpx.Response:
-        seen.append(request)
-        return wire.whole("", call(), call(arguments={"city": 7}))
-
+    provider = Recorder(lambda _: wire.whole("", call(), call(arguments={"city": 7})))
     async with wire.make(provider) as client:
         good, bad = await client.tool_call("What is the weather in Porto?", [get_weather])
-    (request,) = seen
+    (request,) = provider.requests
     assert str(request.url) == f"https://provider.example/v1/{wire.path}"
     assert request.headers[wire.key_header] == wire.key_value
     assert request.headers["content-type"] == "application/json"
@@ -118,6 +126,7 @@ async def test_what_a_gate_s_client_hydrates_the_gate_runs_without_reading_it_ag
         (hydrated,) = await CHAT.make(lambda _: CHAT.whole("", call())).tool_call("go", gate)
         record = gate.registry.get("get_weather")
         assert hydrated.vouched_for(record.definition, gate._plans.of("get_weather").builtins.arguments)
+        assert "provenance" not in vars(hydrated), "nobody has asked how the arguments came to be"
         RAN.clear()
         assert (await gate.call(hydrated)).output == "sun"
         assert RAN == ["Porto"]
@@ -257,7 +266,7 @@ async def test_a_stream_that_ends_too_early_is_cut_and_no_call_of_it_is_ready(wi
 @each_wire
 async def test_a_connection_that_breaks_after_the_end_mark_has_lost_nothing(wire: Wire) -> None:
     pieces: list[Any] = [*wire.chunks("Hm", [call()]), httpx.ReadError("gone")]
-    client = wire.make(lambda _: httpx.Response(200, headers={"content-type": wire.media}, stream=Pieces(pieces)))
+    client = wire.make(lambda _: wire.flowing(pieces))
     events = await read(client.stream("go", [WEATHER]))
     assert isinstance(events[-1], Done)
     assert len([event for event in events if isinstance(event, CallReady)]) == 1
@@ -281,15 +290,11 @@ async def test_a_stream_that_calls_itself_plain_json_is_taken_as_well(wire: Wire
 
 @each_wire
 async def test_options_model_and_headers_reach_the_provider(wire: Wire) -> None:
-    seen: list[httpx.Request] = []
-
-    def provider(request: httpx.Request) -> httpx.Response:
-        seen.append(request)
-        return wire.whole("yes")
-
+    provider = Recorder(lambda _: wire.whole("yes"))
     client = wire.make(provider, options={"temp": 1, "seed": 2}, headers={"X-Team": "blue", "User-Agent": "desk"})
     await client.reply("go", options={"temp": 0, "seed": None}, model="big")
     await client.reply("go")
+    seen = provider.requests
     (first, second) = ({"path": request.url.path, **json.loads(request.content)} for request in seen)
     assert (first["temp"], "seed" in first, second["temp"], second["seed"]) == (0, False, 1, 2)
     assert ("big" in json.dumps(first), "big" in json.dumps(second)) == (True, False)

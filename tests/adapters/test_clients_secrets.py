@@ -16,7 +16,20 @@ import pytest
 from callgate import RegistrationError, configure_logging
 from callgate.errors import ModelError
 from callgate.runtime.wire.keys import Credentials
-from tests.adapters.providers import CHAT, KEY, WEATHER, WIRES, Pieces, Wire, chain, each_wire, failure, quick, read
+from tests.adapters.providers import (
+    CHAT,
+    KEY,
+    WEATHER,
+    WIRES,
+    Pieces,
+    Recorder,
+    Wire,
+    chain,
+    each_wire,
+    failure,
+    quick,
+    read,
+)
 
 CANARY = "canary"
 
@@ -197,16 +210,11 @@ async def test_the_environment_s_key_goes_to_the_provider_s_own_address_only(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(wire.variable, KEY)
-    sent: list[httpx.Request] = []
-
-    def provider(request: httpx.Request) -> httpx.Response:
-        sent.append(request)
-        return wire.whole("yes")
-
+    provider = Recorder(lambda _: wire.whole("yes"))
     http = httpx.AsyncClient(transport=httpx.MockTransport(provider))
     await wire.client(model="m", http=http).reply("go")
     await wire.client("https://elsewhere.example/v1", model="m", http=http).reply("go")
-    own, other = sent
+    own, other = provider.requests
     assert own.headers[wire.key_header] == wire.key_value
     assert str(own.url).startswith(wire.client.default_url)
     assert CANARY not in repr(list(other.headers.items()))
@@ -246,26 +254,26 @@ def test_a_key_is_not_sent_to_another_machine_in_the_clear(wire: Wire, base: str
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.9.9.9", "[::1]", "app.localhost"])
-def test_this_machine_may_be_asked_in_the_clear(host: str) -> None:
-    CHAT.make(base_url=f"http://{host}:8000/v1")
+async def test_this_machine_may_be_asked_in_the_clear(host: str) -> None:
+    provider = Recorder(lambda _: CHAT.whole("yes"))
+    await CHAT.make(provider, base_url=f"http://{host}:8000/v1").reply("go")
+    (request,) = provider.requests
+    assert str(request.url) == f"http://{host}:8000/v1/chat/completions"
+    assert request.headers["authorization"] == f"Bearer {KEY}"
 
 
 async def test_a_key_in_a_header_of_its_own_serves_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    sent: list[httpx.Request] = []
-
-    def provider(request: httpx.Request) -> httpx.Response:
-        sent.append(request)
-        return httpx.Response(401, text=echoing(request))
-
+    provider = Recorder(lambda request: httpx.Response(401, text=echoing(request)))
     http = httpx.AsyncClient(transport=httpx.MockTransport(provider))
     base = "https://x.azure.example/openai/deployments/d?api-version=2024-10-21"
     client = CHAT.client(base, model="m", http=http, headers={"api-key": KEY}, retries=quick())
     error = await failure(client.reply("go"))
-    assert sent[0].headers["api-key"] == KEY
-    assert "authorization" not in sent[0].headers
+    (request,) = provider.requests
+    assert request.headers["api-key"] == KEY
+    assert "authorization" not in request.headers
     assert CANARY not in shown(error)
-    assert str(sent[0].url).endswith("/d/chat/completions?api-version=2024-10-21")
+    assert str(request.url).endswith("/d/chat/completions?api-version=2024-10-21")
 
 
 async def test_an_async_function_may_give_the_key() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -17,12 +16,9 @@ from callgate.runtime.testing.model.spelling import Wire
 from callgate.testing import Call, Say, ScriptedModel, Think
 from callgate.tools.definition import ToolDefinition
 from tests.adapters.catalogs import catalog
-from tests.adapters.official import PACKAGES, message_types, tool_types
+from tests.adapters.official import PACKAGES, each_package, each_way, message_types, tool_types
 from tests.adapters.wires import RICH
 from tests.adapters.wires import tool as defined
-
-each_package = pytest.mark.parametrize("wire", PACKAGES)
-each_way = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
 
 @tool(effect="read")
@@ -52,20 +48,6 @@ CALLS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("NO_PROXY", "no_proxy"):
-        monkeypatch.setenv(name, "127.0.0.1")
-
-
-@pytest.fixture
-async def opened() -> AsyncIterator[list[Any]]:
-    made: list[Any] = []
-    yield made
-    for client in made:
-        await client.close()
-
-
 def definitions() -> list[ToolDefinition]:
     return [
         *Gate([*TOOLS]).definitions(),
@@ -83,9 +65,10 @@ async def ran() -> list[ToolResult]:
 @each_package
 def test_tools_as_a_codec_writes_them_are_tools_to_the_package(wire: str) -> None:
     """Contract 57-59, 61."""
-    kind = tool_types(wire)
-    for spelled in codec(wire).translate(definitions()).request["tools"]:
-        kind.validate_python(spelled)
+    translation = codec(wire).translate(definitions())
+    taken = repr([tool_types(wire).validate_python(spelled) for spelled in translation.request["tools"]])
+    named = {offered.tool for offered in translation.tools.values() if repr(offered.wire_name) in taken}
+    assert named == {"refund", "forbidden", "ping", "rich", "hard"}
 
 
 @pytest.mark.needs_data

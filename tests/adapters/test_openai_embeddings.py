@@ -15,7 +15,7 @@ from callgate import ModelError, RegistrationError, ToolDefinition
 from callgate.runtime.adapters.openai_embeddings import OpenAIEmbeddings
 from callgate.tools.picking.pick import pick_tools
 from callgate.tools.picking.semantic import SemanticScorer
-from tests.adapters.providers import KEY, chain, failure, quick, served, whole
+from tests.adapters.providers import KEY, Recorder, chain, failure, quick, served, whole
 
 URL = "https://embeddings.example/v1"
 Handler = Callable[[httpx.Request], Any]
@@ -37,14 +37,10 @@ def make(handler: Handler, **options: Any) -> OpenAIEmbeddings:
 
 async def test_texts_go_out_as_openai_takes_them_and_vectors_come_back_in_order() -> None:
     """Contract 70."""
-    seen: list[httpx.Request] = []
-
-    def provider(request: httpx.Request) -> httpx.Response:
-        seen.append(request)
-        return httpx.Response(200, json=answer(json.loads(request.content)["input"]))
-
+    provider = Recorder(lambda request: httpx.Response(200, json=answer(json.loads(request.content)["input"])))
     made = make(provider, batch=2, dimensions=3)
     assert await made.embed(["a", "bb", "rain"]) == [vector_of("a"), vector_of("bb"), vector_of("rain")]
+    seen = provider.requests
     assert [str(request.url) for request in seen] == [f"{URL}/embeddings"] * 2
     assert [request.headers["authorization"] for request in seen] == [f"Bearer {KEY}"] * 2
     assert [json.loads(request.content) for request in seen] == [
@@ -112,14 +108,9 @@ async def test_what_may_pass_is_asked_again_and_what_will_not_is_not() -> None:
         return httpx.Response(statuses.pop(0), json=answer(["a"]))
 
     assert await make(busy).embed(["a"]) == [vector_of("a")]
-    asked: list[int] = []
-
-    def refusing(request: httpx.Request) -> httpx.Response:
-        asked.append(1)
-        return httpx.Response(401, json={"error": {"message": "wrong key"}})
-
+    refusing = Recorder(lambda request: httpx.Response(401, json={"error": {"message": "wrong key"}}))
     assert (await failure(make(refusing).embed(["a"]))).status == 401
-    assert len(asked) == 1
+    assert len(refusing.requests) == 1
 
 
 def echo(request: httpx.Request) -> str:
