@@ -24,7 +24,7 @@ LOGGER.addHandler(_NOBODY)
 
 IDS = ("tool", "request_id", "call_id", "session_id", "tenant", "user")
 """What an event about one call is bound to, as far as it is known."""
-_LONG_BY_NATURE = frozenset((*IDS, "segment", "hash", "previous", "input_hash", "output_hash"))
+_LONG_BY_NATURE = frozenset((*IDS, "job", "key", "segment", "hash", "previous", "input_hash", "output_hash"))
 
 _METHODS = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "warning", logging.ERROR: "error"}
 
@@ -67,6 +67,62 @@ class Event(StrEnum):
     )
     CALL_ABANDONED = ("call.abandoned", logging.ERROR, "holds", "the body outlived its deadline and was left behind")
     CALL_SETTLED = ("call.settled", logging.INFO, "", "a body that was left behind has ended and holds nothing")
+    EFFECT_UNKNOWN = (
+        "effect.unknown",
+        logging.ERROR,
+        "key",
+        "a tool began and nobody knows what came of it; `callgate effects` lists and settles such effects",
+    )
+    EFFECT_FENCED = (
+        "effect.fenced",
+        logging.ERROR,
+        "tool key fence state",
+        "a call came back after its lease was over: how it ended was not written down",
+    )
+    EFFECT_UNSETTLED = (
+        "effect.unsettled",
+        logging.ERROR,
+        "tool key error",
+        "how an effect ended could not be written down; it is tried again, and is `unknown` if the process ends first",
+    )
+    EFFECTS_ORPHANED = (
+        "effects.orphaned",
+        logging.ERROR,
+        "number",
+        "processes ended while effects were under way: these are unknown now",
+    )
+    EFFECT_RECONCILED = (
+        "effect.reconciled",
+        logging.INFO,
+        "tool key state",
+        "a hook has found out what became of an unknown effect",
+    )
+    JOB_DEAD = ("job.dead", logging.ERROR, "job tool reason", "a job was given up, for the reason given")
+    JOB_STORE_FAILED = (
+        "job.store_failed",
+        logging.ERROR,
+        "error",
+        "a worker could not take a job, or not write down how it ended; it tries again",
+    )
+    JOB_NOT_SENT = (
+        "job.not_sent",
+        logging.WARNING,
+        "job error",
+        "an engine could not be told of a job: it is written down, and the engine is told again",
+    )
+    WAIT_RESUMED = ("wait.resumed", logging.INFO, "tool kind decision by", "somebody has decided a call that waited")
+    WAIT_EXPIRED = (
+        "wait.expired",
+        logging.INFO,
+        "tool kind",
+        "nobody decided a call that waited, and its time is over",
+    )
+    WAIT_DAMAGED = (
+        "wait.damaged",
+        logging.ERROR,
+        "tool kind",
+        "the record of a call that waits was changed by somebody without the signing key; it is not resumed",
+    )
     HOOK_FAILED = ("hook.failed", logging.WARNING, "stage hook error", "a hook failed where that changes nothing")
     HOOK_SHADOWED = ("hook.shadowed", logging.INFO, "stage hook error", "what a hook in shadow mode would have done")
     CLEANUP_FAILED = ("cleanup.failed", logging.ERROR, "stage hook error", "giving back what was taken failed")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from callgate.errors import UnknownTool
+from callgate.errors import DefinitionError, UnknownTool
 from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
+from callgate.providers.detectors import MASK
 from callgate.providers.principal import User
 from callgate.runtime.adapters import codec
 from callgate.runtime.gate import Gate
@@ -44,6 +46,8 @@ class Discovery:
         self._allow_unsafe = allow_unsafe
         self._scorer = scorer
         self._min_score = min_score
+        if taken := [name for name in NAMES if name in gate.registry]:  # before any is added
+            raise DefinitionError(f"Duplicate tool names: {', '.join(taken)}")
         for made in (self._search(), self._describe(), self._call()):
             gate.add(made)
 
@@ -124,16 +128,29 @@ class Discovery:
 
 
 class _Callee(Hook):
-    """Authorises ``call_tool`` where its user may be told of the tool; the call of that tool is authorised by its own hooks."""
+    """Authorises ``call_tool`` where its user may be told of the tool; the call of that tool is authorised by its own hooks.
+
+    Of the arguments, records of ``call_tool`` show the tool's name alone: the others are in the records of that tool's
+    own call, masked as its own hooks mask them, and no hook here can know how.
+    """
 
     guards = True
 
     def __init__(self, discovery: Discovery) -> None:
         self._discovery = discovery
 
+    def did_create_invoke_context(self, ctx: InvokeContext) -> None:
+        """Mask the arguments of the inner call, from the beginning: this call may be denied."""
+        ctx._maskers = (*ctx._maskers, _name_alone)
+
     def will_authorize_input(self, ctx: InvokeContext) -> None:
         """Refuse what is unknown, or hidden, before anything runs."""
         self._discovery._visible(ctx.input["name"], ctx.user)
+
+
+def _name_alone(value: Any) -> Any:
+    name = value.get("name") if isinstance(value, Mapping) else None
+    return {"name": name, "arguments": MASK} if isinstance(name, str) else MASK
 
 
 def _not_one_of_these(definition: ToolDefinition) -> bool:

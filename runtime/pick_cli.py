@@ -7,11 +7,12 @@ import asyncio
 import gzip
 import json
 import sys
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from callgate.tools.picking.index import entry_of
+from callgate.tools.picking.entry import entry_of
 from callgate.tools.picking.pick import pick_tools
 from callgate.tools.picking.results import PickResult
 from callgate.tools.picking.scorers import keyword_overlap
@@ -58,10 +59,11 @@ def read_catalog(path: Path) -> list[Mapping[str, Any]]:
         OSError: the file cannot be read.
         ValueError: it is no catalogue; the message says where.
     """
-    raw = path.read_bytes()
-    if path.suffix == ".gz":
-        with gzip.open(path) as packed:
-            raw = packed.read(MAX_BYTES + 1)
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        try:
+            raw = file.read(MAX_BYTES + 1)
+        except (EOFError, zlib.error) as error:
+            raise ValueError(f"{path.name} is not whole: {error}") from None
     if len(raw) > MAX_BYTES:
         raise ValueError(f"{path.name} is larger than {MAX_BYTES >> 20} MiB")
     try:
@@ -99,10 +101,13 @@ def _parse(text: str, name: str) -> Any:
 
 
 def _tools_in(value: Any) -> Iterator[Any]:
-    """Tools wherever such files hold them: in a list, under ``tools``, or under the ``tools`` of each of ``servers``."""
+    """Tools wherever such files hold them: in a list, under ``tools``, or under the ``tools`` of each of ``servers``.
+
+    As lines, each may be a list of them.
+    """
     if isinstance(value, list):
         for one in value:
-            yield from _tools_in(one) if isinstance(one, list) else [one]
+            yield from one if isinstance(one, list) else [one]
     elif isinstance(value, Mapping):
         result = value.get("result")
         holder = result if isinstance(result, Mapping) and "tools" in result else value
@@ -146,7 +151,7 @@ def _show_json(picks: Sequence[PickResult], total: int, out: TextIO) -> None:
         }
         for one in picks
     ]
-    out.write(json.dumps({"tools": total, "picks": rows}, ensure_ascii=False, indent=2) + "\n")
+    out.write(json.dumps({"tools": total, "picks": rows}, indent=2) + "\n")  # in ASCII: see ``_plain``
 
 
 def _plain(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
@@ -106,6 +107,25 @@ def _canonical_numbers(value: Any) -> Any:
 def digest(value: Any) -> str:
     """SHA-256 of the canonical JSON, as hex."""
     return hashlib.sha256(canonical(value)).hexdigest()
+
+
+PLAIN = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+FLOAT = re.compile(rb"(?:^|[:,\[])-?[0-9]+[.eE]")
+"""A float as a token of JSON; within a text it may be found for nothing."""
+
+
+def canonical_fast(value: Any) -> bytes:
+    """``canonical``, by the fast encoder where both are sure to agree: where nothing looks like a float."""
+    try:
+        data = orjson.dumps(value, option=PLAIN)
+    except TypeError:
+        return canonical(value)
+    return canonical(value) if FLOAT.search(data) else data
+
+
+def hash_of(value: Any) -> str:
+    """SHA-256 of the canonical JSON, as hex; the same as ``digest``, faster."""
+    return hashlib.sha256(canonical_fast(value)).hexdigest()
 
 
 json_bytes = orjson.dumps

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from callgate.runtime import pick_cli
 from callgate.runtime.pick_cli import main
 
 TOOLS = [{"name": "get.weather", "description": "Weather of a city."}, {"name": "send\x1b[31m", "description": "Mail."}]
@@ -89,6 +90,57 @@ def test_a_missing_file_is_a_clear_error(tmp_path: Path) -> None:
     """Issue 6: clear errors."""
     code, out = run("x", "--catalog", str(tmp_path / "none.json"))
     assert (code, out.startswith("cannot pick: ")) == (2, True)
+
+
+def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 6: bounded memory, packed or not."""
+    monkeypatch.setattr(pick_cli, "MAX_BYTES", 1_000)
+    long = FORMS["lines"].encode() + b" " * 1_000_000
+    for name, content in (("c.jsonl", long), ("c.jsonl.gz", gzip.compress(long))):
+        (tmp_path / name).write_bytes(content)
+        code, out = run("x", "--catalog", str(tmp_path / name))
+        assert (code, "larger than" in out) == (2, True)
+
+
+PACKED = gzip.compress(FORMS["lines"].encode() * 100)
+BROKEN = {
+    "cut short": PACKED[:-20],
+    "one byte changed": PACKED[:30] + bytes([PACKED[30] ^ 255]) + PACKED[31:],
+    "not packed": FORMS["lines"].encode(),
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_packed_file_that_is_broken_is_a_clear_error(how: str, tmp_path: Path) -> None:
+    """Issue 6: clear errors."""
+    path = tmp_path / "c.jsonl.gz"
+    path.write_bytes(BROKEN[how])
+    code, out = run("x", "--catalog", str(path))
+    assert (code, out.startswith("cannot pick: ")) == (2, True)
+
+
+@pytest.mark.parametrize("opening", ["[", '{"tools":['], ids=["lists", "tools"])
+def test_a_file_that_nests_without_end_is_a_clear_error(opening: str, tmp_path: Path) -> None:
+    """Issue 6: clear errors."""
+    path = tmp_path / "c.json"
+    closing = "]" if opening == "[" else "]}"
+    for depth in (300, 100_000):
+        path.write_text(opening * depth + closing * depth, "utf-8")
+        code, out = run("x", "--catalog", str(path))
+        assert (code, out.startswith("cannot pick: ")) == (2, True)
+
+
+def test_what_no_terminal_can_show_is_escaped_as_json(tmp_path: Path) -> None:
+    """Issue 6: half a surrogate, and control characters beyond ASCII that some terminals obey."""
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps([{"name": "a\ud800\x9b", "description": "mail 天"}]), "utf-8")
+    code, out = run("mail", "--catalog", str(path), "--json")
+    assert code == 0
+    assert out.isascii()
+    assert json.loads(out)["picks"][0]["name"] == "a\ud800\x9b"
+    code, out = run("mail", "--catalog", str(path))
+    assert "a??" in out
 
 
 @pytest.mark.needs_data

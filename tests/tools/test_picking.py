@@ -78,7 +78,7 @@ async def test_unsafe_tools_are_skipped_before_scoring_unless_allowed() -> None:
 
 
 async def test_min_score_is_inclusive_and_max_candidates_cuts_after_sorting() -> None:
-    """Contract 67; ties by registration order (C32)."""
+    """Contract 63, 67; ties by registration order (C32)."""
     table = {"a": 0.3, "b": 0.9, "c": 0.3, "d": 0.29, "e": 0.3}
     tools = [made(name) for name in table]
     picks = await pick_tools("x", tools, scorer=lambda _, one: table[one.name], min_score=0.3, max_candidates=3)
@@ -162,6 +162,41 @@ async def test_the_context_filters_before_scoring(context: PickContext, left: li
     b = made("b", capabilities={"modes": ["batch"]}, metadata={"cost": 1})
     picks = await pick_tools("x", [a, b], scorer=lambda *_: 1.0, context=context)
     assert names(picks) == left
+
+
+FOREIGN: dict[str, tuple[dict[str, Any], PickContext, bool]] = {
+    "a mode that is part of another's name": ({"capabilities": {"modes": "batch"}}, PickContext(mode="bat"), False),
+    "one mode by itself": ({"capabilities": {"modes": "batch"}}, PickContext(mode="batch"), True),
+    "modes that are no names": ({"capabilities": {"modes": 5}}, PickContext(mode="batch"), False),
+    "modes that cannot be compared": ({"capabilities": {"modes": [[], {}]}}, PickContext(mode="batch"), False),
+    "capabilities that are none": ({"capabilities": "streaming"}, PickContext(capabilities={"streaming": True}), False),
+    "a cost beyond all numbers": ({"metadata": {"cost": 10**400}}, PickContext(budget=1e300), False),
+    "a cost that is no number": ({"metadata": {"cost": "1"}}, PickContext(budget=5), False),
+    "a cost that is not-a-number": ({"metadata": {"cost": float("nan")}}, PickContext(budget=5), False),
+    "a cost beside other metadata": ({"metadata": {"owner": "x"}, "cost": 9}, PickContext(budget=5), False),
+    "a budget that is not-a-number": ({}, PickContext(budget=float("nan")), False),
+    "a quota that is not-a-number": ({}, PickContext(quota_left={"t": float("nan")}), False),
+    "a name that is nobody's": ({"name": None}, PickContext(enabled={"t"}), False),
+    "unsafe beside what is wrapped": ({"function": {"name": "t"}, "safe": False}, PickContext(), False),
+    "cost beside what is wrapped": ({"function": {"name": "t"}, "cost": 9}, PickContext(budget=5), False),
+    "unsafe in other words": ({"safe": "false"}, PickContext(), False),
+    "unsafe as a number": ({"safe": 0}, PickContext(), False),
+    "safety undefined": ({"safe": None}, PickContext(), True),
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+async def test_what_a_foreign_catalogue_says_oddly_is_left_out_and_breaks_nothing(case: str) -> None:
+    """Contract 66, 70: fail closed."""
+    said, context, stays = FOREIGN[case]
+    picks = await pick_tools("x", [{"name": "t"} | said], scorer=lambda *_: 1.0, context=context)
+    assert bool(picks) is stays
+
+
+def test_the_names_of_enabled_tools_are_no_text() -> None:
+    """C28: "get_weather_admin" has "get_weather" in it."""
+    with pytest.raises(TypeError, match="collection of names"):
+        PickContext(enabled="get_weather_admin")
 
 
 async def test_a_predicate_that_is_not_plainly_true_or_false_is_refused() -> None:

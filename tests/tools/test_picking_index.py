@@ -70,6 +70,22 @@ def test_scores_are_from_0_to_1_and_an_irrelevant_tool_never_passes_a_right_one(
     assert {slot - 1 for slot, _ in after} == {slot for slot, _ in before}
 
 
+@settings(max_examples=60, deadline=None)
+@given(rows=catalogs, query=texts, data=st.data())
+def test_what_is_explained_adds_up_to_the_weight_and_knows_of_no_other_tools(
+    rows: list[tuple[str, str]], query: str, data: st.DataObject
+) -> None:
+    """Contract 69, C29: terms, groups of words and words side by side, to four places each."""
+    tools = entries(rows)
+    kept = sorted(data.draw(st.sets(st.sampled_from(range(len(tools))), min_size=1)))
+    index, alone = ToolIndex(tools), ToolIndex([tools[slot] for slot in kept])
+    weights = index.weigh(query, kept)
+    for place, slot in enumerate(kept):
+        parts = index.explain(query, slot, kept)
+        assert parts == alone.explain(query, place)
+        assert sum(parts.values()) == pytest.approx(weights.get(slot, 0.0), abs=1e-3)
+
+
 def test_the_order_of_keys_has_no_part_in_it() -> None:
     """Issue 6: property."""
     one = {"name": "a", "description": "x", "parameters": {"properties": {"city": {}, "mail": {"description": "to"}}}}

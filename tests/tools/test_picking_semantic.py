@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from callgate import Gate, ToolDefinition, User, tool
 from callgate.testing import run_virtual
-from callgate.tools.picking import meaning, pick, semantic
-from callgate.tools.picking.index import ToolIndex
+from callgate.tools.picking import meaning, pick
+from callgate.tools.picking.index import Snapshot, ToolIndex
 from callgate.tools.picking.pick import pick_tools
 from callgate.tools.picking.results import Score
 from callgate.tools.picking.scorers import Asked, Lexical
@@ -215,13 +215,13 @@ async def test_tools_that_go_while_the_embedder_works_let_no_hidden_tool_in(remo
 async def test_without_that_care_a_hidden_tool_would_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the test above."""
 
-    def careless(entries: Any, index: ToolIndex, slots: Any) -> list[int]:
+    index = ToolIndex(RAIN)
+
+    def careless(before: Snapshot, slots: Any) -> list[int]:
         return [slot for slot in slots if slot < len(index.entries) and index.entries[slot] is not None]
 
-    monkeypatch.setattr(semantic, "_unmoved", careless)
-    monkeypatch.setattr(pick, "_still", careless)
+    monkeypatch.setattr(Snapshot, "still", careless)
     monkeypatch.setattr(ToolIndex, "held", lambda index: contextlib.nullcontext())
-    index = ToolIndex(RAIN)
     monkeypatch.setattr(pick, "_tool", lambda _entries, slot: index.entry(slot).tool)
     found = await pick_tools(
         "weather: rain", index, scorer=SemanticScorer(Meanwhile(index, 98, fails=False)), max_candidates=200

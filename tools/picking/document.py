@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -12,9 +13,11 @@ from callgate.tools.picking.text import MAX_TEXT, as_text, joined, terms
 from callgate.tools.picking.weights import FAINT_WORD, FIELDS, GROUP, K1, NUMBER, WEAK_WORD
 from callgate.tools.picking.words import FAINT, GROUPS, WEAK
 
-__all__ = ["GROUPS_OF", "pairs_of", "read_tool", "texts_of", "weigh", "worth"]
+__all__ = ["GROUPS_OF", "member", "pairs_of", "read_tool", "texts_of", "weigh", "worth"]
 
 _MAX_PARAMETERS = 256
+_MAX_PARTS = 4_096
+_HOLDING = frozenset({"properties", "items", "anyOf", "oneOf", "allOf"})  # what of a schema holds others
 _MAX_DEPTH = 8
 _PAIRED_FIELDS = ("name", "title", "description")  # parameters have no order that means anything
 _WORTH = dict.fromkeys(map(stem, WEAK), WEAK_WORD) | dict.fromkeys(map(stem, FAINT), FAINT_WORD)
@@ -41,36 +44,25 @@ def worth(term: str) -> float:
     return _WORTH.get(term, 1.0)
 
 
+def member(definition: ToolDefinition | Mapping[str, Any], name: str) -> Any:
+    """A member of a definition, or of its JSON form, by its Python name; None where there is none.
+
+    In the wrapped form what the inner object does not say may stand beside it.
+    """
+    if isinstance(definition, ToolDefinition):
+        return getattr(definition, name, None)
+    inner = definition.get("function")
+    return inner[name] if isinstance(inner, Mapping) and name in inner else definition.get(name)
+
+
 def texts_of(tool: ToolDefinition | Mapping[str, Any]) -> dict[str, str]:
     """The texts that are searched, by field; of a definition, or of its JSON form (also MCP's and the wrapped one)."""
-    if isinstance(tool, ToolDefinition):
-        found: Any = {
-            "name": tool.name,
-            "title": tool.title,
-            "description": tool.description,
-            "tags": sorted(tool.tags),
-            "parameters": tool.parameters,
-            "examples": tool.examples,
-        }
-    else:
-        inner = tool.get("function")
-        found = inner if isinstance(inner, Mapping) else tool
-    schema = next((found[key] for key in ("parameters", "inputSchema", "input_schema") if found.get(key)), None)
-    names: list[str] = []
-    descriptions: list[str] = []
-    for name, description in _parameters(schema, 0):
-        names.append(name)
-        descriptions.append(description)
-        if len(names) >= _MAX_PARAMETERS:
-            break
-    return {
-        "name": as_text(found.get("name")),
-        "title": as_text(found.get("title")),
-        "description": as_text(found.get("description")),
-        "tags": as_text(found.get("tags")),
-        "parameter_names": joined(names),
-        "parameter_descriptions": joined(descriptions)[:MAX_TEXT],
-        "examples": as_text(found.get("examples")),
+    schemas = (member(tool, name) for name in ("parameters", "inputSchema", "input_schema"))
+    parameters = _parameters(next(filter(None, schemas), None))
+    found = {name: as_text(member(tool, name)) for name in ("name", "title", "description", "tags", "examples")}
+    return found | {
+        "parameter_names": joined(name for name, _ in parameters),
+        "parameter_descriptions": joined(description for _, description in parameters)[:MAX_TEXT],
     }
 
 
@@ -99,17 +91,32 @@ def pairs_of(fields: Mapping[str, list[str]]) -> dict[tuple[str, str], None]:
     return dict.fromkeys(pair for name in _PAIRED_FIELDS for pair in pairwise(fields.get(name, ())))
 
 
-def _parameters(schema: Any, depth: int) -> Iterator[tuple[str, str]]:
-    """The parameters of a schema and of what they hold: name and description. References are not followed."""
-    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
-        return
-    properties = schema.get("properties")
-    for name, inner in properties.items() if isinstance(properties, Mapping) else ():
-        description = inner.get("description") if isinstance(inner, Mapping) else None
-        yield str(name), description if isinstance(description, str) else ""
-        yield from _parameters(inner, depth + 1)
-    yield from _parameters(schema.get("items"), depth + 1)
-    for word in ("anyOf", "oneOf", "allOf"):
-        parts = schema.get(word)
-        for part in parts if isinstance(parts, list | tuple) else ():
-            yield from _parameters(part, depth + 1)
+def _parameters(schema: Any) -> list[tuple[str, str]]:
+    """The parameters of a schema and of what they hold: name and description, those that stand higher first.
+
+    References are not followed. Whatever in it refers to what, the length of the way through it is bounded.
+    """
+    found: list[tuple[str, str]] = []
+    waiting: deque[tuple[Any, int]] = deque([(schema, 0)])
+    for _ in range(_MAX_PARTS):
+        if not waiting or len(found) >= _MAX_PARAMETERS:
+            break
+        part, depth = waiting.popleft()
+        if not isinstance(part, Mapping) or depth > _MAX_DEPTH:
+            continue
+        below = [part.get("items")]
+        properties = part.get("properties")
+        for name, inner in sorted(properties.items(), key=_name) if isinstance(properties, Mapping) else ():
+            description = inner.get("description") if isinstance(inner, Mapping) else None
+            found.append((str(name), description if isinstance(description, str) else ""))
+            below.append(inner)
+        for word in ("anyOf", "oneOf", "allOf"):
+            parts = part.get(word)
+            below += parts[:_MAX_PARTS] if isinstance(parts, list | tuple) else ()
+        if len(waiting) < _MAX_PARTS:
+            waiting += [(one, depth + 1) for one in below if isinstance(one, Mapping) and not _HOLDING.isdisjoint(one)]
+    return found[:_MAX_PARAMETERS]
+
+
+def _name(pair: tuple[Any, Any]) -> str:
+    return str(pair[0])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
-from callgate.tools.picking.index import Entry, ToolIndex
+from callgate.tools.picking.entry import Entry
+from callgate.tools.picking.index import ToolIndex
 from callgate.tools.picking.results import Excluded
 
 __all__ = ["PickContext", "Visible", "allowed_slots"]
@@ -27,6 +29,9 @@ class PickContext:
     only tools with ``effect="read"`` are left.
     ``budget``: what one call may cost at most, in the unit of ``metadata["cost"]``; a tool without a cost is free.
     ``quota_left``: how many calls of a tool are left, by name or as a function of the name; None or absent is no limit.
+
+    Raises:
+        TypeError: ``enabled`` is a text.
     """
 
     enabled: Container[str] | Callable[[str], bool] | None = None
@@ -35,8 +40,9 @@ class PickContext:
     budget: float | None = None
     quota_left: Mapping[str, float | None] | Callable[[str], float | None] | None = None
 
-
-NO_CONTEXT = PickContext()
+    def __post_init__(self) -> None:
+        if isinstance(self.enabled, str):  # it contains every part of itself
+            raise TypeError("PickContext: enabled is a collection of names, not a text")
 
 
 def allowed_slots(
@@ -47,31 +53,27 @@ def allowed_slots(
     Raises:
         TypeError: ``visible`` gave something that is neither true nor false, such as a coroutine.
     """
-    if allow_unsafe and visible is None and context is None:
+    if visible is None and context is None and (allow_unsafe or not index.unsafe):
         return None, ()
-    if visible is None and context is None and not index.unsafe:
-        return None, ()
+    unsafe = frozenset[int]() if allow_unsafe else index.unsafe
     slots: list[int] = []
     excluded: list[Excluded] = []
     for slot, entry in enumerate(index.entries):
         if entry is None:
             continue
-        reason = next(_against(entry, allow_unsafe, visible, context or NO_CONTEXT), None)
-        if reason is None:
-            slots.append(slot)
-        else:
+        if visible is not None and not _seen(visible, entry):  # first: of what is hidden, nothing else is looked at
+            excluded.append(Excluded(entry.name, "not visible"))
+        elif slot in unsafe:
+            excluded.append(Excluded(entry.name, "unsafe"))
+        elif context is not None and (reason := next(_against(entry, context), None)) is not None:
             excluded.append(Excluded(entry.name, reason))
+        else:
+            slots.append(slot)
     return (slots if excluded else None), tuple(excluded)
 
 
-def _against(entry: Entry, allow_unsafe: bool, visible: Visible | None, context: PickContext) -> Iterator[str]:
-    """What speaks against a tool. Visibility comes first: of what is hidden, nothing else is looked at."""
-    if visible is not None and not _seen(visible, entry):
-        yield "not visible"
-    if not allow_unsafe and entry.get("safe") is False:
-        yield "unsafe"
-    if context is NO_CONTEXT:
-        return
+def _against(entry: Entry, context: PickContext) -> Iterator[str]:
+    """What speaks against a tool, given what is known about the request."""
     name = entry.name
     if not _enabled(context.enabled, name):
         yield "not enabled"
@@ -103,8 +105,13 @@ def _lacks(entry: Entry, context: PickContext) -> Iterator[str]:
     if mode is None:
         return
     modes = has.get("modes")
-    if (modes is not None and mode not in modes) or (mode == "read-only" and entry.get("effect") != "read"):
+    if (modes is not None and mode not in _names(modes)) or (mode == "read-only" and entry.get("effect") != "read"):
         yield f"mode {mode}"
+
+
+def _names(value: Any) -> Collection[Any]:
+    """A list of names from outside: one name may stand by itself, and what is neither names nothing."""
+    return [value] if isinstance(value, str) else list(value) if isinstance(value, list | tuple | AbstractSet) else []
 
 
 def _enabled(enabled: Container[str] | Callable[[str], bool] | None, name: str) -> bool:
@@ -116,10 +123,12 @@ def _enabled(enabled: Container[str] | Callable[[str], bool] | None, name: str) 
 def _cost(entry: Entry) -> float:
     """What a call costs; a cost that is no number is too much for any budget."""
     metadata = entry.get("metadata")
-    cost = metadata.get("cost") if isinstance(metadata, Mapping) else entry.get("cost")
+    cost = metadata.get("cost") if isinstance(metadata, Mapping) else None
+    if cost is None:
+        cost = entry.get("cost")
     if cost is None:
         return 0.0
-    return float(cost) if isinstance(cost, int | float) and not isinstance(cost, bool) else math.inf
+    return cost if isinstance(cost, int | float) and not isinstance(cost, bool) else math.inf
 
 
 def _left(quota: Mapping[str, float | None] | Callable[[str], float | None] | None, name: str) -> float | None:

@@ -6,47 +6,23 @@ import math
 from array import array
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from callgate.errors import DefinitionError, UnknownTool
-from callgate.tools.declare import as_tool
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.naming import did_you_mean
 from callgate.tools.picking.document import GROUPS_OF, pairs_of, read_tool, texts_of, weigh, worth
+from callgate.tools.picking.entry import Entry, entry_of
 from callgate.tools.picking.text import terms
 from callgate.tools.picking.weights import IDF_PRIOR, LEAST_FACTOR, PAIR, SCORE_HALF, SCORE_STEEPNESS
 from callgate.tools.values import clip
 
-__all__ = ["Entry", "ToolIndex", "calibrated"]
+__all__ = ["Snapshot", "ToolIndex", "calibrated"]
 
 _BLOCK = 64
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Entry:
-    """One tool of an index: what was given, and what it says of itself.
-
-    ``definition`` is the ``ToolDefinition``, or the mapping itself where the tool is only known from a catalogue.
-    """
-
-    key: str
-    tool: Any
-    definition: ToolDefinition | Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        """The wire name."""
-        found = self.get("name")
-        return found if isinstance(found, str) else ""
-
-    def get(self, name: str) -> Any:
-        """A member of the definition, by its Python name; None where there is none."""
-        if isinstance(self.definition, ToolDefinition):
-            return getattr(self.definition, name, None)
-        inner = self.definition.get("function")
-        return (inner if isinstance(inner, Mapping) else self.definition).get(name)
+_Read = tuple[tuple[str, ...], tuple[tuple[str, str], ...]]
+_NOTHING_READ: _Read = ((), ())
 
 
 class ToolIndex:
@@ -55,7 +31,8 @@ class ToolIndex:
     Takes what ``Gate`` takes, ``ToolDefinition`` objects, and plain mappings as catalogues hold them (with ``name``,
     ``description``, ``parameters`` or ``inputSchema``, ``tags``, ``title``, ``examples``). ``version`` goes up with
     every change. What a tool weighs depends on that tool alone, so an index that tools were added to and removed from
-    answers to the bit like one built anew.
+    answers to the bit like one built anew. A mapping is read as it is added: when it has changed, add it again with
+    ``replace``.
 
     Raises:
         DefinitionError: two of the tools have one name, or one has none.
@@ -64,9 +41,10 @@ class ToolIndex:
     def __init__(self, tools: Iterable[Any] = ()) -> None:
         self.version = 0
         self.entries: list[Entry | None] = []  # by slot; None where a tool was removed
-        self.unsafe = 0  # how many tools say ``safe=False``
+        self.unsafe: set[int] = set()  # slots of tools that say ``safe=False``
         self._holds = 0
         self._slots: dict[str, int] = {}
+        self._read: list[_Read] = []  # by slot: what was found in the tool, and is to be forgotten with it
         self._postings: dict[str, tuple[array[int], array[float]]] = {}
         self._pairs: dict[tuple[str, str], int | array[int]] = {}  # words side by side: one slot, or several
         for tool in tools:
@@ -102,28 +80,32 @@ class ToolIndex:
 
     def put(self, key: str, tool: Any, definition: ToolDefinition | Mapping[str, Any]) -> None:
         """Add a tool under a key of the caller's choice, or replace the one that has it."""
+        entry = Entry(key, tool, definition)
+        fields = read_tool(texts_of(definition))
+        weights, pairs, unsafe = weigh(fields), pairs_of(fields), entry.unsafe  # nothing is changed before all is read
         slot = self._slots.get(key)
         if slot is None:
             slot = self._slots[key] = len(self.entries)
             self.entries.append(None)
+            self._read.append(_NOTHING_READ)
         else:
             self._forget(slot)
-        entry = self.entries[slot] = Entry(key, tool, definition)
-        self.unsafe += entry.get("safe") is False
-        fields = read_tool(texts_of(definition))
-        for term, weight in weigh(fields).items():
+        self.entries[slot] = entry
+        self._read[slot] = tuple(weights), tuple(pairs)
+        if unsafe:
+            self.unsafe.add(slot)
+        for term, weight in weights.items():
             found = self._postings.get(term)
             if found is None:
                 found = self._postings[term] = (array("i"), array("d"))
             found[0].append(slot)
             found[1].append(weight)
-        pairs = self._pairs
-        for pair in pairs_of(fields):
-            slots = pairs.get(pair)
+        for pair in pairs:
+            slots = self._pairs.get(pair)
             if slots is None:
-                pairs[pair] = slot  # of most pairs there is one: a list for each would be most of the memory
+                self._pairs[pair] = slot  # of most pairs there is one: a list for each would be most of the memory
             elif isinstance(slots, int):
-                pairs[pair] = array("i", (slots, slot))
+                self._pairs[pair] = array("i", (slots, slot))
             else:
                 slots.append(slot)
         self.version += 1
@@ -143,18 +125,16 @@ class ToolIndex:
         self._compact_if_due()
 
     def _forget(self, slot: int) -> None:
-        entry = self.entries[slot]
-        if entry is None:
-            return
-        self.unsafe -= entry.get("safe") is False
-        fields = read_tool(texts_of(entry.definition))
-        for term in weigh(fields):
+        self.unsafe.discard(slot)
+        words, pairs = self._read[slot]
+        self._read[slot] = _NOTHING_READ
+        for term in words:
             slots, weights = self._postings[term]
             at = slots.index(slot)
             del slots[at], weights[at]
             if not slots:
                 del self._postings[term]
-        for pair in pairs_of(fields):
+        for pair in pairs:
             found = self._pairs[pair]
             if isinstance(found, int) or len(found) == 1:
                 del self._pairs[pair]
@@ -177,11 +157,17 @@ class ToolIndex:
             self._compact()
 
     def _compact(self) -> None:
-        kept, version = list(self), self.version
-        self.entries, self._slots, self._postings, self._pairs, self.unsafe = [], {}, {}, {}, 0
-        for entry in kept:
-            self.put(entry.key, entry.tool, entry.definition)
-        self.version = version
+        kept = [slot for slot, entry in enumerate(self.entries) if entry is not None]
+        moved = {old: new for new, old in enumerate(kept)}
+        self.entries = [self.entries[slot] for slot in kept]
+        self._read = [self._read[slot] for slot in kept]
+        self._slots = {key: moved[slot] for key, slot in self._slots.items()}
+        self.unsafe = {moved[slot] for slot in self.unsafe}
+        for slots, _ in self._postings.values():
+            slots[:] = array("i", map(moved.__getitem__, slots))
+        for pair, found in self._pairs.items():
+            self._pairs[pair] = moved[found] if isinstance(found, int) else array("i", map(moved.__getitem__, found))
+        self.version += 1  # who keeps something by slot has to look again
 
     # ------------------------------------------------------------------ asking
 
@@ -209,12 +195,13 @@ class ToolIndex:
         not even in how rare a word is.
         """
         sums = self._sums(query, slots)
-        least = max(_weight_of(min_score), 5e-324)  # a weight of 0 is no match
-        # No tool among the best few can lie outside the few blocks with the highest peaks, ties going to the earlier one.
-        blocks = sorted((-max(sums[at : at + _BLOCK]), at) for at in range(0, len(sums), _BLOCK))[:limit]
+        # No tool among the best few can lie outside the few blocks with the highest peaks, ties going to the earlier one,
+        # nor below the lowest of as many peaks. A weight of 0 is no match.
+        peaks = sorted([(-max(sums[at : at + _BLOCK]), at) for at in range(0, len(sums), _BLOCK)])[:limit]
+        least = max(_weight_of(min_score), 5e-324, -peaks[-1][0] if len(peaks) == limit else 0.0)
         best = [
             (-weight, slot)
-            for _, at in blocks
+            for _, at in peaks
             for slot, weight in enumerate(sums[at : at + _BLOCK], at)
             if weight >= least
         ]
@@ -227,40 +214,71 @@ class ToolIndex:
 
     def _sums(self, query: str, slots: Sequence[int] | None) -> list[float]:
         """What each tool weighs for a query, by slot: 0 or more, without bound."""
-        asked = terms(query)
-        size = len(self.entries)
-        mask = None if slots is None else _mask(slots, size)
-        total = len(self._slots) if slots is None else len(slots)
-        sums = [0.0] * size
-        for term in _with_groups(asked):
-            if (found := self._postings.get(term)) is None:
-                continue
-            df = len(found[0]) if mask is None else sum(map(mask.__getitem__, found[0]))
-            factor = worth(term) * _rarity(df, total)
-            if factor < LEAST_FACTOR:
-                continue  # a word of nearly every tool: most of the work, and no difference
-            for slot, weight in zip(*found, strict=True):
-                sums[slot] += factor * weight
-        for pair in dict.fromkeys(pairwise(asked)):
-            if (alike := self._pairs.get(pair)) is None:
-                continue
-            places = (alike,) if isinstance(alike, int) else alike
-            df = len(places) if mask is None else sum(map(mask.__getitem__, places))
-            factor = PAIR * _rarity(df, total)
-            for slot in places:
-                sums[slot] += factor
+        mask = None if slots is None else _mask(slots, len(self.entries))
+        sums = [0.0] * len(self.entries)
+        for _, factor, places, weights in self._matches(query, slots, mask):
+            if weights is None:
+                for slot in places:
+                    sums[slot] += factor
+            else:
+                for slot, weight in zip(places, weights, strict=True):
+                    sums[slot] += factor * weight
         return sums if mask is None else [weight if seen else 0.0 for weight, seen in zip(sums, mask, strict=True)]
 
-    def explain(self, query: str, slot: int) -> dict[str, float]:
-        """What each term of a query adds for one tool, most first; a group of words shows as ``~`` and its number."""
-        entry = self.entries[slot]
+    def _matches(
+        self, query: str, slots: Sequence[int] | None, mask: bytearray | None
+    ) -> Iterator[tuple[str, float, Sequence[int], array[float] | None]]:
+        """What of a query occurs anywhere: the term, what it counts, in which slots it is, and what it weighs in each.
+
+        Two words side by side weigh nothing of their own. *mask* has a 1 for each of *slots*.
+        """
+        asked = terms(query)
+        total = len(self._slots) if slots is None else len(slots)
+
+        def rarity(places: Sequence[int]) -> float:
+            return _rarity(len(places) if mask is None else sum(map(mask.__getitem__, places)), total)
+
+        for term in _with_groups(asked):
+            if (found := self._postings.get(term)) is not None:
+                factor = worth(term) * rarity(found[0])
+                if factor >= LEAST_FACTOR:  # else a word of nearly every tool: most of the work, and no difference
+                    yield term, factor, *found
+        for pair in dict.fromkeys(pairwise(asked)):
+            if (alike := self._pairs.get(pair)) is not None:
+                places = (alike,) if isinstance(alike, int) else alike
+                yield " ".join(pair), PAIR * rarity(places), places, None
+
+    def explain(self, query: str, slot: int, slots: Sequence[int] | None = None) -> dict[str, float]:
+        """What each term of a query adds for one tool, most first: together its weight, of which the score is made.
+
+        A group of words shows as ``~`` and its number, two words side by side as both. *slots* as for ``search``.
+        """
+        mask = None if slots is None else _mask(slots, len(self.entries))
         found: dict[str, float] = {}
-        for term in _with_groups(terms(query)) if entry is not None else ():
-            slots, weights = self._postings.get(term, _NOTHING)
-            factor = worth(term) * _rarity(len(slots), len(self._slots))
-            if slot in slots and factor >= LEAST_FACTOR:
-                found[term] = round(factor * weights[slots.index(slot)], 4)
+        for name, factor, places, weights in self._matches(query, slots, mask):
+            if slot in places:
+                found[name] = round(factor * (1.0 if weights is None else weights[places.index(slot)]), 4)
         return dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+class Snapshot:
+    """What an index held at one moment, for whoever waits: tools may come and go meanwhile."""
+
+    def __init__(self, index: ToolIndex) -> None:
+        self._index = index
+        self._version = index.version
+        self.entries = index.entries.copy()
+
+    def still(self, slots: Sequence[int] | None) -> Sequence[int] | None:
+        """Of *slots*, None for all, those that hold what they held; None where nothing has changed and all are meant.
+
+        In another one there may now be a tool that must not be picked: who may see what was settled before.
+        """
+        if self._index.version == self._version:
+            return slots
+        before, now = self.entries, self._index.entries
+        wanted = range(len(before)) if slots is None else slots
+        return [slot for slot in wanted if slot < len(now) and now[slot] is not None and now[slot] is before[slot]]
 
 
 def _with_groups(asked: Sequence[str]) -> dict[str, None]:
@@ -295,21 +313,3 @@ def _weight_of(score: float) -> float:
     if score <= 0.0:
         return 0.0
     return math.inf if score >= 1.0 else SCORE_HALF * (score / (1.0 - score)) ** (1.0 / SCORE_STEEPNESS) * (1.0 - 1e-9)
-
-
-def definition_of(tool: Any) -> ToolDefinition | Mapping[str, Any]:
-    """What a tool says of itself.
-
-    Raises:
-        TypeError: it is no tool, and no mapping.
-        DefinitionError: it could be a tool, and something is missing.
-    """
-    return tool if isinstance(tool, ToolDefinition | Mapping) else as_tool(tool).definition
-
-
-def entry_of(tool: Any) -> Entry:
-    """A tool by itself, outside any index; raises like ``definition_of``."""
-    return Entry("", tool, definition_of(tool))
-
-
-_NOTHING: tuple[array[int], array[float]] = (array("i"), array("d"))

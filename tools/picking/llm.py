@@ -5,18 +5,33 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import math
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
-from callgate.tools.picking.index import ToolIndex
-from callgate.tools.picking.results import Score
-from callgate.tools.picking.scorers import Asked, Lexical, Scorer, ScorerFn, as_scorer, ask, clamped, tell_failures
+from callgate.tools.picking.entry import Entry
+from callgate.tools.picking.index import Snapshot, ToolIndex
+from callgate.tools.picking.results import Score, fell_back
+from callgate.tools.picking.scorers import (
+    Asked,
+    Lexical,
+    Scorer,
+    ScorerFn,
+    as_scorer,
+    ask,
+    clamped,
+    failure_of,
+    tell_failures,
+)
+from callgate.tools.picking.text import as_text, both_ends
 
 __all__ = ["Cascade", "LLMScorer", "Mixture", "Stage"]
 
+_MAX_TEXT = 1_024  # letters of a tool's name and of its description that are shown to the model
 _OBJECT = re.compile(r"\{[^{}]*\}")
 _PROMPT = """\
 Rate how well each tool serves the request, from 0 (not at all) to 1 (exactly what is asked for).
@@ -31,13 +46,16 @@ Tools:
 
 
 class LLMScorer:
-    """Asks a model; many tools in one question, and never the same twice.
+    """Asks a model: many tools in one question, which holds what is asked now and tools that may be picked, no more.
+
+    An answer is kept for the very same question alone, letter by letter: for one about the same tools in the same
+    batch. So nobody gets a rating that a tool had a part in which they may not know of. What was asked is not kept.
 
     Args:
         ask: takes the prompt, gives the model's text; plain or async. Callgate opens no connection of its own here.
         batch: how many tools one question is about.
         at_once: how many questions are under way at the same time.
-        remember: how many ratings are kept; the least recently used goes first.
+        remember: how many answers are kept; the least recently used goes first.
 
     A question that fails, or whose answer cannot be read, leaves its tools out and is logged; if all do, it raises.
     """
@@ -45,7 +63,7 @@ class LLMScorer:
     name = "llm"
 
     def __init__(
-        self, ask: Callable[[str], Awaitable[str] | str], *, batch: int = 20, at_once: int = 4, remember: int = 10_000
+        self, ask: Callable[[str], Awaitable[str] | str], *, batch: int = 20, at_once: int = 4, remember: int = 1_000
     ) -> None:
         if batch < 1 or at_once < 1 or remember < 0:
             raise ValueError("batch and at_once must be at least 1, remember at least 0")
@@ -53,50 +71,58 @@ class LLMScorer:
         self._batch = batch
         self._at_once = at_once
         self._remember = remember
-        self._known: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._known: OrderedDict[bytes, dict[int, float]] = OrderedDict()
 
     async def score_slots(self, asked: Asked, index: ToolIndex, slots: Sequence[int] | None) -> dict[int, Score]:
         """See ``Scorer``."""
         chosen = index.slots() if slots is None else slots
-        lines = {slot: _line(index, slot) for slot in chosen}
-        found: dict[int, float] = {}
-        for slot, line in lines.items():
-            if (asked.text, line) in self._known:
-                self._known.move_to_end((asked.text, line))
-                found[slot] = self._known[asked.text, line]
-        open_ = [slot for slot in chosen if slot not in found]
+        parts = [chosen[at : at + self._batch] for at in range(0, len(chosen), self._batch)]
+        prompts = [_prompt(asked.text, [index.entry(slot) for slot in part]) for part in parts]
+        found: dict[int, Score] = {}
         failed: dict[int, Exception] = {}
         gate = asyncio.Semaphore(self._at_once)
 
-        async def judge(part: Sequence[int]) -> None:
+        async def judge(part: Sequence[int], prompt: str) -> None:
             async with gate:
                 try:
-                    found.update(await self._judge(asked.text, {slot: lines[slot] for slot in part}))
-                except Exception as error:  # noqa: BLE001  (one failure excludes what it was about, contract C32)
-                    failed.update(dict.fromkeys(part, error))
+                    ratings = await self._ratings(prompt)
+                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (it excludes what it was about, C32)
+                    failed.update(dict.fromkeys(part, failure_of(error)))
+                else:
+                    for number, slot in enumerate(part, 1):
+                        found[slot] = Score(ratings.get(number, 0.0), "rated by a model")
 
         async with asyncio.TaskGroup() as group:
-            for at in range(0, len(open_), self._batch):
-                group.create_task(judge(open_[at : at + self._batch]))
+            for part, prompt in zip(parts, prompts, strict=True):
+                group.create_task(judge(part, prompt))
         tell_failures(self.name, index, failed, all_failed=not found)
-        for slot in open_:
-            if slot in found:
-                self._known[asked.text, lines[slot]] = found[slot]
+        return found
+
+    async def _ratings(self, prompt: str) -> dict[int, float]:
+        key = sha256(prompt.encode()).digest()
+        known = self._known.get(key)
+        if known is None:
+            answer = self._ask(prompt)
+            known = _read_ratings(await answer if inspect.isawaitable(answer) else answer)
+            self._known[key] = known
+        self._known.move_to_end(key)
         while len(self._known) > self._remember:
             self._known.popitem(last=False)
-        return {slot: Score(score, "rated by a model") for slot, score in found.items()}
-
-    async def _judge(self, query: str, lines: Mapping[int, str]) -> dict[int, float]:
-        numbered = [f"{number}. {line}" for number, line in enumerate(lines.values(), 1)]
-        answer = self._ask(_PROMPT.format(query=json.dumps(query, ensure_ascii=False), tools="\n".join(numbered)))
-        text = await answer if inspect.isawaitable(answer) else answer
-        ratings = _read_ratings(text)
-        return {slot: ratings.get(number, 0.0) for number, slot in enumerate(lines, 1)}
+        return known
 
 
-def _line(index: ToolIndex, slot: int) -> str:
-    entry = index.entry(slot)
-    return json.dumps([entry.name, entry.get("description") or ""], ensure_ascii=False)
+def _prompt(query: str, entries: Sequence[Entry]) -> str:
+    """The question about some tools, of bounded length. Half surrogates, which no wire takes, become question marks."""
+    lines = [
+        f"{number}. {_quoted([text[:_MAX_TEXT] for text in (entry.name, as_text(entry.get('description')))])}"
+        for number, entry in enumerate(entries, 1)
+    ]
+    prompt = _PROMPT.format(query=_quoted(both_ends(query)), tools="\n".join(lines))
+    return prompt.encode("utf-8", "replace").decode()
+
+
+def _quoted(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _read_ratings(text: Any) -> dict[int, float]:
@@ -119,26 +145,30 @@ class Mixture:
     """The weighted mean of several scorers, such as words and meaning (the documents' hybrid, 0.4 and 0.6).
 
     Raises:
-        ValueError: there is none, or a weight is not positive.
+        ValueError: there is none, or a weight is no positive number.
     """
 
     def __init__(self, *parts: tuple[Scorer | ScorerFn, float]) -> None:
-        if not parts or not all(weight > 0 for _, weight in parts):
+        if not parts or not all(0 < weight < math.inf for _, weight in parts):
             raise ValueError("a mixture needs scorers with positive weights")
         self._parts = [(as_scorer(scorer), weight) for scorer, weight in parts]
         self.name = "mixture(" + ", ".join(scorer.name for scorer, _ in self._parts) + ")"
 
     async def score_slots(self, asked: Asked, index: ToolIndex, slots: Sequence[int] | None) -> dict[int, Score]:
         """See ``Scorer``."""
+        before = Snapshot(index)
         total = sum(weight for _, weight in self._parts)
-        found: dict[int, dict[str, float]] = {}
+        details: dict[int, dict[str, Any]] = {}
         sums: dict[int, float] = {}
         for scorer, weight in self._parts:
-            for slot, one in (await ask(scorer, asked, index, slots)).items():
+            for slot, one in (await ask(scorer, asked, index, before.still(slots))).items():
                 value = clamped(one.score)
                 sums[slot] = sums.get(slot, 0.0) + weight / total * value
-                found.setdefault(slot, {})[scorer.name] = value
-        return {slot: Score(value, self.name, found[slot]) for slot, value in sums.items()}
+                known = details.setdefault(slot, {})
+                known[scorer.name] = value
+                if fell_back(one):
+                    known |= one.details
+        return {slot: Score(value, self.name, details[slot]) for slot, value in sums.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +199,13 @@ class Cascade:
 
     async def score_slots(self, asked: Asked, index: ToolIndex, slots: Sequence[int] | None) -> Mapping[int, Score]:
         """See ``Scorer``."""
+        before = Snapshot(index)
         found = await ask(self._first, asked, index, slots)
         for scorer, stage in self._stages:
-            order = sorted(found, key=lambda slot: (-clamped(found[slot].score), slot))[: stage.keep]
-            if not order:
-                break
-            close = len(order) > 1 and clamped(found[order[0]].score) - clamped(found[order[1]].score)
-            if stage.ties is None or (len(order) > 1 and close <= stage.ties):
-                found = await ask(scorer, asked, index, sorted(order))
+            still = before.still(slots)  # what may still be picked; no scorer is shown what came since
+            known = found if still is None else {slot: found[slot] for slot in still if slot in found}
+            best = sorted((-clamped(one.score), slot) for slot, one in known.items())[: stage.keep]
+            gap = best[1][0] - best[0][0] if len(best) > 1 else math.inf
+            if best and (stage.ties is None or gap <= stage.ties):
+                found = await ask(scorer, asked, index, sorted(slot for _, slot in best))
         return found

@@ -12,8 +12,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from callgate.tools.picking.document import texts_of
-from callgate.tools.picking.embedding import MAX_CHARACTERS, Embeddings
-from callgate.tools.picking.index import Entry, ToolIndex
+from callgate.tools.picking.embedding import MAX_CHARACTERS, Embeddings, EmbeddingsUnfit
+from callgate.tools.picking.entry import Entry
+from callgate.tools.picking.index import ToolIndex
 
 __all__ = ["Meanings", "text_of"]
 
@@ -35,13 +36,14 @@ def text_of(entry: Entry) -> str:
 class _Rows:
     """The vectors of one index, by slot, as they were at one version of it."""
 
-    __slots__ = ("_lock", "_loop", "entries", "keys", "matrix", "vectors", "version")
+    __slots__ = ("_lock", "_loop", "entries", "keys", "lengths", "matrix", "vectors", "version")
 
     def __init__(self) -> None:
         self.version = -1
         self.entries: list[Entry | None] = []
         self.keys: list[str] = []  # "" where there is no tool
         self.vectors: dict[str, array[float]] = {}
+        self.lengths: set[int] = set()
         self.matrix: Any = None
         self._lock: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -77,6 +79,7 @@ class Meanings:
             await self.embeddings.of_tools(texts, rows.vectors)
             used = set(keys)
             rows.vectors = {key: vector for key, vector in rows.vectors.items() if key in used}
+            rows.lengths = set(map(len, rows.vectors.values()))
             rows.version, rows.entries, rows.keys, rows.matrix = version, entries, keys, None
 
     async def near(self, index: ToolIndex, query: str, slots: Sequence[int] | None) -> list[float]:
@@ -87,6 +90,10 @@ class Meanings:
         await self.update(index)
         asked = await self.embeddings.of_query(query)
         rows = self._rows[index]
+        if rows.lengths - {len(asked)}:
+            raise EmbeddingsUnfit(
+                f"vectors of tools have {sorted(rows.lengths)} numbers, that of the query {len(asked)}"
+            )
         wanted = range(len(rows.keys)) if slots is None else slots
         numpy = _numpy()
         if numpy is None:

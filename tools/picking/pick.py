@@ -6,20 +6,29 @@ import asyncio
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from threading import Lock
+from types import FunctionType
 from typing import Any
 
+from callgate.tools.declare import FunctionTool
+from callgate.tools.definition import ToolDefinition
+from callgate.tools.picking.entry import Entry, definition_of
 from callgate.tools.picking.filters import PickContext, Visible, allowed_slots
-from callgate.tools.picking.index import Entry, ToolIndex, definition_of
-from callgate.tools.picking.results import FALLBACK, PickResult, Picks, Provenance, Score
+from callgate.tools.picking.index import Snapshot, ToolIndex
+from callgate.tools.picking.results import FALLBACK, PickResult, Picks, Provenance, Score, fell_back
 from callgate.tools.picking.scorers import Asked, Lexical, Scorer, ScorerFn, as_scorer, ask, clamped, matched
 from callgate.tools.picking.text import as_text
+from callgate.tools.record import ToolRecord
 
 __all__ = ["pick_tools"]
 
 _DEFAULT = Lexical()
 _KEPT = 4
 """Indexes of tool lists that were given before; a list of the same objects is not read again."""
+_FROZEN: tuple[type, ...] = (ToolDefinition, ToolRecord, FunctionTool, FunctionType, type)
+"""What says tomorrow what it says today; anything else is read each time."""
 _indexes: OrderedDict[tuple[int, ...], tuple[Sequence[Any], ToolIndex]] = OrderedDict()
+_lock = Lock()
 
 
 async def pick_tools(
@@ -75,37 +84,32 @@ async def pick_tools(
     ranked = sorted((-clamped(one.score), slot) for slot, one in found.items() if clamped(one.score) >= min_score)
     for value, slot in ranked[:max_candidates]:
         one = found[slot]
-        fell_back = isinstance(one.details, Mapping) and "fallback" in one.details  # as SemanticScorer says it
-        origin = _provenance(chosen, asked, index, slot, one) if debug or fell_back else None
+        origin = _provenance(chosen, asked, index, slot, slots, one) if debug or fell_back(one) else None
         picks.append(PickResult(_tool(entries, slot), -value + 0.0, one.reason, origin))
     return picks
 
 
 async def _scored(
     scorer: Scorer, asked: Asked, index: ToolIndex, slots: Sequence[int] | None, timeout_ms: float | None
-) -> tuple[Sequence[Entry | None], Mapping[int, Score] | None, list[int]]:
+) -> tuple[Sequence[Entry | None], Mapping[int, Score] | None, Sequence[int]]:
     """What the slots held, their scores (None when time ran out), and which of them may still be picked.
 
     Tools may come and go while a scorer waits: no slot comes to mean another tool.
     """
-    entries = index.entries.copy()
+    before = Snapshot(index)
+    scores: Mapping[int, Score] | None = None
     limit = asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000)
     with index.held():
         try:
             async with limit:
-                scores: Mapping[int, Score] | None = await ask(scorer, asked, index, slots)
-        except TimeoutError:
+                scores = await ask(scorer, asked, index, slots)
+        except Exception:
             if not limit.expired():
                 raise
+        if limit.expired():  # also where it swallowed its cancellation: what it says now comes too late
             scores = None
-        return entries, scores, _still(entries, index, slots)
-
-
-def _still(before: Sequence[Entry | None], index: ToolIndex, slots: Sequence[int] | None) -> list[int]:
-    """The slots that may be picked and hold what they held before."""
-    now = index.entries
-    wanted = range(len(before)) if slots is None else slots
-    return [slot for slot in wanted if slot < len(now) and now[slot] is not None and now[slot] is before[slot]]
+        still = before.still(slots)
+        return before.entries, scores, index.slots() if still is None else still
 
 
 def _check(max_candidates: int, min_score: float, timeout_ms: float | None) -> None:
@@ -122,17 +126,18 @@ def index_of(tools: Iterable[Any]) -> ToolIndex:
     given = list(tools)
     key = tuple(map(id, given))
     known = _indexes.get(key)
-    if known is not None:
-        _indexes.move_to_end(key)
-        return known[1]
-    index = ToolIndex()
-    for number, tool in enumerate(given):
-        index.put(str(number), tool, definition_of(tool))
-    if not any(isinstance(tool, Mapping) for tool in given):  # what is frozen says tomorrow what it says today
-        _indexes[key] = (given, index)  # the objects are held, or their ids would come to mean others
-        if len(_indexes) > _KEPT:
-            _indexes.popitem(last=False)
-    return index
+    if known is None:
+        index = ToolIndex()
+        for number, tool in enumerate(given):
+            index.put(str(number), tool, definition_of(tool))
+        known = given, index  # the objects are held, or their ids would come to mean others
+    if all(isinstance(tool, _FROZEN) for tool in given):
+        with _lock:
+            _indexes[key] = known
+            _indexes.move_to_end(key)
+            while len(_indexes) > _KEPT:
+                _indexes.popitem(last=False)
+    return known[1]
 
 
 def _by_words(
@@ -164,6 +169,8 @@ def _tool(entries: Sequence[Entry | None], slot: int) -> Any:
     return entry.tool
 
 
-def _provenance(scorer: Scorer, asked: Asked, index: ToolIndex, slot: int, score: Score) -> Provenance:
-    details = index.explain(asked.text, slot) if scorer is _DEFAULT else score.details
+def _provenance(
+    scorer: Scorer, asked: Asked, index: ToolIndex, slot: int, slots: Sequence[int] | None, score: Score
+) -> Provenance:
+    details = index.explain(asked.text, slot, slots) if scorer is _DEFAULT else score.details
     return Provenance(scorer.name, details)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,11 @@ class Score:
     score: float
     reason: str | None = None
     details: Any = None
+
+
+def fell_back(score: Score) -> bool:
+    """Whether its details say that another scorer had to decide; they are then shown without being asked for."""
+    return isinstance(score.details, Mapping) and "fallback" in score.details
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from callgate.providers.logs import Event, emit
-from callgate.tools.picking.index import Entry, ToolIndex, calibrated, entry_of
+from callgate.tools.picking.entry import Entry, entry_of
+from callgate.tools.picking.index import ToolIndex, calibrated
 from callgate.tools.picking.results import Score
 from callgate.tools.picking.text import as_text, plain_words
 
@@ -69,27 +69,29 @@ class PerTool:
     async def score_slots(self, asked: Asked, index: ToolIndex, slots: Sequence[int] | None) -> dict[int, Score]:
         """See ``Scorer``. A tool that the function fails on is left out, and logged; if it fails on all, it raises."""
         chosen = index.slots() if slots is None else slots
+        entries = [(slot, index.entry(slot)) for slot in chosen]
+        rest = iter(entries)
         found: dict[int, Score] = {}
         failed: dict[int, Exception] = {}
-        rest = iter(chosen)
 
         async def work() -> None:
-            for number, slot in enumerate(rest):
-                entry = index.entries[slot]
-                if entry is None:  # removed meanwhile
+            for slot, entry in rest:
+                if index.entries[slot] is not entry:  # removed or replaced meanwhile
                     continue
                 try:
                     answer = self.function(asked.input, entry.tool)
                     if inspect.isawaitable(answer):
                         answer = await answer
-                    elif number % 16 == 0:
+                    else:
                         await asyncio.sleep(0)  # so that the time limit also reaches a function that never waits
                     found[slot] = score_from(answer)
-                except Exception as error:  # noqa: BLE001  (one failure excludes one tool, contract C32)
-                    failed[slot] = error
+                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (one failure excludes one tool, C32)
+                    failed[slot] = failure_of(error)
+                if cancelling():  # which the function swallowed: its time is over all the same
+                    return
 
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(AT_ONCE, len(chosen))):
+            for _ in range(min(AT_ONCE, len(entries))):
                 group.create_task(work())
         tell_failures(self.name, index, failed, all_failed=not found)
         return found
@@ -127,13 +129,38 @@ def as_scorer(scorer: Scorer | ScorerFn) -> Scorer:
 
 
 async def ask(scorer: Scorer, asked: Asked, index: ToolIndex, slots: Sequence[int] | None) -> Mapping[int, Score]:
-    """The answer of a scorer, plain or async."""
-    answer = scorer.score_slots(asked, index, slots)
-    return await answer if inspect.isawaitable(answer) else answer
+    """The answer of a scorer, plain or async; raises what it raised, see ``failure_of``."""
+    before = cancelling()
+    try:
+        answer = scorer.score_slots(asked, index, slots)
+        return await answer if inspect.isawaitable(answer) else answer
+    except asyncio.CancelledError as error:
+        raise failure_of(error, before) from error
+
+
+def failure_of(error: BaseException, before: int = 0) -> Exception:
+    """What a scorer raised, as a failure. A cancellation that nobody asked for is one, too: not the pick was cancelled.
+
+    *before* is how many cancellations of this task were asked for when the scorer began.
+
+    Raises:
+        BaseException: this task is being cancelled.
+    """
+    if isinstance(error, Exception):
+        return error
+    if cancelling() > before:
+        raise error
+    return RuntimeError("the scorer was cancelled, and not by whoever asked it")
+
+
+def cancelling() -> int:
+    """How many cancellations of this task are asked for."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
 
 
 def score_from(answer: Any) -> Score:
-    """What a scorer answered, as a ``Score`` from 0 to 1; what is no number is 0 (contract C32).
+    """What a scorer answered, as a ``Score`` from 0 to 1; not-a-number is 0 (contract C32).
 
     Raises:
         TypeError: it is neither a number, a ``Score`` nor a mapping with a ``score``.
@@ -143,14 +170,14 @@ def score_from(answer: Any) -> Score:
     elif not isinstance(answer, Score):
         answer = Score(answer)
     value = answer.score
-    if not isinstance(value, int | float):
+    if not hasattr(value, "__float__"):
         raise TypeError(f"a score is a number from 0 to 1, not {type(value).__name__}")
     return Score(clamped(value), answer.reason, answer.details)
 
 
 def clamped(value: float) -> float:
     """Into 0..1; not-a-number is 0 (contract C32)."""
-    return 0.0 if math.isnan(value) else float(min(1.0, max(0.0, value)))
+    return float(min(1.0, value)) if value > 0.0 else 0.0
 
 
 def tell_failures(scorer: str, index: ToolIndex, failed: Mapping[int, Exception], *, all_failed: bool) -> None:
@@ -164,5 +191,7 @@ def tell_failures(scorer: str, index: ToolIndex, failed: Mapping[int, Exception]
         emit(Event.PICK_FAILED, tool="" if entry is None else entry.name, scorer=scorer, error=error)
     if failed and all_failed:
         first = failed[min(failed)]
-        first.add_note(f"the scorer {scorer} failed on all of {len(failed)} tools")
+        note = f"the scorer {scorer} failed on all of {len(failed)} tools"
+        if note not in getattr(first, "__notes__", ()):  # a scorer may raise the same object again and again
+            first.add_note(note)
         raise first

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from callgate.providers.logs import Event, emit
 from callgate.tools.picking.embedding import Embedder, EmbeddingCache, Embeddings
-from callgate.tools.picking.index import Entry, ToolIndex
+from callgate.tools.picking.index import Snapshot, ToolIndex
 from callgate.tools.picking.meaning import Meanings
 from callgate.tools.picking.results import Score
-from callgate.tools.picking.scorers import Asked, Lexical, matched
+from callgate.tools.picking.scorers import Asked, Lexical, cancelling, failure_of, matched
 
 __all__ = ["SemanticScorer", "mixed"]
 
@@ -63,17 +63,17 @@ class SemanticScorer:
         """See ``Scorer``."""
         if not asked.text.strip():
             return {}
-        before, entries = index.version, index.entries.copy()
+        before = Snapshot(index)
         limit = asyncio.timeout(self._timeout)
         near: list[float] = []
         failure: Exception | None = None
+        cancelled = cancelling()
         try:
             async with limit:
                 near = await self._meanings.near(index, asked.text, slots)
-        except Exception as error:  # noqa: BLE001  (an embedder may raise anything; words alone are an answer)
-            failure = error
-        if index.version != before:
-            slots = _unmoved(entries, index, slots)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (it may raise anything; words are an answer)
+            failure = failure_of(error, cancelled)
+        slots = before.still(slots)
         if failure is not None:
             late = f"no vectors within {self._timeout} s" if limit.expired() else None
             return self._by_words(
@@ -92,16 +92,6 @@ class SemanticScorer:
 
     def __repr__(self) -> str:
         return f"SemanticScorer({self._meanings.embeddings.embedder!r})"
-
-
-def _unmoved(entries: Sequence[Entry | None], index: ToolIndex, slots: Sequence[int] | None) -> list[int]:
-    """Of the slots, those that hold what they held before the embedder was waited for.
-
-    In another one there may now be a tool that must not be picked: who may see what was settled before.
-    """
-    now = index.entries
-    wanted = range(len(entries)) if slots is None else slots
-    return [slot for slot in wanted if slot < len(now) and now[slot] is not None and now[slot] is entries[slot]]
 
 
 def _mixture(

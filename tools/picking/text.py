@@ -22,7 +22,7 @@ from uuid import UUID
 from callgate.tools.picking.stemming import stem
 from callgate.tools.picking.words import STOP
 
-__all__ = ["MAX_TEXT", "as_text", "plain_words", "terms"]
+__all__ = ["MAX_TEXT", "as_text", "both_ends", "joined", "plain_words", "terms"]
 
 MAX_TEXT = 20_000
 """Characters of a text that are read: of a longer one its beginning and its end, half each."""
@@ -30,6 +30,8 @@ MAX_TEXT = 20_000
 _MAX_VALUES = 2_000
 _MAX_DEPTH = 32
 _MAX_WORD = 64
+_MAX_BITS = 2_000  # Python refuses to write out longer integers where it is told to
+_REMEMBERED = 32  # letters of a word whose reading is kept; longer ones are rare, and would fill the memory
 _WRITTEN = bool | int | float | bytes | bytearray | Decimal | datetime | date | time | UUID | PurePath
 
 _PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+|[^\x00-\x7f]+")
@@ -51,30 +53,38 @@ def terms(text: str) -> list[str]:
     """
     found: list[str] = []
     for word in _words(text):
-        found += _terms_of(word)
+        found += _known_terms(word) if len(word) <= _REMEMBERED else _terms_of(word)
     return found
 
 
 def plain_words(text: str) -> list[str]:
     """The words of a text, identifiers split and case folded, nothing else done to them (contract C32)."""
-    return [part for word in _words(text) for part in _split(word)]
+    found: list[str] = []
+    for word in _words(text):
+        found += _known_parts(word) if len(word) <= _REMEMBERED else _split(word)
+    return found
 
 
 def as_text(value: Any) -> str:
     """A value as text to search with; an object gives its keys and values, in the order of its keys (contract 65).
 
-    Takes anything: what is deeper than 32 levels, or more than 2,000 values, or refers to itself, is cut.
+    Takes anything: what is deeper than 32 levels, or more than 2,000 values, or refers to itself, is cut. A text in it
+    counts by its two ends; one that is given by itself comes back as it is.
     """
     if isinstance(value, str):
         return value
-    found: list[str] = []
-    _gather(value, found, 0)
-    return "\n".join(found)
+    walk = _Walk()
+    walk.take(value, 0)
+    return "\n".join(walk.found)
+
+
+def both_ends(text: str, limit: int = MAX_TEXT) -> str:
+    """A text of at most about *limit* characters: of a longer one its beginning and its end, half each."""
+    return text if len(text) <= limit else f"{text[: limit // 2]} {text[-(limit // 2) :]}"
 
 
 def _words(text: str) -> list[str]:
-    if len(text) > MAX_TEXT:
-        text = f"{text[: MAX_TEXT // 2]} {text[-MAX_TEXT // 2 :]}"
+    text = both_ends(text)
     if text.isascii():
         return _ASCII_WORD.findall(text)
     return _any_word().findall(unicodedata.normalize("NFKC", text))
@@ -87,7 +97,6 @@ def _any_word() -> re.Pattern[str]:
     return re.compile(f"(?:[^\\W_]|[{''.join(marks)}])+")
 
 
-@lru_cache(maxsize=1 << 16)
 def _terms_of(word: str) -> tuple[str, ...]:
     parts = _split(word)
     if len(parts) > 1 and word.isascii():
@@ -96,7 +105,6 @@ def _terms_of(word: str) -> tuple[str, ...]:
     return tuple(sys.intern(stem(part)) for part in kept)
 
 
-@lru_cache(maxsize=1 << 14)
 def _split(word: str) -> tuple[str, ...]:
     if word.isascii():
         return tuple(part.lower()[:_MAX_WORD] for part in _PARTS.findall(word))
@@ -111,31 +119,61 @@ def _split(word: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+_known_terms = lru_cache(maxsize=1 << 15)(_terms_of)
+_known_parts = lru_cache(maxsize=1 << 13)(_split)
+
+
 def _folded(word: str) -> str:
     """Case folded, accents off: "Café" is "cafe"; signs of other scripts stay."""
     apart = unicodedata.normalize("NFD", word.casefold())
     return unicodedata.normalize("NFC", "".join(letter for letter in apart if not "\u0300" <= letter <= "\u036f"))
 
 
-def _gather(value: Any, found: list[str], depth: int) -> None:
-    if len(found) >= _MAX_VALUES or depth > _MAX_DEPTH or value is None:
-        return
-    if isinstance(value, str):
-        found.append(value)
-    elif isinstance(value, _WRITTEN):
-        found.append(_safe_str(value))
-    elif isinstance(value, Mapping):
-        for key, item in sorted(((_safe_str(key), item) for key, item in value.items()), key=lambda pair: pair[0]):
-            found.append(key)
-            _gather(item, found, depth + 1)
-    elif isinstance(value, AbstractSet):
-        for text in sorted(as_text(item) for item in value):
-            _gather(text, found, depth + 1)
-    elif isinstance(value, list | tuple):
-        for item in value[:_MAX_VALUES]:
-            _gather(item, found, depth + 1)
-    else:
-        _gather(value.value if isinstance(value, Enum) else _state(value), found, depth + 1)
+class _Walk:
+    """One way through a value, of bounded length whatever refers to what; ``found`` is its texts."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+        self.left = _MAX_VALUES
+
+    def take(self, value: Any, depth: int) -> None:
+        if self.left <= 0 or depth > _MAX_DEPTH or value is None:
+            return
+        self.left -= 1
+        if isinstance(value, str):
+            self.found.append(both_ends(value))
+        elif isinstance(value, _WRITTEN):
+            self.found.append(_safe_str(value))
+        elif isinstance(value, Mapping):
+            self._mapping(value, depth)
+        elif isinstance(value, AbstractSet):
+            self._set(value, depth)
+        elif isinstance(value, list | tuple):
+            for item in value[:_MAX_VALUES]:
+                self.take(item, depth + 1)
+        else:
+            self.take(value.value if isinstance(value, Enum) else _state(value), depth + 1)
+
+    def _mapping(self, value: Mapping[Any, Any], depth: int) -> None:
+        for key, item in sorted(((_key(key), item) for key, item in value.items()), key=lambda pair: pair[0]):
+            if self.left <= 0:
+                return
+            self.left -= 1
+            self.found.append(key)
+            self.take(item, depth + 1)
+
+    def _set(self, value: AbstractSet[Any], depth: int) -> None:
+        """In alphabetical order. Of a set that is too large nothing is kept: which part of it comes first is chance."""
+        kept, texts = self.found, list[str]()
+        for item in value:
+            if self.left <= 0:
+                break
+            self.found = []
+            self.take(item, depth + 1)
+            texts.append("\n".join(self.found))
+        self.found = kept
+        if self.left > 0:
+            kept += sorted(texts)
 
 
 def _state(value: Any) -> dict[str, Any] | None:
@@ -151,13 +189,19 @@ def _state(value: Any) -> dict[str, Any] | None:
 
 
 def _safe_str(value: Any) -> str:
+    """What can be written out in few words; else the name of its type."""
     if isinstance(value, bytes | bytearray):
         return bytes(value[:MAX_TEXT]).decode("utf-8", "replace")
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 4_000:
-        return ""  # Python refuses to write it out
-    if isinstance(value, str | _WRITTEN):
-        return str(value)
-    return as_text(value) if isinstance(value, tuple | Enum) else type(value).__name__
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+        return ""
+    return both_ends(str(value)) if isinstance(value, str | _WRITTEN) else type(value).__name__
+
+
+def _key(value: Any) -> str:
+    """The key of a mapping; of one that is a tuple or a member of an ``Enum``, what it holds."""
+    if isinstance(value, Enum):
+        value = value.value
+    return " ".join(map(_safe_str, value[:_MAX_DEPTH])) if isinstance(value, tuple) else _safe_str(value)
 
 
 def joined(parts: Iterable[str]) -> str:
