@@ -58,9 +58,10 @@ class Scrubber:
     @classmethod
     def of(cls, ctx: Any) -> Scrubber:
         """The scrubber of an invocation, made when the first hook asks for it."""
-        if ctx.scrubber is None:
-            ctx.scrubber = cls()
-        return ctx.scrubber  # type: ignore[no-any-return]
+        known: Scrubber | None = ctx.scrubber
+        if known is None:
+            known = ctx.scrubber = cls()
+        return known
 
     def add_secrets(self, known: Iterable[str]) -> None:
         """Take these, as ``spellings`` gives them, out of everything."""

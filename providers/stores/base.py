@@ -12,6 +12,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from callgate.providers.stores.effects import EffectStore, PinStore, WaitStore
+from callgate.providers.stores.jobs import JobStore
+
 
 class CacheEntry(NamedTuple):
     """One cached value, as JSON bytes. Fresh until ``fresh_until``, usable while it is renewed until ``stale_until``."""
@@ -170,6 +173,21 @@ class Transaction(Protocol):
         """The audit record, within the transaction."""
         ...
 
+    @property
+    def effects(self) -> EffectStore:
+        """The effect ledger, within the transaction."""
+        ...
+
+    @property
+    def waits(self) -> WaitStore:
+        """Suspended calls, within the transaction."""
+        ...
+
+    @property
+    def jobs(self) -> JobStore:
+        """Invocations for workers, within the transaction."""
+        ...
+
 
 @runtime_checkable
 class Store(Protocol):
@@ -179,6 +197,11 @@ class Store(Protocol):
     """
 
     name: str
+
+    @property
+    def durable(self) -> bool:
+        """Whether what is kept outlives the process, a crash of the machine included."""
+        ...
 
     @property
     def cache(self) -> CacheStore:
@@ -203,6 +226,26 @@ class Store(Protocol):
     @property
     def consents(self) -> ConsentStore:
         """Consents."""
+        ...
+
+    @property
+    def effects(self) -> EffectStore:
+        """The effect ledger."""
+        ...
+
+    @property
+    def waits(self) -> WaitStore:
+        """Suspended calls."""
+        ...
+
+    @property
+    def pins(self) -> PinStore:
+        """Agreed definitions of outside tools."""
+        ...
+
+    @property
+    def jobs(self) -> JobStore:
+        """Invocations for workers."""
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:

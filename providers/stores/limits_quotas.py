@@ -24,6 +24,8 @@ from callgate.providers.stores.base import (
     Taken,
     Transaction,
 )
+from callgate.providers.stores.effects import EffectStore, PinStore, WaitStore
+from callgate.providers.stores.jobs import JobStore
 from callgate.providers.stores.redis_client import pool_at
 
 Strategy = Literal["fixed-window", "moving-window", "sliding-window-counter"]
@@ -60,6 +62,7 @@ class LimitsQuotas:
     """
 
     name = "limits"
+    durable = False
 
     def __init__(self, storage: object, *, strategy: Strategy, prefix: str = "callgate", pool_size: int = 20) -> None:
         if find_spec("limits") is None:
@@ -206,6 +209,26 @@ class LimitsQuotas:
 
     @property
     def consents(self) -> ConsentStore:
+        """Raises StoreUnsupported, always."""
+        raise _only_quotas()
+
+    @property
+    def effects(self) -> EffectStore:
+        """Raises StoreUnsupported, always."""
+        raise _only_quotas()
+
+    @property
+    def waits(self) -> WaitStore:
+        """Raises StoreUnsupported, always."""
+        raise _only_quotas()
+
+    @property
+    def pins(self) -> PinStore:
+        """Raises StoreUnsupported, always."""
+        raise _only_quotas()
+
+    @property
+    def jobs(self) -> JobStore:
         """Raises StoreUnsupported, always."""
         raise _only_quotas()
 

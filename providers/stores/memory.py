@@ -10,33 +10,55 @@ from dataclasses import dataclass
 
 from callgate.errors import StoreConflict
 from callgate.providers.stores.base import AuditRow, CacheEntry, Grant, Limit, Taken
+from callgate.providers.stores.memory_effects import HeldEffects, MemoryEffects
+from callgate.providers.stores.memory_jobs import HeldJobs, MemoryJobs
+from callgate.providers.stores.memory_waits import HeldWaits, MemoryPins, MemoryWaits
 from callgate.providers.stores.windows import Counts, counts_at, granted, looked, refused, returned
 
 Key = tuple[str, str]
 
 
 class MemoryStore:
-    """Every part of a ``Store``. No method waits, so each is atomic; *now* is a clock in seconds since the epoch."""
+    """Every part of a ``Store``. No method waits, so each is atomic; *now* is a clock in seconds since the epoch.
+
+    *cache_size* is how many values are cached at most, *effects_kept* how many effects that are over are known at most:
+    of more, those that ended first are forgotten, and may be claimed again. What is open or unknown is never forgotten.
+    """
 
     name = "memory"
+    durable = False
 
-    def __init__(self, now: Callable[[], float] = time.time, *, cache_size: int = 10_000) -> None:
+    def __init__(
+        self, now: Callable[[], float] = time.time, *, cache_size: int = 10_000, effects_kept: int = 100_000
+    ) -> None:
         self.cache = MemoryCache(now, cache_size)
         self.quotas = MemoryQuotas(now)
         self.semaphores = MemorySemaphores(now)
         self.audit = MemoryAudit()
         self.consents = MemoryConsents(now)
+        self.effects = MemoryEffects(effects_kept)
+        self.waits = MemoryWaits()
+        self.pins = MemoryPins()
+        self.jobs = MemoryJobs()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[MemoryTransaction, None]:
-        """Audit rows of a transaction appear at its end, all at once; of one that fails, none does."""
-        held = HeldAudit(self.audit)
+        """Audit rows and jobs that a transaction adds appear at its end, all at once; of one that fails, none does.
+
+        Other changes are seen as they are written, so that nobody else takes the same effect, suspended call or job
+        meanwhile; those of a transaction that fails are taken back.
+        """
+        held = MemoryTransaction(
+            HeldAudit(self.audit), HeldEffects(self.effects), HeldWaits(self.waits), HeldJobs(self.jobs)
+        )
         try:
-            yield MemoryTransaction(held)
+            yield held
         except BaseException:
-            held.forget()
+            for part in (held.audit, held.effects, held.waits, held.jobs):
+                part.forget()
             raise
-        held.keep()
+        held.audit.keep()
+        held.jobs.keep()
 
     async def open(self) -> None:
         """There is nothing to open."""
@@ -293,6 +315,9 @@ class MemoryTransaction:
     """See ``Transaction``."""
 
     audit: HeldAudit
+    effects: HeldEffects
+    waits: HeldWaits
+    jobs: HeldJobs
 
 
 class MemoryConsents:

@@ -9,12 +9,16 @@ from typing import Any
 
 from callgate.errors import StoreUnsupported
 from callgate.providers.stores.base import AuditStore, Transaction
+from callgate.providers.stores.effects import EffectStore, PinStore, WaitStore
+from callgate.providers.stores.jobs import JobStore
 from callgate.providers.stores.redis_client import Connection
 from callgate.providers.stores.redis_parts import RedisCache, RedisConsents, RedisQuotas, RedisSemaphores
 
+KEPT = "take a store at sqlite:// or postgresql:// for them"
+
 
 class RedisStore:
-    """Cache, quotas, places and consents in Redis 6 or newer; no audit and no transactions.
+    """Cache, quotas, places and consents in Redis 6 or newer; no audit, effects, waits, pins, jobs or transactions.
 
     *url* is ``redis://user:password@host:port/database``, or ``rediss://`` for TLS; *prefix* begins every key;
     *pool_size* is the number of connections, for which callers wait 10 seconds. *client*, a client of
@@ -26,6 +30,7 @@ class RedisStore:
     """
 
     name = "redis"
+    durable = False
 
     def __init__(
         self,
@@ -52,7 +57,43 @@ class RedisStore:
         Raises:
             StoreUnsupported: always.
         """
-        raise StoreUnsupported("Redis keeps no audit records: take a store at sqlite:// or postgresql:// for them")
+        raise StoreUnsupported(f"Redis keeps no audit records: {KEPT}")
+
+    @property
+    def effects(self) -> EffectStore:
+        """Redis promises no ledger: a failover loses what was just written, and an effect would run twice.
+
+        Raises:
+            StoreUnsupported: always.
+        """
+        raise StoreUnsupported(f"Redis keeps no effects: {KEPT}")
+
+    @property
+    def waits(self) -> WaitStore:
+        """The same for suspended calls.
+
+        Raises:
+            StoreUnsupported: always.
+        """
+        raise StoreUnsupported(f"Redis keeps no calls that wait: {KEPT}")
+
+    @property
+    def pins(self) -> PinStore:
+        """The same for what was agreed to.
+
+        Raises:
+            StoreUnsupported: always.
+        """
+        raise StoreUnsupported(f"Redis keeps no pins of outside tools: {KEPT}")
+
+    @property
+    def jobs(self) -> JobStore:
+        """The same for what a worker is to run.
+
+        Raises:
+            StoreUnsupported: always.
+        """
+        raise StoreUnsupported(f"Redis keeps no jobs: {KEPT}")
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """Redis rolls nothing back.

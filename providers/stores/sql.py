@@ -6,11 +6,15 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from callgate.providers.stores.sql_audit import SqlAudit
 from callgate.providers.stores.sql_capacity import SqlQuotas, SqlSemaphores
 from callgate.providers.stores.sql_database import Database
+from callgate.providers.stores.sql_effects import SqlEffects
+from callgate.providers.stores.sql_jobs import SqlJobs
 from callgate.providers.stores.sql_kept import SqlCache, SqlConsents
+from callgate.providers.stores.sql_waits import SqlPins, SqlWaits
 
 
 class SqlStore:
@@ -29,11 +33,16 @@ class SqlStore:
     def __init__(self, url: str, now: Callable[[], float] = time.time, *, pool_size: int = 10) -> None:
         self._database = Database(url, now, pool_size=pool_size)
         self.name = "sqlite" if self._database.lite else "postgresql"
+        self.durable = not self._database.in_memory
         self.cache = SqlCache(self._database)
         self.quotas = SqlQuotas(self._database)
         self.semaphores = SqlSemaphores(self._database)
         self.audit = SqlAudit(self._database)
         self.consents = SqlConsents(self._database)
+        self.effects = SqlEffects(self._database)
+        self.waits = SqlWaits(self._database)
+        self.pins = SqlPins(self._database)
+        self.jobs = SqlJobs(self._database)
 
     def __repr__(self) -> str:
         return f"SqlStore({self._database.shown!r})"
@@ -46,7 +55,13 @@ class SqlStore:
         transaction.
         """
         async with self._database.writing(durable=True) as connection:
-            yield SqlTransaction(SqlAudit(self._database, connection))
+            yield SqlTransaction(
+                SqlAudit(self._database, connection),
+                SqlEffects(self._database, connection),
+                SqlWaits(self._database, connection),
+                SqlJobs(self._database, connection),
+                connection,
+            )
 
     async def open(self) -> None:
         """Connect, and bring the schema up to date.
@@ -74,3 +89,17 @@ class SqlTransaction:
     """See ``Transaction``."""
 
     audit: SqlAudit
+    effects: SqlEffects
+    waits: SqlWaits
+    jobs: SqlJobs
+    _connection: Any
+
+    def driver(self) -> Any:
+        """psycopg's ``AsyncConnection``, for an engine whose own tables lie in the same PostgreSQL; None on SQLite.
+
+        What is written on it is part of this transaction. Whoever has it neither commits, rolls back nor closes it, and
+        lets go of it before the transaction ends.
+        """
+        if self._connection.dialect.name == "sqlite":
+            return None
+        return self._connection.sync_connection.connection.driver_connection

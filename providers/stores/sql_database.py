@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from callgate.errors import StoreConflict, StoreError
+from callgate.errors import StoreError
+from callgate.providers.stores.sql_connections import Unhurried, begin, commit, failing, finished, run, undo, unhurried
 
-HEAD = "0001"
+HEAD = "0003"
 """The newest revision in ``migrations/versions``."""
 
 MIGRATING = 0x63616C6C67617465
@@ -100,9 +101,7 @@ class Database:
             hide_parameters=True,
             connect_args={} if self.lite or "connect_timeout" in url.query else {"connect_timeout": 10},
         )
-        settings = (
-            _lite_settings(durable=durable) if self.lite else () if durable else ("SET synchronous_commit = off",)
-        )
+        settings = (_lite_settings if self.lite else _postgres_settings)(durable=durable)
 
         def configure(connection: Any, _: Any) -> None:
             cursor = connection.cursor()
@@ -139,25 +138,55 @@ class Database:
         SQLite has one writer at a time: those of this process queue here, first come, first served, and what is read
         was not changed before it is written (``BEGIN IMMEDIATE``).
         """
-        async with self._turn(), self._lent(durable=durable) as connection:
-            await connection.exec_driver_sql("BEGIN IMMEDIATE" if self.lite else "BEGIN")
-            try:
-                yield connection
-                await connection.exec_driver_sql("COMMIT")
-            except BaseException:
-                await finished(_undo(connection))
-                raise
+        from sqlalchemy.ext.asyncio import AsyncConnection
+
+        async with self._turn():
+            engine, held = self._engine_for(durable=durable), list[Any]()
+            with failing(self.url.get_backend_name()):
+                try:
+                    await self._step(begin, engine.sync_engine, held, "BEGIN IMMEDIATE" if self.lite else "BEGIN")
+                    connection = AsyncConnection(engine, held[0])
+                    yield Unhurried(connection) if self.lite else connection
+                    await self._step(commit, held[0])
+                except BaseException:
+                    await finished(undo(held))
+                    raise
 
     async def rows(self, statement: Any, values: Mapping[str, Any]) -> list[Any]:
-        """What one statement that only reads gives."""
-        async with self.reading() as connection:
-            return list((await connection.execute(statement, values)).all())
+        """What one statement that only reads gives. Where the server has dropped the connection it is asked once more."""
+        if self.in_memory:
+            self._refuse_nesting()
+        for last in (False, True):
+            try:
+                return list(await self._run(statement, values, _all, durable=False))
+            except StoreError as error:
+                if last or not getattr(error.__cause__, "connection_invalidated", False):
+                    raise
+        raise AssertionError  # the second answer is the last
 
     async def write(self, statement: Any, values: Mapping[str, Any], *, durable: bool = False) -> Any:
         """Run one statement, which is atomic by itself; the first row that it returns, or how many rows it changed."""
-        async with self._turn(), self._lent(durable=durable) as connection:
-            done = await connection.execute(statement, values)
-            return done.first() if done.returns_rows else done.rowcount
+        async with self._turn():
+            return await self._run(statement, values, _first, durable=durable)
+
+    async def write_rows(self, statement: Any, values: Mapping[str, Any], *, durable: bool = False) -> list[Any]:
+        """Run one statement that writes; all rows that it returns."""
+        async with self._turn():
+            return list(await self._run(statement, values, _all, durable=durable))
+
+    async def _run(
+        self, statement: Any, values: Mapping[str, Any], read: Callable[[Any], Any], *, durable: bool
+    ) -> Any:
+        engine = self._engine_for(durable=durable)
+        with failing(self.url.get_backend_name()):
+            return await self._step(run, engine.sync_engine, statement, values, read)
+
+    async def _step(self, work: Callable[..., Any], *given: Any) -> Any:
+        """Something on a connection that no cancellation tears apart where that would hurt (see ``unhurried``)."""
+        from sqlalchemy.util import greenlet_spawn
+
+        doing = greenlet_spawn(work, *given)
+        return await (finished(doing) if self.lite else doing)
 
     async def sweep(self) -> None:
         """Forget what is over for everybody."""
@@ -195,12 +224,16 @@ class Database:
 
     @asynccontextmanager
     async def _lent(self, *, durable: bool) -> AsyncGenerator[Any, None]:
-        engine = self._durable if durable else self._usual
-        if engine is None:
-            raise StoreError("the store is not open: use it in `async with Gate(store=...)`, or await store.open()")
+        engine = self._engine_for(durable=durable)
         with failing(self.url.get_backend_name()):
             async with unhurried(engine) if self.lite else engine.connect() as connection:
                 yield connection
+
+    def _engine_for(self, *, durable: bool) -> Any:
+        engine = self._durable if durable else self._usual
+        if engine is None:
+            raise StoreError("the store is not open: use it in `async with Gate(store=...)`, or await store.open()")
+        return engine
 
     async def _migrate(self) -> None:
         from sqlalchemy import text
@@ -301,87 +334,17 @@ def upgrade(connection: Any) -> None:
         raise StoreError(f"the schema cannot be brought up to date; is it of a newer Callgate? {error}") from None
 
 
-@contextmanager
-def failing(backend: str) -> Generator[None, None, None]:
-    """Errors of the driver become the store's; the text of those that may quote values stays in the cause."""
-    from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
-
-    try:
-        yield
-    except IntegrityError as error:
-        raise StoreConflict(f"{backend}: a row with that key is there already") from error
-    except (OperationalError, InterfaceError) as error:
-        said = str(error.orig).strip().partition("\n")[0]
-        raise StoreError(f"{backend}: {said}") from error
-    except (SQLAlchemyError, UnicodeError) as error:
-        raise StoreError(f"{backend}: {type(error).__name__}") from error
+def _all(done: Any) -> Any:
+    return done.all()
 
 
-@asynccontextmanager
-async def unhurried(engine: Any) -> AsyncGenerator[Any, None]:
-    """A connection of SQLite's, whose every step ends before a cancellation is heard.
-
-    Each has a thread. What is cancelled in the middle of a step would be thrown away with the thread still at it, and
-    hold its lock on the file for as long. No step takes longer than the wait for that lock, 5 seconds.
-    """
-    connection = engine.connect()
-    try:
-        await finished(connection.start())
-        yield Unhurried(connection)
-    finally:
-        if connection.sync_connection is not None:
-            await finished(connection.close())
+def _first(done: Any) -> Any:
+    return done.first() if done.returns_rows else done.rowcount
 
 
-class Unhurried:
-    """See ``unhurried``."""
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
-
-    async def execute(self, *args: Any) -> Any:
-        """Run a statement."""
-        return await finished(self._connection.execute(*args))
-
-    async def exec_driver_sql(self, *args: Any) -> Any:
-        """Run a statement of the driver."""
-        return await finished(self._connection.exec_driver_sql(*args))
-
-
-async def finished(work: Coroutine[Any, Any, Any]) -> Any:
-    """What *work* gives; a cancellation is heard when it has ended."""
-    task = asyncio.ensure_future(work)
-    cancelled = False
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled:
-        if not task.cancelled():
-            task.exception()  # looked at, so that nobody warns
-        raise asyncio.CancelledError
-    return task.result()
-
-
-async def _undo(connection: Any) -> None:
-    """Roll back what may be open; a connection that cannot do that is thrown away."""
-    from sqlalchemy.exc import SQLAlchemyError
-
-    if connection.closed or connection.invalidated:
-        return
-    try:
-        raw = await connection.get_raw_connection()
-        await asyncio.wait_for(_rolled_back(raw), 10.0)
-    except (SQLAlchemyError, OSError, TimeoutError):
-        await connection.invalidate()
-
-
-async def _rolled_back(raw: Any) -> None:
-    await raw.driver_connection.rollback()
+def _postgres_settings(*, durable: bool) -> tuple[str, ...]:
+    jit = "SET jit = off"  # what looks expensive and takes a millisecond would be compiled, which takes a hundred
+    return (jit,) if durable else (jit, "SET synchronous_commit = off")
 
 
 def _lite_settings(*, durable: bool) -> tuple[str, ...]:

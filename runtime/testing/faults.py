@@ -48,9 +48,10 @@ def FaultyStore(  # noqa: N802  (reads as what it makes)
     """*inner*, any object with async methods, whose operations number *fail_at*, counted from 1, fail.
 
     ``when="before"``: the operation did not happen. ``when="after"``: it took effect and its answer is lost, as when a
-    connection breaks. Every awaited method counts, and so do entering and leaving an async context manager that a
-    method gives, such as a transaction, and what is called on it. A transaction that fails before its end is rolled
-    back. Without *fail_at* and *every* nothing fails, and ``faults_of(store).calls`` says how many there were.
+    connection breaks. Every awaited method counts, those of its parts too (``store.effects``), and so do entering and
+    leaving an async context manager that a method gives, such as a transaction, and what is called on it. A transaction
+    that fails before its end is rolled back; the connection that its ``driver()`` gives is handed on as it is, and not
+    counted. Without *fail_at* and *every* nothing fails, and ``faults_of(store).calls`` says how many there were.
 
     Raises:
         ValueError: a number below 1.
@@ -151,14 +152,22 @@ class _Proxy:
 
 
 class _StoreProxy(_Proxy):
-    """Counts what is awaited."""
+    """Counts what is awaited, of it and of its parts."""
 
     __slots__ = ()
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name.startswith("_") or callable(found) or not _is_part(type(found)):
+            return found
+        return _StoreProxy(found, self._callgate_faults, None, f"{self._callgate_name}{name}.")
 
     def _callgate_wrap(self, call: Any, name: str) -> Any:
         faults, full = self._callgate_faults, f"{self._callgate_name}{name}"
         if nature(call) in {"coroutine", "async generator"}:
             return counting(call, faults, full)
+        if name == "driver":
+            return call
 
         @functools.wraps(call)
         def plain(*args: Any, **kwargs: Any) -> Any:
@@ -196,6 +205,12 @@ class _StoreProxy(_Proxy):
             await target.__aexit__(type(fault), fault, fault.__traceback__)
             raise
         return await target.__aexit__(*error)
+
+
+def _is_part(kind: type) -> bool:
+    """Whether it has methods that are awaited."""
+    methods = (getattr(kind, name) for name in dir(kind) if not name.startswith("_"))
+    return any(nature(method) in {"coroutine", "async generator"} for method in methods)
 
 
 async def _lost(entered: Any, strike: Awaitable[None]) -> None:

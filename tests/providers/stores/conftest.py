@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.providers.stores.backends import DURABLE, KINDS, SHARED, Backend, opened, place
+from tests.providers.stores.job_rows import clear
+from tests.providers.stores.ledger import empty
 
 Places = dict[str, tuple[str, str]]
 
@@ -42,6 +44,20 @@ async def durable(
 ) -> AsyncGenerator[Backend, None]:
     async for each in at(request.param, places):
         yield each
+
+
+@pytest.fixture
+async def ledger(durable: Backend) -> Backend:
+    """The same, with nothing in its effect ledger that is not of this test."""
+    await empty(durable.store)
+    return durable
+
+
+@pytest.fixture
+async def queue(durable: Backend) -> Backend:
+    """The same, with no jobs but those of this test: workers take those of all tenants."""
+    await clear(durable.store)
+    return durable
 
 
 @pytest.fixture(params=SHARED)

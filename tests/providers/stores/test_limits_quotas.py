@@ -326,7 +326,8 @@ def test_without_its_extra_it_says_which_one_is_missing(monkeypatch: pytest.Monk
 def test_it_keeps_quotas_and_nothing_else() -> None:
     store = LimitsQuotas(MemoryStorage(), strategy="fixed-window")
     assert store.quotas is store
-    for part in ("cache", "semaphores", "audit", "consents"):
+    assert not store.durable
+    for part in ("cache", "semaphores", "audit", "consents", "effects", "waits", "pins", "jobs"):
         with pytest.raises(StoreUnsupported, match="nothing else"):
             getattr(store, part)
     with pytest.raises(StoreUnsupported):

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from alembic.script import ScriptDirectory
-from sqlalchemy import inspect, text
+from sqlalchemy import event, inspect, text
 from sqlalchemy.exc import DBAPIError
 
-from callgate.errors import StoreError
-from callgate.providers.stores import sql_database
+from callgate.errors import StoreConflict, StoreError
 from callgate.providers.stores.base import AuditRow, CacheEntry, Grant, Limit
+from callgate.providers.stores.effects import EffectState, Pin, WaitState
+from callgate.providers.stores.jobs import JobState
 from callgate.providers.stores.sql import SqlStore
-from callgate.providers.stores.sql_database import HEAD, Database
+from callgate.providers.stores.sql_database import Database
 from tests.providers.stores.backends import Backend
+from tests.providers.stores.job_rows import DONE, QUEUED, RUNNING, job, kept
+from tests.providers.stores.ledger import COMMITTED, FOREVER, effect, empty, wait
 
 SQL = pytest.mark.parametrize("durable", ["sqlite-memory", "sqlite-file", "postgresql"], indirect=True)
 TENANTLESS = {"callgate_anchors", "callgate_schema"}  # heads of segments, which have many tenants; alembic's table
@@ -25,11 +27,6 @@ TENANTLESS = {"callgate_anchors", "callgate_schema"}  # heads of segments, which
 def database(backend: Backend) -> Database:
     assert isinstance(backend.store, SqlStore)
     return backend.store._database
-
-
-def test_the_newest_revision_is_the_one_that_the_store_asks_for() -> None:
-    folder = Path(sql_database.__file__).parent / "migrations"
-    assert ScriptDirectory(str(folder)).get_current_head() == HEAD
 
 
 @SQL
@@ -44,7 +41,7 @@ async def test_the_tenant_is_part_of_every_key_and_index(durable: Backend) -> No
 
     async with database(durable).reading() as connection:
         found = await connection.run_sync(keys)
-    assert len(found) == 8
+    assert len(found) == 12
     lacking = {table: columns for table, all_of in found.items() for columns in all_of if "tenant" not in columns}
     assert set(lacking) == TENANTLESS
 
@@ -89,24 +86,83 @@ async def test_postgresql_waits_for_the_disk_where_it_is_asked_to(durable: Backe
             assert (await connection.exec_driver_sql("SHOW synchronous_commit")).scalar() == expected
 
 
-async def test_a_schema_of_a_newer_version_is_refused(tmp_path: Path) -> None:
-    store = SqlStore(f"sqlite:///{tmp_path}/store.db")
-    await store.open()
-    await store._database.write(text("UPDATE callgate_schema SET version_num = '9999'"), {})
-    await store.close()
-    with pytest.raises(StoreError, match="newer"):
-        await store.open()
-    with pytest.raises(StoreError, match="not open"):
-        await store.quotas.look("", "k", Limit(1, 1.0))
+@pytest.mark.parametrize("durable", ["sqlite-file", "postgresql"], indirect=True)
+async def test_effects_waits_pins_and_jobs_are_written_by_connections_that_wait_for_the_disk(durable: Backend) -> None:
+    """Contract I3."""
+    wrote: dict[str, list[str]] = {"usual": [], "durable": []}
+    engines = {"usual": database(durable)._usual, "durable": database(durable)._durable}
+
+    def noting(which: str) -> Any:
+        return lambda connection, cursor, statement, *more: wrote[which].append(statement.split()[0])
+
+    for which, engine in engines.items():
+        event.listen(engine.sync_engine, "before_cursor_execute", noting(which))
+    store, now = durable.store, durable.now()
+    await store.effects.claim("", effect(now))
+    await store.effects.claim("", effect(now))
+    await store.effects.renew("o", now)
+    await store.effects.claim("", effect(now))
+    await store.effects.expire(now)
+    await store.effects.settle("", "k", 2, COMMITTED, at=now, of=[EffectState.UNKNOWN])
+    await store.effects.prune(FOREVER)
+    await store.waits.put("", wait(now))
+    await store.waits.replace("", replace(wait(now), number=2, state=WaitState.USED))
+    await store.waits.prune(FOREVER)
+    await store.pins.add("", Pin("p", "t", "d", now))
+    await store.pins.put("", Pin("p", "t", "d", now))
+    assert set(wrote["usual"]) == {"SELECT"}
+    assert Counter(wrote["durable"]) == {"INSERT": 6, "UPDATE": 5, "DELETE": 2}
+    wrote["durable"].clear()
+    jobs = store.jobs
+    for id in ("a", "b"):
+        await jobs.add(durable.tenant, job(now, id))
+    await jobs.take("o", now, now + 1.0)
+    await jobs.take("o", now, now + 1.0, queues=["default"])
+    await jobs.take("o", now, now + 1.0, id="a")
+    await jobs.put_back(durable.tenant, "a", 1, run_at=now, reason=None)
+    await jobs.cancel(durable.tenant, "a", now)
+    await jobs.renew("o", now)
+    await jobs.sent(["b"], now)
+    await jobs.end(durable.tenant, "b", 1, DONE, at=now, result=None, reason=None)
+    await jobs.prune(FOREVER)
+    await jobs.count()
+    await jobs.list(None)
+    await jobs.unsent(now, now)
+    assert set(wrote["usual"]) == {"SELECT"}
+    assert Counter(wrote["durable"]) == {"INSERT": 2, "UPDATE": 8, "DELETE": 1}
 
 
-async def test_many_stores_open_one_file_at_once(tmp_path: Path) -> None:
-    stores = [SqlStore(f"sqlite:///{tmp_path}/store.db") for _ in range(6)]
-    await asyncio.gather(*(store.open() for store in stores))
-    taken = [await store.quotas.take("", "k", Limit(4, 86_400.0)) for store in stores]
-    assert sum(each.ok for each in taken) == 4
-    for store in stores:
-        await store.close()
+def statements_of(durable: Backend) -> list[str]:
+    """What runs from now on."""
+    ran: list[str] = []
+    for engine in {database(durable)._usual, database(durable)._durable}:
+        event.listen(engine.sync_engine, "before_cursor_execute", lambda c, k, statement, *more: ran.append(statement))
+    return ran
+
+
+@SQL
+async def test_a_claim_and_an_end_are_one_statement_each(durable: Backend) -> None:
+    ran = statements_of(durable)
+    effects, tenant, now = durable.store.effects, durable.tenant, durable.now()
+    assert (await effects.claim(tenant, effect(now)))[0]
+    assert await effects.settle(tenant, "k", 1, EffectState.NO_EFFECT, at=now)
+    assert (await effects.claim(tenant, effect(now)))[0]
+    assert [statement.split()[0] for statement in ran] == ["INSERT", "UPDATE", "INSERT"]
+
+
+@SQL
+async def test_whatever_a_worker_does_with_a_job_is_one_statement(queue: Backend) -> None:
+    ran = statements_of(queue)
+    jobs, tenant, now = queue.store.jobs, queue.tenant, queue.now()
+    await jobs.add(tenant, job(now))
+    for id, queues in (("j", []), (None, ["default"]), (None, [])):
+        assert await jobs.take("o", now, now, id=id, queues=queues) is not None, "the lease is over at once"
+    assert await jobs.renew("o", now) == ["j"]
+    assert await jobs.put_back(tenant, "j", 3, run_at=now, reason=None)
+    assert await jobs.take("o", now, now) is not None
+    assert await jobs.end(tenant, "j", 4, DONE, at=now, result=None, reason=None)
+    assert await jobs.cancel(tenant, "j", now) is DONE
+    assert [statement.split()[0] for statement in ran] == ["INSERT", *["UPDATE"] * 8]
 
 
 async def test_each_store_in_memory_is_alone() -> None:
@@ -129,6 +185,79 @@ async def test_rows_of_another_version_are_not_read(durable: Backend) -> None:
     assert await store.cache.get(durable.tenant, "k") is None
     assert await store.consents.find(durable.tenant, "ann", "tool", "") is None
     assert list(await store.consents.list(durable.tenant, "ann")) == []
+
+
+@SQL
+async def test_an_effect_of_another_version_is_neither_run_nor_changed(durable: Backend) -> None:
+    """Contract I4. What it says is not known; a second run could be the consequence."""
+    store, tenant, now = durable.store, durable.tenant, durable.now()
+    await empty(store)
+    await store.effects.claim(tenant, effect(now, lease=-1.0))
+    await store.waits.put(tenant, wait(now))
+    await store.pins.put(tenant, Pin("p", "t", "d", now))
+    for table in ("callgate_effects", "callgate_waits", "callgate_pins"):
+        await database(durable).write(text(f"UPDATE {table} SET version = 2"), {})
+    for refused in (
+        lambda: store.effects.claim(tenant, effect(now), again=True),
+        lambda: store.effects.get(tenant, "k"),
+        lambda: store.waits.get(tenant, "w"),
+        lambda: store.pins.find(tenant, "p", "t"),
+        lambda: store.pins.add(tenant, Pin("p", "t", "d", now)),
+        lambda: store.pins.list(tenant, "p"),
+    ):
+        with pytest.raises(StoreError, match="another version"):
+            await refused()
+    with pytest.raises(StoreConflict):
+        await store.waits.put(tenant, wait(now))
+    assert not await store.effects.settle(tenant, "k", 1, COMMITTED, at=now)
+    assert not await store.waits.replace(tenant, replace(wait(now), number=2, state=WaitState.USED))
+    assert await store.effects.renew("o", FOREVER) == await store.effects.expire(now) == 0
+    assert await store.effects.prune(FOREVER) == await store.waits.prune(FOREVER) == 0
+    found = [await store.effects.list(tenant), await store.waits.list(tenant), await store.waits.due(FOREVER)]
+    assert [len(each) for each in found] == [0, 0, 0]
+    for table in ("callgate_effects", "callgate_waits", "callgate_pins"):
+        await database(durable).write(text(f"DELETE FROM {table} WHERE version = 2"), {})
+
+
+@SQL
+async def test_a_job_of_another_version_is_neither_run_nor_changed(queue: Backend) -> None:
+    """Contract I3, I4. What it says is not known."""
+    jobs, tenant, now = queue.store.jobs, queue.tenant, queue.now()
+    for state in (QUEUED, RUNNING, DONE):
+        await kept(queue, state, state, lease=0.0)
+    await database(queue).write(text("UPDATE callgate_jobs SET version = 2"), {})
+    with pytest.raises(StoreError, match="another version"):
+        await jobs.get(tenant, QUEUED)
+    with pytest.raises(StoreError, match="another version"):
+        await jobs.add(tenant, job(now, QUEUED))
+    for id, queues in ((QUEUED, []), (RUNNING, []), (None, ["default"]), (None, [])):
+        assert await jobs.take("o", FOREVER, FOREVER, id=id, queues=queues) is None
+    assert not await jobs.end(tenant, RUNNING, 1, DONE, at=now, result=None, reason=None)
+    assert not await jobs.put_back(tenant, RUNNING, 1, run_at=now, reason=None)
+    assert await jobs.cancel(tenant, QUEUED, now) is None
+    await jobs.sent([QUEUED], now)
+    assert [await jobs.renew("o", now), await jobs.unsent(now, FOREVER), await jobs.list(None)] == [[], [], []]
+    assert await jobs.prune(FOREVER) == sum((await jobs.count()).values()) == 0
+    gone = "DELETE FROM callgate_jobs WHERE version = 2 AND token < 2 AND sent_at IS NULL"
+    assert await database(queue).write(text(gone), {}) == 3
+
+
+@SQL
+async def test_what_is_in_the_ledger_is_never_swept(durable: Backend) -> None:
+    """Contract I3, I16. Nothing of it goes unless it is pruned."""
+    store, tenant, now = durable.store, durable.tenant, durable.now()
+    for number, state in enumerate(EffectState):
+        await store.effects.claim(tenant, effect(now, state, state=EffectState.CLAIMED))
+        await store.effects.settle(tenant, state, 1, state, at=now, expires_at=now)
+        await store.waits.put(tenant, wait(now, str(number), lasts=0.0, state=list(WaitState)[number]))
+        await kept(durable, list(JobState)[number], f"{tenant} {number}")
+    await store.pins.put(tenant, Pin("p", "t", "d", now))
+    durable.now.move(1e9)
+    await database(durable).sweep()
+    assert len(await store.effects.list(tenant)) == len(EffectState)
+    assert [len(await store.waits.list(tenant, state=state)) for state in WaitState] == [1] * len(WaitState)
+    assert len(await store.pins.list(tenant, "p")) == 1
+    assert [len(await store.jobs.list(tenant, state=state)) for state in JobState] == [1] * len(JobState)
 
 
 @SQL

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
 from sqlalchemy import event
 
 from callgate.errors import StoreConflict, StoreError
-from callgate.providers.stores.base import AuditRow, CacheEntry, Grant, Limit, Store
+from callgate.providers.stores.base import AuditRow, CacheEntry, Grant, Limit
 from callgate.providers.stores.sql import SqlStore
 from callgate.testing import FaultyStore, InjectedFault, faults_of
 from tests.providers.stores.backends import Backend
+from tests.providers.stores.job_rows import job
+from tests.providers.stores.ledger import effect, wait
 
 LIMIT = Limit(4, 3600.0)
 PLACES, TTL = 2, 30.0
@@ -26,36 +25,6 @@ FAILURES = (InjectedFault, StoreError)
 
 class Broken(AssertionError):
     """A rule is broken."""
-
-
-class Struck:
-    """A store whose parts count their operations together, and its transactions with them."""
-
-    def __init__(self, store: Store, fail_at: int | tuple[int, ...], when: Literal["before", "after"]) -> None:
-        self.store = store
-        self.faults = faults_of(FaultyStore(store, fail_at, when=when))
-        for part in ("cache", "quotas", "semaphores", "audit", "consents"):
-            if part != "audit" or store.name != "redis":
-                setattr(self, part, self.struck(getattr(store, part)))
-
-    def struck(self, part: Any) -> Any:
-        faulty = FaultyStore(part)
-        object.__setattr__(faulty, "_callgate_faults", self.faults)
-        return faulty
-
-    async def reach(self, name: str, *, after: bool) -> None:
-        if self.faults.after is after and self.faults.due(name):
-            await self.faults.strike(name)
-
-    @asynccontextmanager
-    async def transaction(self) -> AsyncGenerator[Any, None]:
-        """Entered in full or not at all: nobody leaves what he could not enter."""
-        await self.reach("enter", after=False)
-        async with self.store.transaction() as transaction:
-            await self.reach("enter", after=True)
-            yield SimpleNamespace(audit=self.struck(transaction.audit))
-            await self.reach("exit", after=False)
-        await self.reach("exit", after=True)
 
 
 class Life:
@@ -91,13 +60,17 @@ class Life:
                 pass
 
     async def record(self, store: Any) -> None:
-        """Two rows in a transaction, again and again until they are in, as a writer of a chain must."""
+        """Two rows in a transaction, with an effect, a wait and a job, again and again until they are in: a writer must."""
         rows = [AuditRow(self.segment, self.next + more, 1.0, {"n": self.next + more}, "", "") for more in (0, 1)]
         for _ in range(5):
             try:
                 async with store.transaction() as transaction:
                     for row in rows:
                         await transaction.audit.append(self.tenant, [row])
+                    mine, _ = await transaction.effects.claim(self.tenant, effect(1.0, str(self.next)))
+                    await transaction.waits.put(self.tenant, wait(1.0, str(self.next)))
+                    await transaction.jobs.add(self.tenant, job(1.0, f"{self.segment} {self.next}"))
+                    assert mine, "a transaction that failed has left its claim"
             except StoreConflict:
                 break  # it was written, and only the answer was lost
             except FAILURES:
@@ -117,6 +90,12 @@ class Life:
             numbers = [row.number async for row in store.audit.read(self.tenant)]
             if numbers != list(range(1, self.next)):
                 raise Broken(f"audit rows {numbers}, to {self.next - 1}")
+            recorded = {str(number) for number in numbers if number % 2}
+            effects = {effect.key for _, effect in await store.effects.list(self.tenant)}
+            waits = {wait.id for wait in await store.waits.list(self.tenant)}
+            jobs = {job.id.removeprefix(f"{self.segment} ") for _, job in await store.jobs.list(self.tenant)}
+            if not effects == waits == jobs == recorded:
+                raise Broken(f"effects {effects}, waits {waits} and jobs {jobs} with audit rows {numbers}")
         self.backend.now.move(TTL)
         if await store.semaphores.holders(self.tenant, "k"):
             raise Broken("a place is lost for longer than its time")
@@ -133,16 +112,47 @@ class Life:
 async def test_whichever_operation_fails_no_rule_breaks(backend: Backend, when: Literal["before", "after"]) -> None:
     """I20."""
     life = Life(backend, f"{when}-none")
-    counting = Struck(backend.store, (), when)
-    await life.run(counting)
+    counting = faults_of(faulty := FaultyStore(backend.store, when=when))
+    await life.run(faulty)
     await life.hold()
-    assert counting.faults.calls > 15
-    for n in range(1, counting.faults.calls + 1):
+    assert counting.calls > 15
+    for n in range(1, counting.calls + 1):
         life = Life(backend, f"{when}-{n}")
-        struck = Struck(backend.store, n, when)
-        await life.run(struck)
-        assert struck.faults.struck == [n]
+        faulty = FaultyStore(backend.store, n, when=when)
+        await life.run(faulty)
+        assert faults_of(faulty).struck == [n]
         await life.hold()
+
+
+async def test_faults_strike_the_parts_of_a_store_and_those_of_its_transactions(durable: Backend) -> None:
+    """Counted all together, in the order of what is awaited; what is no part is handed on as it is."""
+    store, tenant = FaultyStore(durable.store), durable.tenant
+    await store.effects.claim(tenant, effect(1.0))
+    await store.waits.put(tenant, wait(1.0))
+    await store.pins.list(tenant, "p")
+    await store.jobs.add(tenant, job(1.0, tenant))
+    async with store.transaction() as within:
+        await within.effects.get(tenant, "k")
+        await within.waits.get(tenant, "w")
+        await within.jobs.get(tenant, tenant)
+        _ = [row async for row in within.audit.read(tenant)]
+    parts = ["effects.claim", "waits.put", "pins.list", "jobs.add"]
+    inside = ["enter", "effects.get", "waits.get", "jobs.get", "audit.read", "exit"]
+    assert faults_of(store).log == [*parts, *(f"transaction.{name}" for name in inside)]
+    assert (store.name, store.durable) == (durable.store.name, durable.store.durable)
+    assert type(store.name) is str
+    assert isinstance(store.effects, type(durable.store.effects))
+    failing = FaultyStore(durable.store, [1, 2, 3, 4])
+    for work in (
+        lambda: failing.effects.claim(tenant, effect(1.0, "other")),
+        lambda: failing.waits.get(tenant, "w"),
+        lambda: failing.pins.find(tenant, "p", "t"),
+        lambda: failing.jobs.add(tenant, job(1.0, f"{tenant} other")),
+    ):
+        with pytest.raises(InjectedFault):
+            await work()
+    assert await durable.store.effects.get(tenant, "other") is None
+    assert len(await durable.store.jobs.list(tenant)) == 1
 
 
 @pytest.mark.parametrize("durable", ["sqlite-memory", "sqlite-file", "postgresql"], indirect=True)
@@ -192,15 +202,14 @@ async def test_a_store_that_loses_a_row_is_found_out(durable: Backend) -> None:
             self.manager, self.tenant = manager, tenant
 
         async def __aenter__(self) -> Any:
-            await self.manager.__aenter__()
+            self.within = await self.manager.__aenter__()
             return self
 
         async def __aexit__(self, *error: object) -> Any:
             return await self.manager.__aexit__(*error)
 
-        @property
-        def audit(self) -> Any:
-            return self
+        def __getattr__(self, name: str) -> Any:
+            return self if name == "audit" else getattr(self.within, name)
 
         async def append(self, tenant: str, rows: Any) -> None:
             pass
