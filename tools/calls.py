@@ -108,7 +108,8 @@ class ToolResult:
             body |= {"status": "success", "output": self.output}
         else:
             body |= {"status": "error", "error": self.error.public if self.error else self.outcome.value}
-        return body | {"metadata": {"outcome": self.outcome.value, "duration": self.duration}}
+        metadata: dict[str, Any] = {"outcome": self.outcome.value, "duration": self.duration}
+        return body | {"metadata": metadata | {"replayed": True} if self.replayed else metadata}
 
     def to_success(self) -> Mapping[str, Any]:
         """The ``{toolCallId, toolName, success, result, error?}`` shape (contract 36)."""

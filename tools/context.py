@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn, Protocol
 
 from callgate.providers.principal import User
+from callgate.tools.approval import Approval
 from callgate.tools.calls import ToolCall
 from callgate.tools.definition import ToolDefinition
 
@@ -55,7 +56,15 @@ class ToolContext(Protocol):
 
     @property
     def idempotency_key(self) -> str | None:
-        """The key under which the effect is recorded: hand it on to services that take one (design 7)."""
+        """The key of the effect: hand it on to services that take one (design 7).
+
+        It is the caller's own where it gave one, else one that no other tenant, user or tool has. A repeat has the same.
+        """
+        ...
+
+    @property
+    def fencing_token(self) -> int | None:
+        """Grows with every claim of the effect: a service that is handed it can refuse an older one. None without one."""
         ...
 
     def remaining(self) -> float | None:
@@ -111,10 +120,18 @@ class ToolContext(Protocol):
         ...
 
     def suspend(
-        self, kind: str, prompt: str, *, schema: Mapping[str, Any] | None = None, expires: float | None = None
-    ) -> NoReturn:
-        """Wait for a person or a client, such as ``kind="approval"``; ``schema`` is of the answer, ``expires`` in seconds.
+        self,
+        kind: str,
+        prompt: str,
+        *,
+        schema: Mapping[str, Any] | None = None,
+        expires: float | None = None,
+        by: Approval | None = None,
+    ) -> Any:
+        """Wait for a person or a client, such as ``kind="input"``; ``schema`` is of the answer, ``expires`` in seconds.
 
-        Inside a tool's body only where the tool is resumable and nothing has taken effect yet (design 10.13).
+        The call ends as suspended. When it is resumed it runs again from the top, and this returns the answer. Inside a
+        tool's body only where the tool is declared ``resumable`` and has done nothing yet (design 10.13). ``by`` says
+        who may answer: without it the caller, or, for ``kind="approval"``, anybody else of its tenant.
         """
         ...

@@ -225,7 +225,9 @@ def guarded(
 
 def refusal(issues: Sequence[Issue], *, stage: str = "instantiate", code: str | None = None) -> Invalid:
     """The value-free error for values that the tool's own types refuse (contract 44-51)."""
-    return Invalid("; ".join(map(str, issues)), stage=stage, issues=issues, code=code)
+    error = Invalid("; ".join(map(str, issues)), stage=stage, issues=issues, code=code)
+    error.no_effect = stage == "instantiate"  # the tool's body has not begun
+    return error
 
 
 def _issues(error: Any, value: Any) -> list[Issue]:

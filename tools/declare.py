@@ -11,12 +11,13 @@ from weakref import WeakKeyDictionary, ref
 
 from callgate.errors import DefinitionError
 from callgate.tools import conversion
+from callgate.tools.approval import Requirement
 from callgate.tools.component import ToolComponent, component_record, make_component, read_constructor
 from callgate.tools.definition import Effect, NoSchemaMode, ToolAnnotations, ToolDefinition
 from callgate.tools.executor import executor_record, is_executor
 from callgate.tools.limits import Limits
 from callgate.tools.naming import did_you_mean
-from callgate.tools.record import Style, ToolRecord
+from callgate.tools.record import Place, Style, ToolRecord
 from callgate.tools.signature import read_colour, read_docstring, read_signature, resolve_hints
 from callgate.tools.typed import json_schema, make_adapter, read_output
 
@@ -29,6 +30,7 @@ C = TypeVar("C", bound=type)
 _RECORD_OPTIONS = frozenset(
     {
         "deadline",
+        "dedupe",
         "hard_deadline",
         "hooks",
         "hooks_by_stage",
@@ -36,6 +38,10 @@ _RECORD_OPTIONS = frozenset(
         "limits",
         "max_threads",
         "parallel",
+        "requires_approval",
+        "resumable",
+        "run_on",
+        "within",
     }
 )
 
@@ -74,7 +80,12 @@ class ToolOptions(TypedDict, total=False):
     inline: bool
     max_threads: int
     parallel: bool
+    run_on: Place
     limits: Limits | None
+    requires_approval: Requirement
+    resumable: bool
+    dedupe: Literal["arguments"] | None
+    within: float | None
     hooks: Sequence[Any]
     hooks_by_stage: Mapping[str, Sequence[Any]]
 

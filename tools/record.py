@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from callgate.errors import DefinitionError
 from callgate.providers.markers import Injected
-from callgate.tools.definition import ToolDefinition
+from callgate.tools.approval import Requirement, rule_of
+from callgate.tools.definition import Effect, ToolDefinition
 from callgate.tools.limits import Limits
+
+Place: TypeAlias = Literal["caller", "worker"]
+"""Where a call runs."""
 
 
 class Style(Enum):
@@ -36,6 +40,10 @@ class ToolRecord:
     ``deadline`` is in seconds, per invocation. ``hard_deadline`` runs the body in a task that can be abandoned.
     Plain functions run in a worker thread, at most ``max_threads`` at a time, unless ``inline``.
     ``trusted`` is False for schemas that come from outside.
+    ``requires_approval``: True, an ``Approval``, or a function of the validated arguments that says which, if any.
+    ``resumable``: the body may suspend, and promises that it has done nothing yet when it does.
+    ``dedupe="arguments"``: a call with the same arguments, by the same user, within ``within`` seconds is a repeat.
+    ``run_on="worker"``: of several calls (``call_many``, conversations) those of this tool are submitted as jobs.
     ``hooks`` belong to this tool alone; ``hooks_by_stage`` is the explicit form (contract 94).
     """
 
@@ -55,10 +63,15 @@ class ToolRecord:
     inline: bool = False
     max_threads: int = 8
     parallel: bool = True
+    run_on: Place = "caller"
     limits: Limits | None = None
     component: type | None = None
     streams: bool = False
     trusted: bool = True
+    requires_approval: Requirement = False
+    resumable: bool = False
+    dedupe: Literal["arguments"] | None = None
+    within: float | None = None
     plans: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)  # of bare ``invoke_tool``; goes with it
 
     def __post_init__(self) -> None:
@@ -66,6 +79,19 @@ class ToolRecord:
             raise DefinitionError(f"tool {self.id!r}: deadline is in seconds and must be above 0")
         if self.max_threads < 1:
             raise DefinitionError(f"tool {self.id!r}: max_threads must be at least 1")
+        if self.run_on not in ("caller", "worker"):
+            raise DefinitionError(f"tool {self.id!r}: run_on is 'caller' or 'worker', not {self.run_on!r}")
+        if not callable(self.requires_approval):
+            rule_of(self.requires_approval)
+        self._check_dedupe()
+
+    def _check_dedupe(self) -> None:
+        if self.dedupe not in (None, "arguments"):
+            raise DefinitionError(f"tool {self.id!r}: dedupe is 'arguments' or None, not {self.dedupe!r}")
+        if (self.dedupe is None) != (self.within is None) or (self.within is not None and not self.within > 0):
+            raise DefinitionError(f"tool {self.id!r}: dedupe='arguments' needs within=, seconds above 0, and within it")
+        if self.dedupe is not None and (self.definition.key or self.definition.effect is Effect.READ):
+            raise DefinitionError(f"tool {self.id!r}: dedupe is for tools with an effect and no key of their own")
 
     @property
     def id(self) -> str:

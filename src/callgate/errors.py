@@ -27,7 +27,10 @@
         ├── DeadlineExceeded         time ran out (also a TimeoutError)
         ├── Conflict                 same idempotency key, other arguments
         ├── InFlight                 the same effect is running now
-        └── OutcomeUnknown           the effect may or may not have happened
+        ├── OutcomeUnknown           the effect may or may not have happened
+        ├── NotRecorded              the ledger could not be written, so nothing was run
+        ├── NotPending               nothing waits under that handle, or not for this person
+        └── Stale                    what a suspended call was bound to has changed
 
     Control (BaseException)          control flow, not an error: ``except Exception`` in a tool cannot swallow it
     ├── ControlRespond               ctx.respond(value)
@@ -177,9 +180,15 @@ class StreamCut(ModelError):
 
 
 class InvocationError(CallgateError):
-    """How one invocation ended without a result; ``invoke`` raises one of its subclasses."""
+    """How one invocation ended without a result; ``invoke`` raises one of its subclasses.
+
+    ``no_effect`` says that a tool which raised this did nothing, so that the same effect may be tried again: so say
+    ``ctx.abort`` and ``ctx.retry_after`` in a tool's body, and ``ToolError(..., no_effect=True)``. Any other error from
+    a body leaves that open.
+    """
 
     http_status: int = 500
+    no_effect: bool = False
 
 
 class Denied(InvocationError):
@@ -190,9 +199,16 @@ class Denied(InvocationError):
     default_public = "The call was denied."
 
     def __init__(
-        self, reason: str = "", *, public: str | None = None, code: str | None = None, http_status: int | None = None
+        self,
+        reason: str = "",
+        *,
+        public: str | None = None,
+        code: str | None = None,
+        http_status: int | None = None,
+        no_effect: bool = False,
     ) -> None:
         super().__init__(reason, public=public, code=code)
+        self.no_effect = no_effect
         if http_status is not None:
             self.http_status = http_status
 
@@ -205,10 +221,17 @@ class RetryLater(InvocationError):
     default_public = "Busy or over quota; try again later."
 
     def __init__(
-        self, retry_after: int, reason: str = "", *, public: str | None = None, code: str | None = None
+        self,
+        retry_after: int,
+        reason: str = "",
+        *,
+        public: str | None = None,
+        code: str | None = None,
+        no_effect: bool = False,
     ) -> None:
         super().__init__(reason, public=public, code=code)
         self.retry_after = retry_after
+        self.no_effect = no_effect
 
 
 class Invalid(InvocationError):
@@ -271,12 +294,17 @@ class ToolFailed(InvocationError):
 
 
 class ToolError(ToolFailed):
-    """Raise this in a tool: ``public`` is text that the model may read."""
+    """Raise this in a tool: ``public`` is text that the model may read.
+
+    It is the tool's answer, like an output: who repeats the call under the same key gets it again. With
+    ``no_effect=True`` the tool says that it did nothing, and a repeat runs it again.
+    """
 
     code = "tool_error"
 
-    def __init__(self, public: str, *, code: str | None = None) -> None:
+    def __init__(self, public: str, *, code: str | None = None, no_effect: bool = False) -> None:
         super().__init__(public, public=public, code=code)
+        self.no_effect = no_effect
 
 
 class DeadlineExceeded(InvocationError, TimeoutError):
@@ -304,11 +332,39 @@ class InFlight(InvocationError):
 
 
 class OutcomeUnknown(InvocationError):
-    """The effect may or may not have happened: the tool was abandoned after its deadline."""
+    """The effect may or may not have happened: the tool was abandoned, or its process ended, before it said."""
 
     code = "outcome_unknown"
     http_status = 504
     default_public = "It is not known whether the call took effect. Do not repeat it."
+
+
+class NotRecorded(InvocationError):
+    """The ledger could not write down that the tool is about to run, so it was not run (invariant I3)."""
+
+    code = "not_recorded"
+    http_status = 503
+    default_public = "The call could not be recorded, so it was not run. Try again later."
+    no_effect = True
+
+
+class NotPending(InvocationError):
+    """Nothing waits under that handle: it is unknown, used, expired, changed, or somebody else's; which, is not said."""
+
+    code = "not_pending"
+    http_status = 404
+    default_public = "Nothing waits under this handle."
+
+
+class Stale(InvocationError):
+    """What a suspended call was bound to has changed: its tool, its policies, or what its arguments come to.
+
+    It can not be resumed any more; ask again.
+    """
+
+    code = "stale"
+    http_status = 409
+    default_public = "The tool or its policies have changed since; ask again."
 
 
 class Control(BaseException):
@@ -316,16 +372,22 @@ class Control(BaseException):
 
 
 class ControlRespond(Control):
-    """Raised by ``ctx.respond(value)``: skip to the post stages with this output (contract 99)."""
+    """Raised by ``ctx.respond(value)``: skip to the post stages with this output (contract 99).
 
-    def __init__(self, value: Any, *, validate: bool = True) -> None:
+    ``shaped`` skips the output stages, too: for an output that has passed them before.
+    """
+
+    def __init__(self, value: Any, *, validate: bool = True, shaped: bool = False) -> None:
         super().__init__()
         self.value = value
         self.validate = validate
+        self.shaped = shaped
 
 
 class ControlSuspend(Control):
     """Raised by ``ctx.suspend(...)``: release capacity and wait for a person or a client."""
+
+    no_effect = True
 
     def __init__(self, pending: Any) -> None:
         super().__init__()

@@ -1,0 +1,101 @@
+"""Who has to approve a call before it runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self, TypeAlias
+
+from callgate.errors import DefinitionError
+from callgate.providers.principal import ANONYMOUS, User
+
+DAY = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A rule: *quorum* different people of the caller's tenant, each with one of the *roles* (none given: any role).
+
+    ``requester`` lets the caller approve its own call, too. The request lapses after ``expires`` seconds; after
+    ``escalate_after`` seconds people with a role of ``escalate_to`` may approve as well. ``reason`` is shown to the
+    approver, and says why approval is asked for. Nobody anonymous ever approves.
+
+    Raises:
+        DefinitionError: a rule that nobody could meet.
+    """
+
+    roles: Collection[str] = frozenset()
+    quorum: int = 1
+    requester: bool = False
+    expires: float = DAY
+    escalate_after: float | None = None
+    escalate_to: Collection[str] = frozenset()
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("roles", "escalate_to"):
+            given: Any = getattr(self, name)
+            found = frozenset([given] if isinstance(given, str) else given)
+            if not all(isinstance(role, str) for role in found):
+                raise DefinitionError(f"Approval: {name} are names")
+            object.__setattr__(self, name, found)
+        if type(self.quorum) is not int or self.quorum < 1:
+            raise DefinitionError(f"Approval: a quorum is a number of people, 1 at the least, not {self.quorum!r}")
+        if not (0 < self.expires < math.inf):
+            raise DefinitionError("Approval: expires is in seconds, above 0")
+        if (self.escalate_after is None) != (not self.escalate_to):
+            raise DefinitionError("Approval: escalate_after and escalate_to belong together")
+
+    def allows(self, approver: User, requester: str, waited: float) -> bool:
+        """Whether somebody of the caller's tenant may approve what has waited so many seconds."""
+        if approver.id == ANONYMOUS.id or (approver.id == requester and not self.requester):
+            return False
+        if not self.roles or not frozenset(self.roles).isdisjoint(approver.roles):
+            return True
+        late = self.escalate_after is not None and waited >= self.escalate_after
+        return late and not frozenset(self.escalate_to).isdisjoint(approver.roles)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The rule as JSON."""
+        return {
+            "roles": sorted(self.roles),
+            "quorum": self.quorum,
+            "requester": self.requester,
+            "expires": self.expires,
+            "escalate_after": self.escalate_after,
+            "escalate_to": sorted(self.escalate_to),
+            "reason": self.reason,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """The rule that ``to_dict`` wrote."""
+        return cls(**data)
+
+
+Demand: TypeAlias = bool | Approval | None
+"""Whether a call needs approval, and whose: True is ``Approval()``."""
+Requirement: TypeAlias = bool | Approval | Callable[[dict[str, Any]], Demand | Awaitable[Demand]]
+"""What ``requires_approval`` takes: the same, or a function of the validated arguments."""
+
+
+def rule_of(demand: Any) -> Approval | None:
+    """The rule that an answer stands for.
+
+    Raises:
+        DefinitionError: it is none.
+    """
+    if demand is None or demand is False:
+        return None
+    if demand is True:
+        return Approval()
+    if isinstance(demand, Approval):
+        return demand
+    raise DefinitionError(f"requires_approval is True, False or an Approval, not {type(demand).__name__}")
+
+
+def met(rule: Approval, approvals: Iterable[tuple[User, float]], requester: str) -> bool:
+    """Whether enough different people, each with how long the call had waited then, have approved for a rule."""
+    counted = {approver.id for approver, waited in approvals if rule.allows(approver, requester, waited)}
+    return len(counted) >= rule.quorum
