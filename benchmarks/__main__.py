@@ -12,11 +12,11 @@ import platform
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import counts, inflight, instructions, leases, overhead, scale, scopes, stock, streams
+from benchmarks import counts, inflight, instructions, leases, ledger, overhead, scale, scopes, stock, streams
+from benchmarks.table import Row, show
 from benchmarks.timing import FULL, QUICK, Effort
 
 OUT = Path(__file__).parent / "out" / "overhead.json"
@@ -28,6 +28,7 @@ SECTIONS = {
     "scale": scale,
     "inflight": inflight,
     "stock": stock,
+    "ledger": ledger,
     "streams": streams,
 }
 ON_REQUEST = {"instructions": instructions}
@@ -35,29 +36,8 @@ KEYS = (
     *("zero_hooks_x_floor2s", "twelve_hooks_x_floor2s", "twelve_hooks_x_floor2", "calls_twelve_hooks"),
     *("tasks_twelve_hooks", "inflight_cpu_x_floor", "inflight_kb", "plan_build_ms", "tools_1e5_x_10"),
     "scope_x_best_peer",
-    *("stock_pipeline_x_floor2", "stream_decode_x_sdk", "hydrate_recorded_x_floor1"),
+    *("stock_pipeline_x_floor2", "ledger_memory_x_floor2", "stream_decode_x_sdk", "hydrate_recorded_x_floor1"),
 )
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table; without bounds it is there to be read."""
-
-    key: str
-    what: str
-    most: float | None = None
-    least: float | None = None
-    form: str = "{:.2f}"
-
-    @property
-    def target(self) -> str:
-        most, least = (None if bound is None else f"{bound:g}" for bound in (self.most, self.least))
-        if most is None:
-            return "" if least is None else f"≥ {least}"
-        return f"{least} to {most}" if least is not None else f"≤ {most}" if float(most) else "0"
-
-    def missed(self, value: float) -> bool:
-        return (self.most is not None and value > self.most) or (self.least is not None and value < self.least)
 
 
 ROWS = (
@@ -104,6 +84,10 @@ ROWS = (
         Row(f"stock_{name}_x_floor2", f"{name} alone, over no hook, times floor2")
         for name in ("authorize", "quota", "concurrency", "cache", "output_policy", "audit", "metrics")
     ),
+    Row("ledger_memory_x_floor2", "a tool with an effect, its ledger in memory, times floor2", 4.0),
+    Row("ledger_own_x_floor2", "the ledger alone, over a tool that reads, times floor2"),
+    Row("ledger_keyed_x_floor2", "the same with the caller's key, times floor2"),
+    Row("ledger_receipt_x_floor2", "a repeat, answered with its receipt, times floor2"),
     Row("stream_decode_x_sdk", "streams: times as fast as the provider's own client, the worst", least=5.0),
     *(
         Row(f"stream_{wire}_x_sdk", f"{wire}: times as fast")
@@ -130,37 +114,12 @@ ROWS = (
 )
 
 
+TITLE = "Callgate, against the same work written by hand"
+
+
 def report(found: dict[str, float]) -> list[Row]:
     """Print the table; returns the rows that miss their target."""
-    lines, missed = [], []
-    for row in ROWS:
-        if row.key not in found:
-            continue
-        late = row.missed(found[row.key])
-        missed += [row] if late else []
-        mark = "" if not row.target else "MISSED" if late else "ok"
-        lines.append((row.what, row.form.format(found[row.key]), row.target, mark))
-    _print_table(lines)
-    return missed
-
-
-def _print_table(lines: list[tuple[str, str, str, str]]) -> None:
-    head = ("what", "value", "target", "")
-    try:
-        from rich.console import Console
-        from rich.table import Table
-    except ImportError:
-        width = max(len(line[0]) for line in [head, *lines])
-        for what, value, target, mark in [head, *lines]:
-            print(f"{what:{width}}  {value:>9}  {target:>11}  {mark}")
-        return
-    table = Table(title="Callgate, against the same work written by hand", title_justify="left")
-    for name, justify in zip(head, ("left", "right", "right", "left"), strict=True):
-        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    for what, value, target, mark in lines:
-        table.add_row(what, value, target, {"MISSED": "[red]MISSED", "ok": "[green]ok"}.get(mark, ""))
-    narrow = None if sys.stdout.isatty() else 120
-    Console(width=narrow).print(table)
+    return show(TITLE, ROWS, found)
 
 
 def as_json(found: dict[str, float]) -> dict[str, Any]:

@@ -7,9 +7,9 @@ fails, nobody knows whether the row is there: the segment ends, and the next one
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, TypeAlias
@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 import orjson
 
 from callgate.errors import StoreError
-from callgate.providers.stores.base import AuditRow
-from callgate.tools.values import canonical
+from callgate.providers.stores.base import AuditRow, AuditStore
+from callgate.tools.values import FLOAT, PLAIN, hash_of
 
 Put: TypeAlias = Callable[[str, Sequence[AuditRow]], Awaitable[None]]
 """Writes rows of a tenant, all or none."""
@@ -29,23 +29,6 @@ _Entry: TypeAlias = tuple[dict[str, Any], asyncio.Future[None]]
 
 MOST_AT_ONCE = 256
 """Rows that are written together when calls wait for a slow store."""
-
-_PLAIN = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
-_FLOAT = re.compile(rb"(?:^|[:,\[])-?[0-9]+[.eE]")  # as a token; within a text it may be found for nothing
-
-
-def canonical_fast(value: Any) -> bytes:
-    """``canonical``, by the fast encoder where both are sure to agree: where nothing looks like a float."""
-    try:
-        data = orjson.dumps(value, option=_PLAIN)
-    except TypeError:
-        return canonical(value)
-    return canonical(value) if _FLOAT.search(data) else data
-
-
-def hash_of(value: Any) -> str:
-    """SHA-256 of the canonical JSON, as hex; the same as ``digest``."""
-    return sha256(canonical_fast(value)).hexdigest()
 
 
 def row_hash(body: Mapping[str, Any], segment: str, number: int, previous: str) -> str:
@@ -62,9 +45,9 @@ def _seal(body: Mapping[str, Any], segment: str, number: int, previous: str) -> 
     """``row_hash`` of a body that Callgate made: a float can only be in the arguments, and only those are looked at."""
     shown = body.get("input")
     try:
-        if not shown or not _FLOAT.search(orjson.dumps(shown)):
+        if not shown or not FLOAT.search(orjson.dumps(shown)):
             whole = {"body": body, "number": number, "previous": previous, "segment": segment}
-            return sha256(orjson.dumps(whole, option=_PLAIN)).hexdigest()
+            return sha256(orjson.dumps(whole, option=PLAIN)).hexdigest()
     except TypeError:  # integers that are too long for it, half a surrogate pair
         pass
     return row_hash(body, segment, number, previous)
@@ -73,6 +56,21 @@ def _seal(body: Mapping[str, Any], segment: str, number: int, previous: str) -> 
 def micros(seconds: float) -> int:
     """Whole microseconds: integers have one spelling in JSON, whatever store they have been in."""
     return round(seconds * 1_000_000)
+
+
+class Sealed:
+    """Rows with their places in a chain."""
+
+    __slots__ = ("rows", "tried")
+
+    def __init__(self, rows: list[AuditRow]) -> None:
+        self.rows = rows
+        self.tried = False
+
+    async def put(self, audit: AuditStore, tenant: str) -> None:
+        """Write them."""
+        self.tried = True
+        await audit.append(tenant, self.rows)
 
 
 class Chain:
@@ -98,6 +96,7 @@ class Chain:
         self._now = now
         self._in_place = in_place
         self._limit = limit
+        self._turn = asyncio.Lock()  # whoever seals rows: the next hash depends on whether they are written
         self._waiting: dict[str, list[_Entry]] = {}  # by tenant: rows of one are written together
         self._writer: asyncio.Task[None] | None = None
         self._every = every
@@ -186,20 +185,34 @@ class Chain:
             self._waiting.clear()
 
     async def _write(self, tenant: str, bodies: Sequence[dict[str, Any]]) -> None:
-        rows: list[AuditRow] = []
-        number, head = self.number, self.head
-        for body in bodies:
-            number += 1
-            sealed = _seal(body, self.segment, number, head)
-            rows.append(AuditRow(self.segment, number, body["at_us"] / 1_000_000, body, head, sealed))
-            head = sealed
-        try:
-            await self._put(tenant, rows)
-        except BaseException:  # it may be there or not: no row may take its number
-            self._begin()
-            raise
-        self.number, self.head = number, head
-        self.unanchored += len(rows)
+        async with self.sealing(bodies) as sealed:
+            sealed.tried = True
+            await self._put(tenant, sealed.rows)
+
+    @asynccontextmanager
+    async def sealing(self, bodies: Sequence[dict[str, Any]]) -> AsyncGenerator[Sealed, None]:
+        """Rows that are next in the chain, for whoever writes them within this context; nobody else has a turn then.
+
+        What is not tried is not in the chain. What is tried and fails may be there or not: no row may take its number.
+        """
+        async with self._turn:
+            rows: list[AuditRow] = []
+            number, head = self.number, self.head
+            for body in bodies:
+                number += 1
+                seal = _seal(body, self.segment, number, head)
+                rows.append(AuditRow(self.segment, number, body["at_us"] / 1_000_000, body, head, seal))
+                head = seal
+            sealed = Sealed(rows)
+            try:
+                yield sealed
+            except BaseException:
+                if sealed.tried:
+                    self._begin()
+                raise
+            if sealed.tried:
+                self.number, self.head = number, head
+                self.unanchored += len(rows)
 
     async def anchor(self) -> None:
         """Write down the head, if rows came since it was last written down.

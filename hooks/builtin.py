@@ -56,7 +56,13 @@ class BuiltIns:
     """
 
     def __init__(
-        self, record: ToolRecord, arguments: Validator | None, output: Validator | None, limits: Limits = DEFAULT_LIMITS
+        self,
+        record: ToolRecord,
+        arguments: Validator | None,
+        output: Validator | None,
+        limits: Limits = DEFAULT_LIMITS,
+        *,
+        refuses: bool = True,
     ) -> None:
         definition = record.definition
         self.roles = frozenset(definition.allowed_roles)
@@ -69,6 +75,7 @@ class BuiltIns:
         self.floats = not self.flat or _admits(definition.parameters, {"number"})
         #  True when the output schema itself keeps every output small and finite:
         self.bounded = is_flat(definition.output_schema) and not _admits(definition.output_schema, {"number", "string"})
+        self.refuses = refuses  # what needs approval: nobody could give it
         self.mode = None if arguments is not None else definition.no_schema_mode
         self.parse = self._make_parse()
         self.validate_last = self._make_validate_last()
@@ -209,7 +216,7 @@ class BuiltIns:
 
     def _without_schema(self) -> None:
         """A tool without a schema is refused unless its mode allows it (contract 15, 17, C9)."""
-        if self.mode is NoSchemaMode.HUMAN_APPROVAL:
+        if self.mode is NoSchemaMode.HUMAN_APPROVAL and self.refuses:
             raise Denied("a tool without a schema in mode human-approval needs an approver", code="approval_required")
         if self.mode is None:
             raise Denied("a tool without a schema is not callable", code="no_schema")

@@ -29,7 +29,8 @@ class Consent(Hook):
 
     Args:
         store: where grants are kept; default: the store of the gate that it was last called in.
-        ask: ``"respond"`` ends the call with the challenge as its output; ``"suspend"`` ends it as suspended.
+        ask: ``"respond"`` ends the call with the challenge as its output; ``"suspend"`` ends it as suspended, and a
+            person who resumes it with ``Respond({"granted": True})`` has agreed.
         ttl: seconds that a grant lasts, None for ever; default 30 days.
         scope: what the user agrees to: a name, several, or a function from the tool's definition to them. A function
             that gives none says that the tool needs no consent.
@@ -91,9 +92,12 @@ class Consent(Hook):
         find, tenant, tool = store.consents.find, user.tenant or "", ctx.tool_id
         missing = [scope for scope in scopes if await find(tenant, user.id, tool, scope) is None]
         if missing:
-            self._challenge(ctx, missing)
+            answer = self._challenge(ctx, missing)
+            if not answer["granted"]:
+                ctx.abort("consent was refused", code="consent_refused", public="The user does not agree.")
+            await self.grant(user, tool, missing, store=store)
 
-    def _challenge(self, ctx: InvokeContext, missing: list[str]) -> None:
+    def _challenge(self, ctx: InvokeContext, missing: list[str]) -> dict[str, bool]:
         message = self._text(ctx.tool, missing)
         if self.ask == "respond":
             ctx.respond(
@@ -106,7 +110,8 @@ class Consent(Hook):
             "required": ["granted"],
             "additionalProperties": False,
         }
-        ctx.suspend("consent", message, schema=schema, expires=self.wait)
+        answer: dict[str, bool] = ctx.suspend("consent", message, schema=schema, expires=self.wait)
+        return answer
 
     def _scopes_of(self, tool: ToolDefinition) -> tuple[str, ...]:
         known = self._by_tool.get(tool.name)

@@ -9,19 +9,22 @@ from hashlib import sha256
 from operator import attrgetter
 from typing import Any, NoReturn, cast
 
-from callgate.errors import ControlRespond, ControlSuspend, Denied, ProviderError, RetryLater, StageError
+from callgate.errors import ControlRespond, Denied, ProviderError, RetryLater, StageError
+from callgate.hooks.asking import ask, token_of
 from callgate.hooks.facts import Suppressed, Suspension
 from callgate.hooks.history import Entry, Kept, input_entries, output_entries
 from callgate.hooks.host import Host
+from callgate.hooks.instances import instance_made, instance_of
 from callgate.hooks.stages import STAGES, May
 from callgate.hooks.step import Step
 from callgate.providers.ids import new_id
 from callgate.providers.logs import emit_suppressed
 from callgate.providers.registry import MISSING, ScopeName
 from callgate.providers.scope import Scope as ProviderScope
+from callgate.tools.approval import Approval
 from callgate.tools.calls import Outcome, ToolCall, User
 from callgate.tools.definition import ToolDefinition
-from callgate.tools.values import digest, thaw
+from callgate.tools.values import hash_of, thaw
 
 
 class InvokeContext:
@@ -47,6 +50,13 @@ class InvokeContext:
     cache_hit: bool | None = None
     idempotency_key: str | None = None
     pending: Suspension | None = None
+    resumed: Any = None  # the answers that this run of a suspended call was given (runtime/resumption.py)
+    claim: Any = None  # its place in the effect ledger (runtime/ledger.py)
+    replayed: bool = False  # the output, or the error, is that of an earlier call under the same key
+    outer: Any = None  # of a nested call: the context that called
+    nested: int = 0  # how many calls this one has made
+    nth: int = 0  # of a nested call: which of them it is
+    asked: dict[str, int] | None = None  # how often somebody was asked, by where and what
     pending_release: bool = False
     abandoned: bool = False
     unknown: BaseException | None = None  # what says that there is no such tool
@@ -92,6 +102,7 @@ class InvokeContext:
     tool_id: str = cast("str", property(attrgetter("plan.definition.name"), doc="The wire name of the tool."))
     tool_name: str = cast("str", property(attrgetter("plan.record.name"), doc="The tool's name for people."))
     tenant: str | None = cast("str | None", property(attrgetter("user.tenant"), doc="The user's tenant."))
+    fencing_token: int | None = cast("int | None", property(token_of, doc="See ``ToolContext``."))
 
     @property
     def request_id(self) -> str:
@@ -160,7 +171,7 @@ class InvokeContext:
         value = self.input if self._input_state == 1 else self._input
         if isinstance(value, str):
             return sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
-        return digest(value)
+        return hash_of(value)
 
     def _set_output(self, value: Any) -> None:
         self._need(May.OUTPUT, "set ctx.output")
@@ -195,7 +206,7 @@ class InvokeContext:
 
     @property
     def input_history(self) -> tuple[Entry, ...]:
-        """Every value ``input`` had, the raw one first; snapshots, so changes made in place show (contract C27)."""
+        """Every value ``input`` had, the raw one first; snapshots (contract C27)."""
         return input_entries(self)
 
     @property
@@ -299,29 +310,40 @@ class InvokeContext:
     def abort(
         self, reason: str = "", code: str | None = None, http_status: int | None = None, *, public: str | None = None
     ) -> NoReturn:
-        """Deny the call (contract 88). *reason* is for logs and audit; *public*, if any, is what a model may read."""
-        raise Denied(reason, public=public, code=code, http_status=http_status)
+        """Deny the call (contract 88); from a body: nothing was done. *reason* is for logs, *public* for the model."""
+        raise Denied(reason, public=public, code=code, http_status=http_status, no_effect=True)
 
     def retry_after(self, ms: int, reason: str = "", *, public: str | None = None) -> NoReturn:
-        """Not now; try again in *ms* milliseconds (contract 88)."""
-        raise RetryLater(ms, reason, public=public)
+        """Not now; try again in *ms* milliseconds (contract 88). In a tool's body it says that nothing was done."""
+        raise RetryLater(ms, reason, public=public, no_effect=True)
 
     def suspend(
-        self, kind: str, prompt: str, *, schema: Mapping[str, Any] | None = None, expires: float | None = None
-    ) -> NoReturn:
-        """Give capacity back and wait for a person or a client. *expires* is in seconds.
+        self,
+        kind: str,
+        prompt: str,
+        *,
+        schema: Mapping[str, Any] | None = None,
+        expires: float | None = None,
+        by: Approval | None = None,
+    ) -> Any:
+        """Give capacity back and wait for a person or a client (design 7).
+
+        A resumed call starts from the top, and what raised here returns the answer: None for an approval, else a JSON
+        value that fits *schema*. So ask in an order that does not depend on chance. *prompt* is for whoever answers,
+        *expires* in seconds. *by* says who may: without it the caller, or, for an approval, anybody else of its tenant.
 
         Raises:
-            StageError: later than ``will_authorize_input``, where an effect may have begun.
+            StageError: later than ``will_authorize_input``; in a tool's body unless it is ``resumable``.
         """
-        self._need(May.SUSPEND, "suspend")
-        raise ControlSuspend(Suspension(kind, prompt, schema, expires))
+        if not (self.step is self.plan.running and self.plan.record.resumable):
+            self._need(May.SUSPEND, "suspend")
+        return ask(self, kind, prompt, schema, expires, by)
 
     async def lease(self, manager: AbstractAsyncContextManager[Any]) -> Any:
         """Enter *manager* now; the runtime exits it exactly once, after the records, on every path.
 
         Raises:
-            StageError: in a closing or error stage, where nothing would give it back.
+            StageError: in a closing or error stage.
         """
         self._need(May.LEASE, "take a lease")
         return await self.host.lease(self, manager)
@@ -364,21 +386,11 @@ class InvokeContext:
 
     def hook(self, cls: Any) -> Any:
         """The one instance of a hook class in this invocation (contract C1f)."""
-        if self._hooks is None:
-            self._hooks = {}
-        found = self._hooks.get(cls)
-        if found is None:
-            supply = self.plan.supplies.get(cls)
-            found = self._hooks[cls] = self.plan.resolve(cls) if supply is None else cls(**supply.take(self))
-        return found
+        return instance_of(self, cls)
 
     async def hook_made(self, cls: Any) -> Any:
         """``hook``, for a class whose constructor has dependencies that are made asynchronously."""
-        supply = self.plan.supplies.get(cls)
-        if supply is not None and (self._hooks is None or cls not in self._hooks):
-            made = cls(**await supply.get(self))
-            self._hooks = {**(self._hooks or {}), cls: made}
-        return self.hook(cls)
+        return await instance_made(self, cls)
 
     def _need(self, power: May, deed: str) -> None:
         if self.step.shadow:

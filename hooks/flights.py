@@ -87,7 +87,7 @@ class Flights:
         """The value; None to run the tool oneself, as the leader or alone."""
         waiter = flight.wait()
         try:
-            answer = await waiter
+            answer: bytes | None = await waiter
         except BaseException as error:
             if waiter.done() and not waiter.cancelled() and waiter.result() is _LEAD:
                 miss.flight = flight
@@ -96,7 +96,7 @@ class Flights:
                 waiter.cancel()
             raise
         if answer is not _LEAD:
-            return answer  # type: ignore[no-any-return]
+            return answer
         miss.flight = flight
         return None
 

@@ -154,6 +154,23 @@ def applies_to(registration: Registration) -> Callable[[Any], Awaitable[bool]] |
     return applies
 
 
+def only_where_it_applies(registration: Registration, asks: Call) -> Call:
+    """A question to a hook beside its stages, asked only where the hook takes part; in shadow mode it is not obeyed."""
+    applies, shadow = applies_to(registration), registration.option("mode", "enforce") == "shadow"
+    if shadow:
+        return lambda _: None
+    if applies is None:
+        return asks
+
+    async def asked(ctx: Any) -> Any:
+        if not await applies(ctx):
+            return None
+        answer = asks(ctx)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    return asked
+
+
 def limited(call: Call, seconds: float, step: Step) -> Call:
     """*call*, with ``DeadlineExceeded`` when it takes longer."""
 

@@ -9,10 +9,11 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
+from callgate.hooks.approvals import Source, approval_step, of_tool
 from callgate.hooks.builtin import BuiltIns
-from callgate.hooks.guards import surrounded, traced
+from callgate.hooks.guards import only_where_it_applies, surrounded, traced
 from callgate.hooks.host import Host
-from callgate.hooks.selection import Registration, select_for_stage, sort_for_stage, why_not
+from callgate.hooks.selection import Registration, may_hide, select_for_stage, sort_for_stage, why_not
 from callgate.hooks.stages import RELEASE_OF, STAGES, Section, Stage, stages_in
 from callgate.hooks.step import (
     ASYNC,
@@ -26,6 +27,7 @@ from callgate.hooks.step import (
     is_silent,
     never_waits,
 )
+from callgate.tools.definition import NoSchemaMode
 from callgate.tools.record import ToolRecord
 
 Body: TypeAlias = Callable[[Any], Awaitable[Any]]
@@ -82,6 +84,7 @@ class Plan:
         straight: Callable[..., Awaitable[Any]] | None = None,
         merges: bool = False,
         trace: bool = False,
+        intent: Callable[[Plan], Compiled] | None = None,
     ) -> None:
         self.record = record
         self.definition = record.definition
@@ -94,10 +97,13 @@ class Plan:
         self.start = Step(Stage.WILL_CREATE_INVOKE_CONTEXT, "callgate")
         self.running = Step(Stage.WILL_EXECUTE, "tool")
         self.supplies: dict[Any, Any] = {}
+        self.askable = [one for one in registrations if may_hide(one, record.definition)]
         self.repeats = any(one.option("repeats", False) for one in registrations)
         stages = self._stages()
         self.cache_hit, self.cache_miss = stages[Stage.DID_CACHE_HIT], stages[Stage.DID_CACHE_MISS]
         self.before = self._before(stages)
+        if intent is not None:
+            self.before += (intent(self),)
         self.around = stages[Stage.AROUND_EXECUTE]
         self.on_retry, self.on_give_up = stages[Stage.ON_RETRY], stages[Stage.ON_GIVE_UP]
         self.will_execute, self.did_execute = stages[Stage.WILL_EXECUTE], stages[Stage.DID_EXECUTE]
@@ -160,6 +166,8 @@ class Plan:
         """The runtime's own step at the end of a stage (contract C34)."""
         if stage is Stage.WILL_AUTHORIZE and self.builtins.roles:
             return [self._own(stage, "roles", self.builtins.check_roles)]
+        if stage is Stage.WILL_AUTHORIZE_INPUT and (sources := self._approvals()):
+            return [self._own(stage, "approval", approval_step(sources))]
         if stage is Stage.WILL_READ_CACHE and (self.cache_hit or self.cache_miss):
             return [self._hit_or_miss()]
         if stage in RELEASE_OF and stages[RELEASE_OF[stage]]:
@@ -180,6 +188,18 @@ class Plan:
         if stage is Stage.WILL_NORMALIZE_INPUT and seen[stage]:
             return [self._own(stage, "freeze", own.revalidate)]
         return []
+
+    def _approvals(self) -> list[Source]:
+        """Who may ask for approval: the tool, a tool that has no schema, and hooks."""
+        own = of_tool(self.record.requires_approval)
+        sources = [] if own is None else [own]
+        if self.builtins.mode is NoSchemaMode.HUMAN_APPROVAL and not self.builtins.refuses:
+            sources.append(lambda _: True)
+        for one in self.registrations:
+            asks = getattr(one.hook, "approval_for", None)
+            if asks is not None and not one.is_class and why_not(one, self.definition) is None:
+                sources.append(only_where_it_applies(one, asks))
+        return sources
 
     def _hit_or_miss(self) -> Compiled:
         """``did_cache_hit`` or ``did_cache_miss``, or neither when no cache hook looked (contract C15a, 98)."""

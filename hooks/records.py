@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import AbstractAsyncContextManager
 from operator import attrgetter
 from typing import Any, Literal, TypeAlias, Unpack
 from weakref import WeakKeyDictionary
@@ -12,20 +12,21 @@ from weakref import WeakKeyDictionary
 import orjson
 
 from callgate.errors import Denied, HookError, InvocationError, Suspended
-from callgate.hooks.audit_chain import Anchor, Chain, hash_of, micros
+from callgate.hooks.audit_chain import Anchor, Chain, Sealed, micros
+from callgate.hooks.audit_sinks import is_async, to_function, to_log
 from callgate.hooks.base import Hook
 from callgate.hooks.builtin import FROZEN
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.options import HookOptions, is_number, set_options
 from callgate.hooks.shown import ShownInput
 from callgate.providers.ids import new_id
-from callgate.providers.logs import IDS, Event, emit
+from callgate.providers.logs import Event, emit
 from callgate.providers.registry import MISSING
 from callgate.providers.stores.base import AuditRow, Store
 from callgate.providers.stores.memory import MemoryAudit
 from callgate.tools.calls import Outcome
 from callgate.tools.definition import Effect
-from callgate.tools.values import SCALARS, clip, compact
+from callgate.tools.values import SCALARS, clip, compact, hash_of
 
 Sink: TypeAlias = Callable[[AuditRow], Awaitable[None] | None]
 """Takes one row; what it raises means that the row is not written."""
@@ -99,10 +100,17 @@ class Audit(Hook):
 
     def will_execute(self, ctx: InvokeContext) -> Any:
         """Before each attempt of a tool that may change the world: a row that says so, or no attempt."""
-        return None if ctx.tool.effect is Effect.READ else self._intend(ctx)
+        claim = ctx.claim
+        if ctx.tool.effect is Effect.READ or (claim is not None and ctx.attempt == 1 and self in claim.together):
+            return None
+        return self._intend(ctx)
 
     def will_audit(self, ctx: InvokeContext) -> Any:
         """The row about how the call ended."""
+        claim = ctx.claim
+        if claim is not None and self in claim.together:
+            claim.records = (*claim.records, (self, self._ended(ctx)))
+            return None
         chain = self._chain_of(ctx.plan.host)
         tenant = ctx.user.tenant or ""
         if not chain.keeps_back:
@@ -126,6 +134,20 @@ class Audit(Hook):
                 await chain.add(ctx.user.tenant or "", body)
         except Exception as error:
             raise Denied(f"no audit record of {ctx.tool_id} could be written", code="audit_failed") from error
+
+    # ------------------------------------------------------------------ together with the effect ledger
+
+    def joins_ledger(self, store: Store) -> bool:
+        """Whether its rows about an effect are written in the transactions of the ledger, which is in *store*."""
+        return store.durable and self._sink is None and (self._store is None or self._store is store)
+
+    def sealing_intent(self, ctx: InvokeContext) -> AbstractAsyncContextManager[Sealed]:
+        """The row that says that a tool will run."""
+        return self.sealing(ctx.host, self._known(ctx, "intent", ctx.host.monotonic()))
+
+    def sealing(self, host: Any, body: dict[str, Any]) -> AbstractAsyncContextManager[Sealed]:
+        """A row, to be written by the ledger."""
+        return self._chain_of(host).sealing([body])
 
     # ------------------------------------------------------------------ rows
 
@@ -179,6 +201,10 @@ class Audit(Hook):
         body["executed"] = ctx.executed
         body["cache_hit"] = ctx.cache_hit
         body["frozen"] = ctx._input_state == FROZEN
+        if ctx.replayed:
+            body["replayed"] = True
+        if ctx.resumed is not None:
+            body["approved_by"] = sorted({user.id for _, user, _ in ctx.resumed.bound.approvals})
         if error is None:
             body["output_hash"] = _safe_hash(ctx._output)
             body["output_validated"] = ctx.validate_response and ctx.plan.builtins.output is not None
@@ -221,8 +247,8 @@ class Audit(Hook):
                 chain.keep_back()
                 kept.before_reading.append(chain.settle)
             return chain
-        put = _to_log if sink == "log" else _to_function(sink)
-        in_place = sink == "log" or not _is_async(sink)
+        put = to_log if sink == "log" else to_function(sink)
+        in_place = sink == "log" or not is_async(sink)
         return Chain(
             put,
             self._anchoring(None),
@@ -288,6 +314,8 @@ def _facts(ctx: Any) -> tuple[Any, ...] | None:
         or ctx._maskers
         or ctx.scrubber is not None
         or ctx.hydration is not None
+        or ctx.resumed is not None
+        or ctx.replayed
     ):
         return None
     output = ctx._output
@@ -299,45 +327,6 @@ def _facts(ctx: Any) -> tuple[Any, ...] | None:
     if ctx._request_id is None:
         ctx._request_id = new_id()
     return plan, ctx._input, ctx.user, ctx.started, ctx.finished, output, *_their(ctx)
-
-
-async def _to_log(_tenant: str, rows: Sequence[AuditRow]) -> None:
-    """As events: ids and hashes stand at the top, where the redaction knows that they are long by nature."""
-    for row in rows:
-        top = {name: row.body.get(name) for name in (*IDS, "input_hash", "output_hash")}
-        emit(
-            Event.AUDIT_ROW,
-            **top,
-            kind=row.body["kind"],
-            segment=row.segment,
-            number=row.number,
-            hash=row.hash,
-            previous=row.previous,
-            call={name: value for name, value in row.body.items() if name not in top},
-        )
-
-
-def _is_async(sink: Any) -> bool:
-    return inspect.iscoroutinefunction(sink) or inspect.iscoroutinefunction(getattr(sink, "__call__", None))  # noqa: B004
-
-
-def _to_function(sink: Any) -> Callable[[str, Sequence[AuditRow]], Awaitable[None]]:
-    if _is_async(sink):
-
-        async def put(_tenant: str, rows: Sequence[AuditRow]) -> None:
-            for row in rows:
-                await sink(row)
-
-        return put
-
-    async def put_at_once(_tenant: str, rows: Sequence[AuditRow]) -> None:
-        for row in rows:
-            answer = sink(row)
-            if inspect.iscoroutine(answer):  # rows would overtake each other
-                answer.close()
-                raise HookError("Audit: a sink that waits is an async function, not one that returns a coroutine")
-
-    return put_at_once
 
 
 def code_of(ctx: Any, error: BaseException) -> str:

@@ -37,20 +37,26 @@ def sampled(hook: H, percent: float, *, by: Literal["user", "call"] | Callable[[
     def filter(ctx: InvokeContext) -> Any:
         return drawn(ctx) and (inner is None or inner(ctx))
 
-    if inspect.isclass(hook):
-        made: Any = type(hook.__name__, (hook,), {"filter": staticmethod(_of_class(drawn, hook)), "guards": False})
-        made.__qualname__, made.__module__ = hook.__qualname__, hook.__module__
-        return made  # type: ignore[no-any-return]
-    clone: Any = copy.copy(hook)
+    made: H = _subclass(hook, drawn) if inspect.isclass(hook) else _clone(hook, filter)
+    return made
+
+
+def _subclass(hook: type[Any], drawn: Callable[[InvokeContext], bool]) -> Any:
+    made: Any = type(hook.__name__, (hook,), {"filter": staticmethod(_of_class(drawn, hook)), "guards": False})
+    made.__qualname__, made.__module__ = hook.__qualname__, hook.__module__
+    return made
+
+
+def _clone(hook: Any, filter: Callable[[InvokeContext], Any]) -> Any:
+    clone = copy.copy(hook)
     if isinstance(hook, FunctionHook):
         clone.filter, clone.guards = filter, False
-    else:
-        cls = type(hook)
-        clone.__class__ = type(
-            cls.__name__, (cls,), {"filter": lambda _, ctx: filter(ctx), "guards": False, "__slots__": ()}
-        )
-        vars(clone).pop("filter", None)
-    return clone  # type: ignore[no-any-return]
+        return clone
+    cls = type(hook)
+    own = {"filter": lambda _, ctx: filter(ctx), "guards": False, "__slots__": ()}
+    clone.__class__ = type(cls.__name__, (cls,), own)
+    vars(clone).pop("filter", None)
+    return clone
 
 
 def _filter_of(hook: Any) -> Any:

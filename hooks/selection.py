@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 from callgate.errors import HookError
 from callgate.hooks.base import FunctionHook, Hook, as_stage, name_of, stages_of
 from callgate.hooks.stages import RELEASE_OF, STAGES, Stage
-from callgate.providers.principal import User
 from callgate.tools.declare import as_tool
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.record import ToolRecord
 
 H = TypeVar("H")
+BESIDE = ("approval_for", "reconcile")
+"""Methods that are no stages and make a hook of an object that has none."""
 _PASS_ALL = Hook.filter
 _STAGE_NAMES = frozenset(stage.value for stage in Stage)
 
@@ -98,7 +99,8 @@ def register(hook: Any, origin: str, *, tools: Any = None, tags: Any = None, ten
     )
     _check_options(made)
     _check_methods(made)
-    if not made.all_stages() and not made.option("leaves_out", ()):
+    beside = made.option("leaves_out") or any(hasattr(hook, name) for name in BESIDE)
+    if not made.all_stages() and not beside:
         raise HookError(f"{made.name} implements no stage; name its methods after stages such as will_authorize")
     return made
 
@@ -135,14 +137,13 @@ def why_not(registration: Registration, definition: ToolDefinition) -> str | Non
     return None
 
 
-def may_hide(one: Registration, definition: ToolDefinition, user: User) -> bool:
-    """Whether a hook is asked if a user may see a tool: it has ``may_see``, enforces, and is about both (contract C29)."""
+def may_hide(one: Registration, definition: ToolDefinition) -> bool:
+    """Whether a hook is asked who may see a tool: it has ``may_see``, enforces, and is about the tool (contract C29)."""
     return (
         hasattr(one.hook, "may_see")
         and not one.is_class
         and one.option("mode", "enforce") != "shadow"
         and why_not(one, definition) is None
-        and (one.tenants is None or user.tenant in one.tenants)
     )
 
 
@@ -254,6 +255,8 @@ def _check_methods(made: Registration) -> None:
         method = inspect.unwrap(getattr(made.hook, stage.value))
         if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
             raise HookError(f"{made.name}.{stage} yields, so calling it runs nothing; a stage method returns")
+    if is_async(getattr(made.hook, "may_see", None)):
+        raise HookError(f"{made.name}.may_see is async, and what is shown cannot wait for it; write it with def")
     if made.is_class or isinstance(made.hook, FunctionHook):
         return
     for name, value in getattr(made.hook, "__dict__", {}).items():

@@ -142,13 +142,15 @@ def _rows() -> Iterator[Row]:
     yield row(Stage.WILL_PARSE_INPUT, "input", before, _RAW, built_in="parse")
     yield row(Stage.WILL_VALIDATE_INPUT, "input", before, _RAW, built_in="validate")
     yield row(Stage.WILL_NORMALIZE_INPUT, "input", before, _RAW, built_in="validate again, freeze")
-    yield row(Stage.WILL_AUTHORIZE_INPUT, "policy", before, _ASK, deny)
+    yield row(Stage.WILL_AUTHORIZE_INPUT, "policy", before, _ASK, deny, built_in="approval")
     yield row(Stage.WILL_REDACT_INPUT, "input", before, {*_STEER, May.BIND, May.MASK})
     yield row(Stage.WILL_INJECT_SECRETS, "input", before, {*_STEER, May.BIND})
     yield row(Stage.WILL_READ_CACHE, "cache", before, _STEER, built_in="hit or miss")
     yield row(Stage.DID_CACHE_HIT, "cache", Section.CACHE, {*_STEER, May.OUTPUT})
     yield row(Stage.DID_CACHE_MISS, "cache", Section.CACHE, _STEER)
-    yield row(Stage.AROUND_EXECUTE, "execute", Section.EXECUTE, {*_STEER, May.OUTPUT, May.BIND})
+    yield row(
+        Stage.AROUND_EXECUTE, "execute", Section.EXECUTE, {*_STEER, May.OUTPUT, May.BIND}, built_in="claim the effect"
+    )
     yield row(Stage.ON_RETRY, "execute", Section.EXECUTE, _STEER)
     yield row(Stage.WILL_EXECUTE, "execute", Section.EXECUTE, {*_STEER, May.BIND}, built_in="run the tool")
     yield row(Stage.DID_EXECUTE, "execute", Section.EXECUTE, {*_STEER, May.OUTPUT})
@@ -161,7 +163,7 @@ def _rows() -> Iterator[Row]:
     yield row(Stage.ON_ERROR, "error", Section.ERROR, {May.REPLACE_ERROR}, suppress)
     closing = Section.CLOSING
     yield row(Stage.WILL_AUDIT, "records", closing, set(), suppress)
-    yield row(Stage.DID_AUDIT, "records", closing, set(), suppress)
+    yield row(Stage.DID_AUDIT, "records", closing, set(), suppress, built_in="settle the effect")
     yield row(Stage.ON_METRICS, "records", closing, set(), suppress)
     yield row(
         Stage.DID_RELEASE_SEMAPHORE, "capacity", closing, set(), suppress, gives_back=Stage.WILL_ACQUIRE_SEMAPHORE

@@ -6,7 +6,10 @@ have no name for is under ``callgate.``. The package of the conventions is not n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import sys
+from collections.abc import Collection, Generator, Iterable, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any, Unpack
 
 import orjson
@@ -269,3 +272,33 @@ def _from(provider: Any, method: str, hook: str) -> Any:
 
 
 __all__ = ["Metrics", "Tracing"]
+
+
+# ---------------------------------------------------------------------- traces
+
+
+def current_trace() -> dict[str, str] | None:
+    """The headers (W3C Trace Context) of the span that is current here; None where nobody traces."""
+    if "opentelemetry.trace" not in sys.modules:
+        return None
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    headers: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(headers)
+    return headers or None
+
+
+@contextmanager
+def continued(headers: Mapping[str, str] | None) -> Generator[None, None, None]:
+    """Spans in here are children of the span that the headers tell of."""
+    if headers is None or find_spec("opentelemetry") is None:
+        yield
+        return
+    from opentelemetry import context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    token = context.attach(TraceContextTextMapPropagator().extract(headers))
+    try:
+        yield
+    finally:
+        context.detach(token)

@@ -47,8 +47,14 @@ def make_body(plan: Plan) -> Body:
 
     async def body(ctx: Any) -> Any:
         extra = await supply(ctx)
+        if ctx.claim is not None:
+            ctx.claim.began = True
         output = await start(ctx, prepare(ctx._input), extra)
-        return output if to_json is None or record.streams else to_json(output)
+        if to_json is None or record.streams:
+            return output
+        if ctx.claim is not None:
+            ctx.claim.returned = True  # what cannot be made JSON has taken effect all the same
+        return to_json(output)
 
     return body
 
@@ -82,6 +88,8 @@ def supplied_call(plan: Plan) -> Body:
         supplied = ready(ctx)
         if supplied is None:
             supplied = await supply(ctx)
+        if ctx.claim is not None:
+            ctx.claim.began = True
         ctx._output = await execute(**(ctx._input if prepare is None else prepare(ctx._input)), **supplied)
         ctx.executed = True
         if watched:
@@ -138,13 +146,15 @@ def _component(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
         try:
             instance = record.execute(arguments, **extra)
         except Exception as error:
-            raise Invalid(
+            refused = Invalid(
                 "the constructor refused the arguments",
                 stage="instantiate",
                 code="instantiate",
                 public="The tool refused the arguments.",
                 issues=[Issue("", "instantiate", "arguments the tool accepts")],
-            ) from error
+            )
+            refused.no_effect = True  # its body has not begun
+            raise refused from error
         call = instance.run
         return await run(ctx, functools.partial(_drain, record, ctx, call) if record.streams else call)
 
@@ -206,7 +216,8 @@ def _in_thread(record: ToolRecord) -> Callable[[Any, Callable[[], Any]], Awaitab
 
     async def run(ctx: Any, call: Callable[[], Any]) -> Any:
         if len(busy) >= record.max_threads:
-            raise RetryLater(1000, f"all {record.max_threads} threads of {record.id} are busy", code="threads_busy")
+            text = f"all {record.max_threads} threads of {record.id} are busy"
+            raise RetryLater(1000, text, code="threads_busy", no_effect=True)
 
         def work() -> Any:
             try:

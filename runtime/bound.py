@@ -6,7 +6,9 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, Unpack, overload
 
+from callgate.runtime.decisions import Decision
 from callgate.runtime.engine import CallOptions, close_all
+from callgate.runtime.placing import RunOn
 from callgate.runtime.streams import Event
 from callgate.tools.calls import ToolCall, ToolResult, User
 from callgate.tools.hydration import HydrationResult, Repairer
@@ -59,11 +61,12 @@ class Bound:
         *,
         at_once: int = 16,
         trace: bool = False,
+        run_on: RunOn | None = None,
         **options: Unpack[CallOptions],
     ) -> list[ToolResult]:
         """See ``Gate.call_many``."""
         results: list[ToolResult] = await self.gate.call_many(
-            calls, user=self.user, at_once=at_once, trace=trace, **self._of_session(options)
+            calls, user=self.user, at_once=at_once, trace=trace, run_on=run_on, **self._of_session(options)
         )
         return results
 
@@ -71,6 +74,11 @@ class Bound:
         """See ``Gate.stream``."""
         events: AsyncGenerator[Event, None] = self.gate.stream(call, user=self.user, **self._of_session(options))
         return events
+
+    async def resume(self, handle: str, decision: Decision, **options: Unpack[CallOptions]) -> ToolResult:
+        """See ``Gate.resume``; the user is the one who decides."""
+        result: ToolResult = await self.gate.resume(handle, decision, approver=self.user, **options)
+        return result
 
     def definitions(self, wire: str | None = None) -> Any:
         """See ``Gate.definitions``."""

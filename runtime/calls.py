@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callgate.errors import UnknownTool
+from callgate.errors import InvocationError
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.plan import Plan
 from callgate.runtime.engine import CallOptions, apply_options
@@ -27,8 +27,10 @@ def context_of(
     return ctx
 
 
-def context_of_none(plan: Plan, asked: ToolCall, user: User, error: UnknownTool, options: CallOptions) -> InvokeContext:
-    """A context for a call of no tool there is: it goes the way of an error, so that it is recorded."""
+def context_of_none(
+    plan: Plan, asked: ToolCall, user: User, error: InvocationError, options: CallOptions
+) -> InvokeContext:
+    """A context for a call that runs no tool: it goes the way of an error, so that it is recorded."""
     ctx = InvokeContext(plan, asked.arguments, user, plan.now())
     apply_options(ctx, {**options, "deadline": None})
     ctx.step, ctx._call, ctx.unknown = plan.start, asked, error

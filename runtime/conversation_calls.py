@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from callgate.errors import InvocationError, UnknownTool
+from callgate.errors import UnknownTool
 from callgate.runtime import batch
 from callgate.runtime.calls import context_of_none
 from callgate.runtime.conversation import Ending
 from callgate.runtime.engine import CallOptions
 from callgate.runtime.gate import Gate
-from callgate.runtime.invoke import run
-from callgate.runtime.results import result_of
+from callgate.runtime.placing import Placed, RunOn
+from callgate.runtime.results import run_to_result
 from callgate.runtime.wire.result_text import result_text
 from callgate.runtime.wire.shapes import is_mapping
 from callgate.tools.calls import ErrorInfo, Outcome, ToolCall, ToolResult, User
@@ -80,6 +80,7 @@ class Calls:
     options: CallOptions
     until: float | None
     told: Callable[[ToolResult], Awaitable[None]]
+    run_on: RunOn | None = None
 
     async def run(self, calls: Sequence[ToolCall], at_once: int) -> list[ToolResult]:
         """One result a call, in order; those of unknown tools and damaged arguments, too.
@@ -95,7 +96,8 @@ class Calls:
         if self.until is not None and self.until <= asyncio.get_running_loop().time():
             result = not_run(call.call if isinstance(call, HydrationResult) else call, Ending.DEADLINE)
         elif isinstance(call, HydrationResult):
-            result = await self.gate.call(call, user=user, **self._limited(call.call.tool, options))
+            placed = Placed(self.gate, self.run_on)
+            result = await placed.call(call, user=user, **self._limited(call.call.tool, options))
         else:
             result = await self._unknown(call, options)
         await self.told(result)
@@ -117,8 +119,4 @@ class Calls:
         error = UnknownTool(f"the model was not told of {call.tool!r}")
         kept: CallOptions = {"session_id": options.get("session_id")}
         ctx = context_of_none(self.gate._plans.of_none(), call, self.user, error, kept)
-        try:
-            await run(ctx.plan, ctx)
-        except InvocationError:
-            pass
-        return result_of(ctx)
+        return await run_to_result(ctx)

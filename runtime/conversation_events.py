@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from callgate.runtime.streams import see_off
+
 T = TypeVar("T")
 WAITING = 64
 """Events that may wait for a slow reader; past that, whoever tells one waits, too."""
@@ -54,20 +56,4 @@ async def events_of(
             await channel.news.wait()
         running.result()
     finally:
-        await _see_off(running)
-
-
-async def _see_off(running: asyncio.Future[Any]) -> None:
-    """Cancel what still runs; whoever cancels the reader meanwhile waits for its end, too."""
-    again: asyncio.CancelledError | None = None
-    if not running.done():
-        running.cancel()
-    while not running.done():
-        try:
-            await asyncio.wait([running])
-        except asyncio.CancelledError as cancelled:
-            again = cancelled
-    if not running.cancelled():
-        running.exception()  # seen: nobody reads any more
-    if again is not None:
-        raise again
+        await see_off(running)

@@ -24,6 +24,7 @@ from callgate.runtime.conversation import (
 from callgate.runtime.conversation_calls import Calls, failures_after, limit_of, not_run, shown
 from callgate.runtime.conversation_state import Progress, answer, load
 from callgate.runtime.gate import Gate
+from callgate.runtime.placing import RunOn
 from callgate.runtime.wire.codec import Codec, Messages, Translation
 from callgate.runtime.wire.reply import CallReady, Done, Event, ReasoningDelta, Reply, TextDelta
 from callgate.tools.calls import ANONYMOUS, Outcome, ToolCall, ToolResult, User
@@ -70,6 +71,7 @@ class Options:
     deadline: float | None = None
     max_result_bytes: int = 65_536
     at_once: int = 16
+    run_on: RunOn | None = None
     stream: bool = False
     resume: Mapping[str, Any] | None = None
     results: Mapping[str, ToolResult] = field(default_factory=dict[str, ToolResult])
@@ -218,6 +220,7 @@ class Talk:
             {"session_id": self.session_id},
             self.until,
             finished,
+            self.options.run_on,
         ).run(admitted, self.options.at_once)
         results += [not_run(call, over or Ending.MAX_CALLS) for call in left]
         for result in results:

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from callgate.errors import CallgateError
+from callgate.runtime.result_json import result_as_json, result_from_json
 from callgate.runtime.wire.reply import Usage
-from callgate.tools.calls import ErrorInfo, Issue, Outcome, ToolCall, ToolResult, User
+from callgate.tools.calls import Outcome, ToolCall, ToolResult, User
 
 VERSION = 1
 
@@ -53,7 +54,7 @@ class Progress:
             "user": [user.tenant, user.id],
             "messages": self.messages,
             "calls": [_call(call) for call in self.open],
-            "results": [_result(result) for result in self.results.values()],
+            "results": [result_as_json(result) for result in self.results.values()],
             "rounds": self.rounds,
             "called": self.called,
             "failures": self.failures,
@@ -120,20 +121,8 @@ def _call(call: ToolCall) -> dict[str, Any]:
     }
 
 
-def _result(result: ToolResult) -> dict[str, Any]:
-    return {
-        "call_id": result.call_id,
-        "tool": result.tool,
-        "outcome": result.outcome.value,
-        "output": result.output,
-        "error": None if result.error is None else asdict(result.error),
-        "retry_after": result.retry_after,
-        "replayed": result.replayed,
-    }
-
-
 def _progress(state: Mapping[str, Any]) -> Progress:
-    results = [_result_of(kept) for kept in state["results"]]
+    results = [result_from_json(kept) for kept in state["results"]]
     progress = Progress(
         [dict(message) for message in state["messages"]],
         **{name: _count(state[name]) for name in ("rounds", "called", "failures", "tokens")},
@@ -147,15 +136,6 @@ def _progress(state: Mapping[str, Any]) -> Progress:
     if not all(isinstance(text, str) for call in progress.open for text in (call.id, call.tool)):
         raise ValueError("no calls")
     return progress
-
-
-def _result_of(kept: Mapping[str, Any]) -> ToolResult:
-    fields: dict[str, Any] = {**kept, "outcome": Outcome(kept["outcome"])}
-    if kept["error"] is not None:
-        error: dict[str, Any] = {**kept["error"]}
-        error["issues"] = tuple(Issue(**issue) for issue in error["issues"])
-        fields["error"] = ErrorInfo(**error)
-    return ToolResult(**fields)
 
 
 def _count(value: Any) -> int:

@@ -10,6 +10,7 @@ from callgate.runtime.conversation import Conversation, ConversationEvent
 from callgate.runtime.conversation_events import events_of
 from callgate.runtime.conversation_loop import Model, Options, Talk, tell_nobody
 from callgate.runtime.gate import Gate
+from callgate.runtime.placing import RunOn
 from callgate.runtime.wire.codec import Messages
 from callgate.tools.calls import ToolResult, User
 
@@ -30,6 +31,7 @@ class ConverseOptions(TypedDict, total=False):
     deadline: seconds for this run, the model's time included; default None. Calls under way end as by their own deadline.
     max_result_bytes: of one output as the model reads it; default 65,536. What is longer is cut, and says so.
     at_once: how many calls may run together; default 16. Tools with ``parallel=False`` run alone.
+    run_on: where calls run, as of ``Gate.call_many``; default: as the tools say. To the model all look alike.
     stream: whether the model's answer is read bit by bit; default True for ``converse_events``, else False.
     resume: the ``state`` of a suspended conversation, in place of messages.
     results: with ``resume``, results of calls that waited, by call id. Those without one are put to the gate again.
@@ -45,6 +47,7 @@ class ConverseOptions(TypedDict, total=False):
     deadline: float | None
     max_result_bytes: int
     at_once: int
+    run_on: RunOn | None
     stream: bool
     resume: Mapping[str, Any] | None
     results: Mapping[str, ToolResult]

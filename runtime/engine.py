@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypedDict
 
-from callgate.errors import Denied
+from callgate.errors import Denied, InvocationError
 from callgate.hooks.builtin import BuiltIns
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.guards import constructor_parameters, marked_parameters, traced
@@ -22,10 +22,13 @@ from callgate.providers.stores.base import Store
 from callgate.providers.stores.memory import MemoryStore
 from callgate.runtime.around import wrap_attempt
 from callgate.runtime.bodies import arguments_of, direct_call, make_body, runs_in_place, supplied_call
+from callgate.runtime.effect_steps import effect_step
 from callgate.runtime.injection import Supply
 from callgate.runtime.invoke import attempt, close, end_scope, run, walk
 from callgate.runtime.leases import INSIDE, RELEASE_LIMIT, Carried, enter_lease, set_mark, taken_off, taking
+from callgate.runtime.ledger import Ledger
 from callgate.tools.component import attached_validator
+from callgate.tools.definition import Effect
 from callgate.tools.limits import DEFAULT_LIMITS, Limits
 from callgate.tools.naming import did_you_mean
 from callgate.tools.record import ToolRecord
@@ -58,6 +61,7 @@ class Engine:
         validator: ValidatorEngine | None = None,
         plan_for: Callable[[Any], Plan] | None = None,
         store: Store | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         clock = clock or SystemClock()
         self.registry = registry
@@ -69,6 +73,8 @@ class Engine:
         self.monotonic = clock.monotonic
         self.wall_offset = clock.time() - clock.monotonic()
         self.store: Store = store if store is not None else MemoryStore(clock.time)
+        self.ledger = ledger
+        self.waits: Any = None
         self.closers: list[Callable[[], Awaitable[None]]] = []
         self.left_behind: set[asyncio.Task[Any]] = set()
         registry.sessions.on_end = self._close_later
@@ -96,7 +102,7 @@ class Engine:
             arguments = compile_schema(definition.parameters, trusted=record.trusted, engine=self.validator)
         if definition.output_schema is not None:
             output = compile_schema(definition.output_schema, trusted=record.trusted, engine=self.validator)
-        builtins = BuiltIns(record, arguments, output, self.limits)
+        builtins = BuiltIns(record, arguments, output, self.limits, refuses=self.waits is None)
         plan = Plan(
             record,
             registrations,
@@ -106,6 +112,9 @@ class Engine:
             straight=direct_call(record),
             merges=runs_in_place(record),
             trace=trace,
+            intent=None
+            if definition.effect is Effect.READ or self.ledger is None
+            else functools.partial(effect_step, self.ledger),
         )
         self._supply(plan)
         plan.host, plan.now, plan.surface = self, self.monotonic, self.surface
@@ -149,6 +158,8 @@ class Engine:
         inner = InvokeContext(plan, arguments, ctx.user, self.monotonic())
         inner.session_id = ctx.session_id
         inner.depth = ctx.depth + 1
+        ctx.nested += 1
+        inner.outer, inner.nth = ctx, ctx.nested
         inner._scope, inner._ends_scope, inner._request_id = ctx.scope, False, ctx._request_id
         inner.events, inner.deadline_at, inner.scrubber = ctx.events, ctx.deadline_at, ctx.scrubber
         if plan.record.deadline is not None:
@@ -158,6 +169,9 @@ class Engine:
         mark = INSIDE.get()
         try:
             return await run(plan, inner)
+        except InvocationError as error:
+            error.no_effect = False  # what the inner call did not do says nothing of the outer one
+            raise
         finally:
             set_mark(mark)  # the outer call's steps go on
 

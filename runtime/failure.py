@@ -13,6 +13,7 @@ from callgate.errors import (
     InFlight,
     Invalid,
     InvocationError,
+    NotRecorded,
     OutcomeUnknown,
     RetryLater,
     Suspended,
@@ -48,10 +49,17 @@ async def fail(plan: Plan, ctx: Any, error: BaseException) -> None:
     failed_at = ctx.failed_in = ctx.step
     ctx.special = True
     if isinstance(error, ControlSuspend):
-        ctx.pending = error.pending
-        ctx._error, ctx.outcome = Suspended(error.pending), Outcome.SUSPENDED
-        emit(Event.CALL_SUSPENDED, ctx, stage=failed_at.stage, hook=failed_at.name, kind=error.pending.kind)
-        return
+        try:
+            await _suspend(ctx, error)
+        except InvocationError as refused:
+            error = refused
+        except Exception as broken:  # noqa: BLE001  (nobody is told to wait for what was not written down)
+            error = NotRecorded(f"{ctx.tool_id}: that it waits could not be written down")
+            error.__cause__ = broken
+        else:
+            return
+    elif ctx.claim is not None and failed_at is plan.running:
+        ctx.claim.failed(error)
     if isinstance(error, GeneratorExit) and failed_at is not plan.running:
         raise error  # the coroutine itself is being closed: nothing may be awaited any more
     told = contain(ctx, error)
@@ -62,6 +70,20 @@ async def fail(plan: Plan, ctx: Any, error: BaseException) -> None:
         await _tell(ctx, plan.on_give_up)
     await _tell(ctx, plan.on_error)
     _log(ctx)
+
+
+async def _suspend(ctx: Any, asked: ControlSuspend) -> None:
+    """Let the call wait: where there is a store, it is written down before anybody is told.
+
+    Raises:
+        InvocationError: it may not wait, or could not be written down.
+    """
+    pending, step, waits = asked.pending, ctx.step, ctx.host.waits
+    if waits is not None:
+        pending = await carry(ctx, waits.keep(ctx, pending), RELEASE_LIMIT)
+    ctx.pending = pending
+    ctx._error, ctx.outcome = Suspended(pending), Outcome.SUSPENDED
+    emit(Event.CALL_SUSPENDED, ctx, stage=step.stage, hook=step.name, kind=pending.kind)
 
 
 def _log(ctx: Any) -> None:

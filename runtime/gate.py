@@ -7,9 +7,8 @@ import secrets
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar, Unpack, overload
 
-from callgate.errors import GateClosed, InvocationError, RegistrationError, UnknownTool
+from callgate.errors import GateClosed, RegistrationError, UnknownTool
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.linter import Finding, lint
 from callgate.hooks.plan import Plan
 from callgate.hooks.selection import register, register_by_stage
 from callgate.providers import logs
@@ -18,25 +17,27 @@ from callgate.providers.registry import ProviderRegistry
 from callgate.providers.stores.address import store_at
 from callgate.providers.stores.base import Store
 from callgate.runtime import batch
-from callgate.runtime.adapters import codec
 from callgate.runtime.bound import Bound, visit
 from callgate.runtime.calls import context_of, context_of_none
+from callgate.runtime.durable import Durable
+from callgate.runtime.embedded_jobs import EmbeddedJobs
 from callgate.runtime.engine import CallOptions, Engine, apply_options, close_all, new_instance
-from callgate.runtime.explain import Explanation, explain
 from callgate.runtime.invoke import run
+from callgate.runtime.job_running import JobOptions
+from callgate.runtime.jobs import JobBackend
+from callgate.runtime.ledger import EffectOptions
 from callgate.runtime.life import Life
-from callgate.runtime.picking import pick
+from callgate.runtime.placing import Placed, RunOn
 from callgate.runtime.plans import Plans
 from callgate.runtime.portal import SyncGate
-from callgate.runtime.replay import ReplayReport, Rows, replay
-from callgate.runtime.results import raise_or_keep, result_of, typed
+from callgate.runtime.record_keeping import Records, RefreshUser
+from callgate.runtime.results import raise_or_keep, run_to_result, typed
 from callgate.runtime.streams import Event, stream
+from callgate.runtime.views import Views
 from callgate.runtime.wire.principal import Authenticate
 from callgate.tools.calls import ANONYMOUS, ToolCall, ToolResult, User
-from callgate.tools.definition import ToolDefinition
-from callgate.tools.hydration import HydrationResult, Repairer, unknown
+from callgate.tools.hydration import HydrationResult
 from callgate.tools.limits import DEFAULT_LIMITS, Limits
-from callgate.tools.picking.results import PickResult
 from callgate.tools.record import ToolRecord
 from callgate.tools.registry import ToolRegistry
 from callgate.tools.validation import Engine as ValidatorEngine
@@ -44,7 +45,7 @@ from callgate.tools.validation import Engine as ValidatorEngine
 R = TypeVar("R")
 
 
-class Gate:
+class Gate(Views, Durable):
     """One gate for a service. Make it once, use it inside ``async with``.
 
     Args:
@@ -61,7 +62,17 @@ class Gate:
         resolve: makes an instance of a hook class, once an invocation.
         limits: bounds on arguments and outputs.
         authenticate: finds the user of a web request, for ``callgate.asgi`` and ``bound``; None from it means nobody.
-        store: where hooks keep what outlives a call, or its address; by default in memory.
+        store: where hooks, the effect ledger and calls that wait keep what outlives a call, or its address; by default
+            in memory.
+        signing_keys: secrets that calls which wait are bound with, the newest first; every process that may resume a call
+            has to have them.
+        durable: False allows tools with an effect although the store forgets what ran when the process ends.
+        effects: how the effect ledger is kept; default: ``EffectOptions()``.
+        policy_version: what you call your policies; a call that waits is bound to it, and to the hooks that authorise.
+        jobs: the engine that moves what is submitted to workers; default: ``EmbeddedJobs()``, this process.
+        job_options: how jobs are run; default: ``JobOptions()``.
+        refresh_user: who somebody is now, when a call of theirs is resumed; None from it means nobody any more. Default:
+            who they were when they called.
         validator: the engine for author-written schemas; default: fastjsonschema where it enforces all, else jsonschema-rs.
 
     Raises:
@@ -87,16 +98,21 @@ class Gate:
         store: Store | str | None = None,
         clock: Clock | None = None,
         authenticate: Authenticate | None = None,
+        signing_keys: Iterable[str | bytes] = (),
+        durable: bool | None = None,
+        effects: EffectOptions | None = None,
+        policy_version: str = "",
+        jobs: JobBackend | None = None,
+        job_options: JobOptions | None = None,
+        refresh_user: RefreshUser | None = None,
     ) -> None:
         self.registry = ToolRegistry()
         clock = clock or SystemClock()
         self.providers = ProviderRegistry(
             container, now=clock.monotonic, session_ttl=session_ttl, max_sessions=max_sessions
         )
-        self.deadline = deadline
-        self.open = open
-        self.lazy = lazy
-        self.authenticate = authenticate
+        self.deadline, self.open, self.lazy, self.durable = deadline, open, lazy, durable
+        self.authenticate, self.refresh_user = authenticate, refresh_user
         self._sync = SyncGate(self)
         self._dependency: Callable[[Any], Coroutine[Any, Any, Bound]] | None = None
         self.providers.provide(provide or {})
@@ -112,6 +128,9 @@ class Gate:
         self._now = self._engine.monotonic
         self._life = Life(self._engine, self.providers)
         self._plans = Plans(self._engine, self.registry, deadline=deadline, lazy=lazy)
+        self._records = Records(self._engine, self._plans, effects, signing_keys, policy_version)
+        self._jobs = self._make_jobs(self._records, jobs or EmbeddedJobs(), job_options or JobOptions())
+        self._life.upkeep.chores += self._records.chores
         self._shared, self._live = self._plans.shared, self._plans.live
         self._shared += [register(hook, "gate") for hook in hooks]
         self._shared += register_by_stage(hooks_by_stage or {}, "gate")
@@ -154,31 +173,6 @@ class Gate:
 
         return undo
 
-    def tools_for(self, user: User = ANONYMOUS) -> list[ToolDefinition]:
-        """The tools that a user may be told of: by their roles and by every hook that has a say (``may_see``)."""
-        return [record.definition for record in self.registry.list() if self._plans.may_see(record, user)]
-
-    def definitions(self, wire: str | None = None, *, user: User = ANONYMOUS) -> Any:
-        """What a model may be told: definitions, or the request part of a wire such as ``"openai_chat"``."""
-        visible = self.tools_for(user)
-        return visible if wire is None else codec(wire).translate(visible).request
-
-    def pick(self, query: Any, *, user: User = ANONYMOUS, **options: Any) -> Coroutine[Any, Any, list[PickResult]]:
-        """The tools that fit a query best, of those that the user may be told of; options as for ``pick_tools``."""
-        return pick(self._plans, self.registry, query, user, options)
-
-    def explain(self, tool: Any, *, user: User | None = None) -> Explanation:
-        """The plan of a tool, and why each hook is in or out; ``print`` it."""
-        return explain(self._plans.of(tool), user)
-
-    def replay(self, rows: Rows, hooks: Iterable[Any]) -> Coroutine[Any, Any, ReplayReport]:
-        """Recorded calls against other hooks: which verdicts flip; see ``callgate.runtime.replay``. No tool runs."""
-        return replay(self, rows, hooks)
-
-    def lint(self) -> list[Finding]:
-        """What looks wrong in the plans of all tools."""
-        return [finding for record in self.registry.list() for finding in lint(self._plans.of(record.id))]
-
     # ------------------------------------------------------------------ life
 
     async def __aenter__(self) -> Self:
@@ -191,17 +185,28 @@ class Gate:
             raise RegistrationError("the gate is open already; use one `async with gate` for the life of the service")
         if not self.open:
             self._plans.refuse_unguarded()
+        self._records.refuse_forgetting(self.registry.list(), durable=self.durable)
         self._plans.check_hooks()
+        self._records.ledger.begin()
         await self._life.begin()
         self._running = True
+        try:
+            await self._jobs.open()
+        except BaseException:
+            self._running = False
+            await self._life.end()
+            raise
         logs.tell_opened(len(self.registry.list()), len(self._shared))
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         """Close: wait, at most ``CLOSE_LIMIT`` seconds, for bodies that were left behind; close sessions, then factories."""
-        self._running = False
-        self._live.clear()
-        await self._life.end()
+        try:
+            await self._jobs.close()  # its jobs are calls of this gate: they end first
+        finally:
+            self._running = False
+            self._live.clear()
+            await self._life.end()
         logs.emit(logs.Event.GATE_CLOSED, left_behind=len(self._engine.left_behind))
 
     def session(
@@ -318,11 +323,7 @@ class Gate:
         ``trace=True`` keeps one row a step in ``result.trace``. Options are those of ``invoke``.
         """
         ctx = self._context(call, user, trace, options)
-        try:
-            await run(ctx.plan, ctx)
-        except InvocationError:
-            pass
-        return result_of(ctx)
+        return await run_to_result(ctx)
 
     def call_many(
         self,
@@ -331,35 +332,21 @@ class Gate:
         user: User = ANONYMOUS,
         at_once: int = 16,
         trace: bool = False,
+        run_on: RunOn | None = None,
         **options: Unpack[CallOptions],
     ) -> Coroutine[Any, Any, list[ToolResult]]:
-        """Run several calls; results in order. Tools with ``parallel=False`` run alone, others up to *at_once* together."""
-        return batch.call_many(self, list(calls), user, at_once, options, trace=trace)
+        """Run several calls; results in order. Tools with ``parallel=False`` run alone, others up to *at_once* together.
+
+        Calls of tools with ``run_on="worker"`` are submitted as jobs and awaited. *run_on*, if it is given, is where all
+        run, or says so of each.
+        """
+        return batch.call_many(Placed(self, run_on), list(calls), user, at_once, options, trace=trace)
 
     def stream(
         self, call: ToolCall | HydrationResult, *, user: User = ANONYMOUS, **options: Unpack[CallOptions]
     ) -> AsyncGenerator[Event, None]:
         """Run one call and yield its progress, partial outputs (shaped like the whole) and, last, its result."""
         return stream(self, call, user, options)
-
-    def hydrate(self, call: ToolCall, *, wire: str | None = None, repair: Repairer | None = None) -> HydrationResult:
-        """Parse and validate one call; runs nothing. Give the result to ``call``, which does not do it again.
-
-        *repair* is asked at most once for other arguments; what it makes is recorded and never trusted (contract 49).
-        """
-        if not isinstance(call.tool, str):
-            return unknown(call, wire)
-        try:
-            plan = self._plans.of(call.tool)
-        except UnknownTool:
-            return unknown(call, wire)
-        return plan.builtins.hydrator(plan.record, self.lazy).hydrate(call, wire, repair)
-
-    def hydrate_all(
-        self, calls: Iterable[ToolCall], *, wire: str | None = None, repair: Repairer | None = None
-    ) -> list[HydrationResult]:
-        """``hydrate`` for every call of an answer, in order; none is dropped (contract C10a)."""
-        return [self.hydrate(call, wire=wire, repair=repair) for call in calls]
 
     # ------------------------------------------------------------------ inside
 

@@ -167,7 +167,7 @@ async def attempt(plan: Plan, ctx: InvokeContext) -> Any:
         await walk(ctx, plan.on_retry)
     await walk(ctx, plan.will_execute)
     ctx.step = plan.running
-    ctx._output = await plan.body(ctx)
+    ctx._output = await (plan.body(ctx) if ctx.claim is None else ctx.claim.watch(plan.body(ctx)))
     ctx.executed = True
     if plan.watched:
         ctx._output_json = snapshot(ctx._output)
@@ -205,7 +205,11 @@ async def answered(ctx: InvokeContext, step: Step, answer: Any) -> None:
 async def responded(plan: Plan, ctx: InvokeContext, response: ControlRespond) -> tuple[Compiled, ...]:
     """Take a response as the output; the shaping that it gets. One from ``will_read_cache`` is a hit (contract 99, C15a)."""
     while True:
+        if ctx.claim is not None and ctx.step is plan.running:
+            ctx.claim.failed(response)
         ctx.take(response)
+        if response.shaped:
+            return ()
         if ctx.step.stage is Stage.WILL_READ_CACHE:
             ctx.cache_hit = True
             try:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AsyncExitStack
 
-from callgate.providers import logs
 from callgate.providers.registry import ProviderRegistry
 from callgate.runtime.engine import Engine
 from callgate.runtime.factories import Factories
+from callgate.runtime.upkeep import Chore, Upkeep
 
 
 class Life:
@@ -18,7 +17,9 @@ class Life:
         self._engine = engine
         self._sessions = providers.sessions
         self._globals = Factories(providers)
-        self._upkeep: asyncio.Task[None] | None = None
+        self.upkeep = Upkeep()
+        if self._sessions.ttl is not None:
+            self.upkeep.chores.append(Chore("sessions", max(self._sessions.ttl / 4, 0.05), self._sessions.sweep))
 
     async def begin(self) -> None:
         """Make the global instances; look after sessions from now on.
@@ -32,22 +33,17 @@ class Life:
         except BaseException:
             await self._engine.store.close()
             raise
-        if self._sessions.ttl is not None:
-            self._upkeep = asyncio.create_task(self._look_after(self._sessions.ttl), name="callgate upkeep")
+        self.upkeep.begin()
 
     async def end(self) -> None:
         """Wait, at most ``CLOSE_LIMIT`` seconds, for what was left behind; close sessions, then the global instances."""
-        upkeep, self._upkeep = self._upkeep, None
-        if upkeep is not None:
-            upkeep.cancel()
         try:
+            await self.upkeep.end()
             await self._engine.drain()
         finally:  # also when waiting is cancelled
             self._sessions.end_all()
             try:
                 await self._engine.drain()
-                if upkeep is not None:
-                    await asyncio.wait([upkeep])
             finally:
                 await self._shut()
 
@@ -58,11 +54,3 @@ class Life:
             stack.push_async_callback(self._globals.close)
             for close in self._engine.closers:
                 stack.push_async_callback(close)
-
-    async def _look_after(self, ttl: float) -> None:
-        while True:
-            await asyncio.sleep(max(ttl / 4, 0.05))
-            try:
-                self._sessions.sweep()
-            except Exception as error:  # noqa: BLE001  (the next round may do better)
-                logs.emit(logs.Event.PROVIDER_FAILED, provider="sessions", phase="sweep", error=error)

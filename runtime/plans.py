@@ -6,7 +6,7 @@ from typing import Any
 
 from callgate.errors import RegistrationError
 from callgate.hooks.plan import Plan
-from callgate.hooks.selection import Registration, may_hide
+from callgate.hooks.selection import Registration
 from callgate.hooks.stages import Stage
 from callgate.hooks.step import Step
 from callgate.providers.principal import User
@@ -56,6 +56,10 @@ class Plans:
             plan = known[name] = self._compile(self._registry.get(name), trace)
         return plan
 
+    def compiled(self) -> list[Plan]:
+        """The plans that there are now."""
+        return list(self._plans.values())
+
     def of_none(self) -> Plan:
         """The plan for calls of tools that do not exist: the hooks of all tools that look at errors and records.
 
@@ -66,8 +70,16 @@ class Plans:
             definition = ToolDefinition(
                 _NO_TOOL, "Stands for a tool that does not exist.", {"type": "object"}, effect=Effect.READ
             )
-            plan = self._traced[""] = self._engine.compile(ToolRecord(definition, _refuse), self.shared)
-            plan.before, plan.straight, plan.execute, plan.limit = (), None, _refuse, None
+            plan = self._traced[""] = self._refusing(ToolRecord(definition, _refuse))
+        return plan
+
+    def of_refusal(self, tool: str) -> Plan:
+        """The plan for a call of a tool that is refused before anything runs: hooks that look at errors and records."""
+        return self._refusing(self._registry.get(tool)) if tool in self._registry else self.of_none()
+
+    def _refusing(self, record: ToolRecord) -> Plan:
+        plan = self._engine.compile(record, self.shared)
+        plan.before, plan.straight, plan.execute, plan.limit = (), None, _refuse, None
         return plan
 
     def _compile(self, record: ToolRecord, trace: bool = False) -> Plan:
@@ -110,8 +122,11 @@ class Plans:
         """Whether a user may be told of a tool: by its roles, and by every hook that has a say."""
         if not record.definition.allows(user.roles):
             return False
-        asked = (one for one in self.of(record.id).registrations if may_hide(one, record.definition, user))
-        return all(one.hook.may_see(user, record.definition) for one in asked)
+        return all(
+            one.hook.may_see(user, record.definition) is True
+            for one in self.of(record.id).askable
+            if one.tenants is None or user.tenant in one.tenants
+        )
 
     def refuse_unguarded(self) -> None:
         """Refuse a tool that may change the world and has no hook that authorises.

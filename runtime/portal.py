@@ -17,8 +17,13 @@ from contextvars import Context, copy_context
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from callgate.errors import GateClosed
+from callgate.runtime.decisions import Decision
+from callgate.runtime.durable import SubmitOptions
 from callgate.runtime.engine import CLOSE_LIMIT, CallOptions
+from callgate.runtime.placing import RunOn
 from callgate.runtime.streams import Event
+from callgate.runtime.suspensions import Pending
+from callgate.runtime.sync_jobs import SyncJob
 from callgate.tools.calls import ANONYMOUS, ToolCall, ToolResult, User
 from callgate.tools.declare import FunctionTool
 from callgate.tools.hydration import HydrationResult
@@ -150,12 +155,13 @@ class SyncGate:
         user: User = ANONYMOUS,
         at_once: int = 16,
         trace: bool = False,
+        run_on: RunOn | None = None,
         **options: Unpack[CallOptions],
     ) -> list[ToolResult]:
         """See ``Gate.call_many``."""
         asked = list(calls)
         results: list[ToolResult] = self._run(
-            lambda: self._gate.call_many(asked, user=user, at_once=at_once, trace=trace, **options)
+            lambda: self._gate.call_many(asked, user=user, at_once=at_once, trace=trace, run_on=run_on, **options)
         )
         return results
 
@@ -176,6 +182,24 @@ class SyncGate:
         """See ``Gate.hydrate``; needs no open portal."""
         hydrated: HydrationResult = self._gate.hydrate(call, wire=wire)
         return hydrated
+
+    def resume(self, handle: str, decision: Decision, *, approver: User, **options: Unpack[CallOptions]) -> ToolResult:
+        """See ``Gate.resume``."""
+        result: ToolResult = self._run(lambda: self._gate.resume(handle, decision, approver=approver, **options))
+        return result
+
+    def pending(self, viewer: User, *, kind: str | None = None, limit: int = 100) -> list[Pending]:
+        """See ``Gate.waits``: the calls that wait and that this person may decide."""
+        found: list[Pending] = self._run(lambda: self._gate.waits.pending(viewer, kind, limit))
+        return found
+
+    def submit(self, call: ToolCall, *, user: User = ANONYMOUS, **options: Unpack[SubmitOptions]) -> SyncJob:
+        """See ``Gate.submit``."""
+        return SyncJob(self._run(lambda: self._gate.submit(call, user=user, **options)), self._run)
+
+    def job(self, id: str, *, user: User = ANONYMOUS) -> SyncJob:
+        """See ``Gate.job``."""
+        return SyncJob(self._gate.job(id, user=user), self._run)
 
     def end_session(self, session_id: str) -> None:
         """See ``Gate.end_session``; a call joins a session by its option ``session_id``."""

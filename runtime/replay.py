@@ -51,7 +51,7 @@ class _Replaying:
         self.clock = _Clock()
         self.host = copy.copy(gate._engine)
         self.host.monotonic, self.host.wall_offset = self.clock.read, 0.0
-        self.host.store, self.host.closers = MemoryStore(self.clock.read), []
+        self.host.store, self.host.closers, self.host.waits = MemoryStore(self.clock.read), [], None
         self.shared = [one for one in (register(hook, "replay") for hook in hooks) if not _records(one)]
         self.plans: dict[str, Plan] = {}
         self.run_id = f"replay {id(self):x}"
@@ -141,7 +141,7 @@ def _before(plan: Plan) -> Iterable[Any]:
     """Steps up to the tool. Recorded arguments were parsed and valid: those steps only hand them on."""
     admitted = False
     for kind, call, step in plan.before:
-        if step.stage in _UNDONE or step.stage is Stage.WILL_EXECUTE:
+        if step.stage in _UNDONE or step.stage in (Stage.WILL_EXECUTE, Stage.AROUND_EXECUTE):  # of the ledger
             continue
         own = step.hook is None and step.stage in _SHAPING
         if (own or step.row.position > STAGES[Stage.WILL_NORMALIZE_INPUT].position) and not admitted:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
+from callgate.errors import InvocationError
 from callgate.hooks.builtin import FROZEN
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.plan import Plan
 from callgate.runtime.failure import as_invocation_error, error_info
+from callgate.runtime.invoke import run
 from callgate.tools.calls import ErrorInfo, Outcome, ToolResult
 
 
@@ -37,6 +39,15 @@ def _deferred_first(ctx: InvokeContext, error: BaseException | None) -> BaseExce
     return cancelled
 
 
+async def run_to_result(ctx: InvokeContext) -> ToolResult:
+    """Run an invocation, and make a result of whatever it comes to; only a cancellation is raised."""
+    try:
+        await run(ctx.plan, ctx)
+    except InvocationError:
+        pass
+    return result_of(ctx)
+
+
 def result_of(ctx: InvokeContext) -> ToolResult:
     """The result of a finished invocation."""
     call = ctx.tool_call
@@ -59,6 +70,7 @@ def result_of(ctx: InvokeContext) -> ToolResult:
         error=None if error is None else error_info(error),
         retry_after=getattr(error, "retry_after", None),
         pending=ctx.pending,
+        replayed=ctx.replayed,
         pending_release=ctx.pending_release,
         duration=ctx.duration,
         provenance=provenance,

@@ -89,15 +89,20 @@ async def stream(gate: Any, call: Any, user: User, options: Mapping[str, Any]) -
                 yield reading.result()
         yield Result(await running)
     finally:
-        again: asyncio.CancelledError | None = None
-        if not running.done():
-            running.cancel()
-        while not running.done():  # whoever cancels the reader meanwhile waits for the call's end, too
-            try:
-                await asyncio.wait([running])
-            except asyncio.CancelledError as cancelled:
-                again = cancelled
-        if not running.cancelled():
-            running.exception()  # seen: nobody reads any more
-        if again is not None:
-            raise again
+        await see_off(running)
+
+
+async def see_off(running: asyncio.Future[Any]) -> None:
+    """Cancel what still runs for a reader that stops; whoever cancels the reader meanwhile waits for its end, too."""
+    again: asyncio.CancelledError | None = None
+    if not running.done():
+        running.cancel()
+    while not running.done():
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError as cancelled:
+            again = cancelled
+    if not running.cancelled():
+        running.exception()  # seen: nobody reads any more
+    if again is not None:
+        raise again

@@ -62,4 +62,10 @@ def library(shelves: Shelves) -> Gate:
         forbid("long-loans", tools={"lend"}, when_input=lambda user, tool, given: given["days"] > LONGEST),
         public=f"The house does not allow that. Books go out for at most {LONGEST} days.",
     )
-    return Gate([find_book, lend, discard], [authorize], provide={Shelves: lambda: shelves}, deadline=5)
+    return Gate(
+        [find_book, lend, discard],
+        [authorize],
+        provide={Shelves: lambda: shelves},
+        durable=False,  # the shelves are in memory, too; a library that opens tomorrow again gives store="sqlite:///..."
+        deadline=5,
+    )

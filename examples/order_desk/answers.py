@@ -103,6 +103,7 @@ def _text(arguments: Any) -> str:
 
 
 RESERVATION = {"order_id": "A-1001", "sku": "lamp", "quantity": 2, "until": "2026-03-20T18:00:00+01:00"}
+SLOW = {**RESERVATION, "order_id": "A-1002", "warehouse": "north"}
 PARCEL = {"weight_kg": 2.5, "country": "DE"}
 
 UNASKED = anthropic(
@@ -113,7 +114,8 @@ REFUNDS = anthropic(
     "Refunding the three orders now.",
     ("too_much", "refund", {"order_id": "A-1003", "cents": 250_000, "reason": "returned"}),
     ("refund", "refund", {"order_id": "A-1001", "cents": 2_900, "reason": "late"}),
-    ("twice", "refund", {"order_id": "A-1001", "cents": 2_900, "reason": "late"}),
+    ("twice", "refund", {"order_id": "A-1001", "cents": 2_900, "reason": "late"}),  # it forgot; the ledger did not
+    ("more", "refund", {"order_id": "A-1001", "cents": 3_900, "reason": "late"}),  # the same refund, another sum
 )
 
 ANSWERS = [
@@ -158,9 +160,10 @@ ANSWERS = [
     openai_chat(
         MAX,
         ("reserve", "reserve_stock", RESERVATION),
-        ("slow", "reserve_stock", {**RESERVATION, "warehouse": "north"}),
+        ("slow", "reserve_stock", SLOW),
         ("scarce", "reserve_stock", {**RESERVATION, "sku": "desk", "quantity": 3}),
     ),
+    openai_chat(MAX, ("impatient", "reserve_stock", SLOW)),  # the first one ended without saying what it had done
     replace(UNASKED, then=Then.MAX_AGREES),  # the tool asks the person first
     REFUNDS,
     openai_chat(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from callgate import Concurrency, Gate, StoreError
 from examples.order_desk.answers import ANSWERS, MAX, TRACED, Then
-from examples.order_desk.deeds import audited, deeds
+from examples.order_desk.deeds import audited, deeds, recorded
 from examples.order_desk.desk import CARRIER_KEY, AppContainer, Carriers
 from examples.order_desk.exchange import Exchange, exchange
 from examples.order_desk.hooks import Policies, policies
@@ -38,7 +38,14 @@ def order_desk(container: AppContainer, store: str | None = None) -> OrderDesk:
     """Tools, hooks and dependencies, in one gate. *store* is where the hooks keep what outlives a call."""
     telemetry = Telemetry.in_memory()
     chosen = policies(telemetry)
-    gate = Gate(tools=TOOLS, hooks=chosen.hooks, container=container, provide={Carriers: Carriers}, store=store)
+    gate = Gate(
+        tools=TOOLS,
+        hooks=chosen.hooks,
+        container=container,
+        provide={Carriers: Carriers},
+        store=store,
+        durable=store is not None,  # without one the ledger of effects ends with the process: this is a demonstration
+    )
     return OrderDesk(gate, chosen, telemetry, container.db())
 
 
@@ -52,7 +59,7 @@ async def run(desk: OrderDesk, report: Report) -> None:
             await happens(answer.then, desk.policies)
         await all_given_back(desk.policies.concurrency)
     passed = [one for each in done for one in each.passed]
-    audit = await audited(desk.gate.store)
+    audit, effects = await audited(desk.gate.store), await recorded(desk.gate.store)
     shown = done[ANSWERS.index(TRACED)]
     call = max(shown.passed, key=lambda one: len(one.result.trace or ()))  # the one that came furthest
     outside = [*desk.telemetry.spans(), *(str(each.messages) for each in done)]
@@ -63,6 +70,7 @@ async def run(desk: OrderDesk, report: Report) -> None:
     report.plan(desk.gate.explain(call.result.tool, user=call.user))
     report.messages(call.wire, shown.messages)
     report.audit(audit, ["toolu_move", "toolu_forbidden", call.result.call_id])
+    report.ledger(effects)
     report.metrics(desk.telemetry)
     report.books(desk.db, places_held=desk.policies.concurrency.in_use())
     report.summary(passed)

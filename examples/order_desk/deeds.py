@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from callgate import AuditReport, AuditRow, Store, verify_audit, verify_rows
+from callgate import AuditReport, AuditRow, EffectRecord, Store, verify_audit, verify_rows
 from examples.order_desk.exchange import Passed
 
 
@@ -47,6 +47,16 @@ async def audited(store: Store) -> Audited:
     forged = list(everything)
     forged[place] = replace(forged[place], body={**forged[place].body, "outcome": "success"})
     return Audited(rows, report, await verify_rows(forged))
+
+
+async def recorded(store: Store) -> list[EffectRecord]:
+    """The ledger, after the gate has closed, in the order in which the effects began."""
+    await store.open()
+    try:
+        found = [effect for _, effect in await store.effects.list(None, limit=1_000)]
+    finally:
+        await store.close()
+    return sorted(found, key=lambda effect: effect.began_at)
 
 
 def deeds(passed: Sequence[Passed], audit: Audited, secret: str, seen: Iterable[str]) -> list[Deed]:

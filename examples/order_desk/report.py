@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from callgate import Gate, Outcome, ToolResult
+from callgate import EffectRecord, EffectState, Gate, Outcome, ToolResult
 from callgate.hooks.stages import STAGES
 from examples.order_desk.answers import Then
 from examples.order_desk.deeds import Audited, Deed, asks_consent
@@ -29,6 +29,7 @@ COLOURS = {
     Outcome.INVALID: "yellow",
     Outcome.DENIED: "magenta",
     Outcome.RETRY_LATER: "cyan",
+    Outcome.CONFLICT: "red",
     Outcome.ERROR: "red",
     Outcome.UNKNOWN: "bold red",
 }
@@ -121,6 +122,21 @@ class Report:
         forged = audit.forged.problems[0]
         self.console.print(Text(f"with one word of row {forged.number} changed: {forged.kind}, {forged.text}"))
 
+    def ledger(self, effects: Sequence[EffectRecord]) -> None:
+        """What is known of every effect: that it took place, that it did not, or that nobody can say."""
+        self._title("The ledger of effects", "one row a key, whoever asked how often")
+        table = _table("tool", "user", "first asked by", "state", "what a repeat is told")
+        for effect in effects:
+            told = {EffectState.COMMITTED: "the receipt", EffectState.UNKNOWN: "that nobody knows; it does not run"}
+            table.add_row(
+                effect.tool,
+                shown(effect.user),
+                shown(effect.call_id),
+                effect.state,
+                told.get(effect.state, "nothing: it runs"),
+            )
+        self.console.print(table)
+
     def metrics(self, telemetry: Telemetry) -> None:
         """What a dashboard would see."""
         calls, denials, errors = (telemetry.counts(f"callgate.{name}") for name in ("calls", "denials", "errors"))
@@ -163,13 +179,11 @@ def _table(*columns: str) -> Table:
 def _note(one: Passed, audit: Audited | None) -> str:
     """The error's code; of a success, what was unusual about it."""
     result = one.result
+    replayed = ["replayed"] if result.replayed else []
     if result.error is not None:
-        return (
-            result.error.code
-            if result.retry_after is None
-            else f"{result.error.code}, in {result.retry_after / 1000:.0f} s"
-        )
-    notes = ["asks the user"] if asks_consent(result.output) else []
+        wait = [] if result.retry_after is None else [f"in {result.retry_after / 1000:.0f} s"]
+        return ", ".join([result.error.code, *wait, *replayed])
+    notes = replayed + (["asks the user"] if asks_consent(result.output) else [])
     for body in () if audit is None else audit.of(result.call_id):
         if body.get("cache_hit"):
             notes.append("from cache")

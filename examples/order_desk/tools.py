@@ -127,8 +127,8 @@ async def reserve_stock(
     _order(db, order_id, ctx.tenant)
     await asyncio.sleep(ANSWERS_IN[warehouse])  # the warehouse confirms
     wanted = (order_id, sku, quantity, until.isoformat())
-    try:
-        with db:  # the key of the table makes a repeat harmless; the gate has no ledger of effects yet
+    try:  # a repeat never comes so far: the gate's ledger answers it. The table's key holds whoever else writes here
+        with db:
             if db.execute("insert or ignore into reservations values (?, ?, ?, ?)", wanted).rowcount:
                 taken = db.execute("update stock set free = free - ? where sku = ?", (quantity, sku)).rowcount
                 if not taken:
@@ -138,7 +138,7 @@ async def reserve_stock(
     return Reservation(order_id, sku, quantity, until)
 
 
-@tool(effect="irreversible", key=("order_id",), tags={"money"}, allowed_roles={"manager"}, parallel=False)
+@tool(effect="irreversible", key=("order_id",), tags={"money"}, parallel=False)  # who may: the policies say
 async def refund(
     order_id: OrderId, cents: Annotated[int, Field(ge=1)], reason: Reason, *, db: Database, ctx: ToolContext
 ) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from pydantic import Field
 from callgate import Gate, Hook, InvokeContext, Provide, ToolContext, ToolError, User, tool
 
 USERS = {"ann": User("ann", tenant="acme", roles={"clerk"}), "max": User("max", tenant="acme", roles={"manager"})}
+STORE = os.environ.get("CALLGATE_STORE") or None  # such as sqlite:///shop.db; processes that serve together share one
 TOKENS = {"token-of-ann": USERS["ann"], "token-of-max": USERS["max"]}  # yours come from a secret store
 
 
@@ -102,6 +104,8 @@ def make_gate() -> Gate:
         tools=[get_order, refund, pack],
         hooks=[KnownUsers(), AtOnce(50)],
         provide={Orders: Orders},
+        store=STORE,
+        durable=STORE is not None,  # without one, what ran is forgotten with the process, as the orders are: a demo
         deadline=10,
         authenticate=who,
     )

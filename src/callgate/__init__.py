@@ -23,6 +23,8 @@ from callgate.errors import (
     Invalid,
     InvocationError,
     ModelError,
+    NotPending,
+    NotRecorded,
     OutcomeUnknown,
     ProviderError,
     ProviderMissing,
@@ -30,6 +32,7 @@ from callgate.errors import (
     RetryLater,
     SchemaRefused,
     StageError,
+    Stale,
     StoreConflict,
     StoreError,
     StoreUnsupported,
@@ -40,6 +43,7 @@ from callgate.errors import (
     UnknownTool,
 )
 from callgate.hooks.access import Authorize
+from callgate.hooks.approvals import RequireApproval
 from callgate.hooks.audit_verify import AuditReport, verify_audit, verify_rows
 from callgate.hooks.base import Hook, on
 from callgate.hooks.breaker import CircuitBreaker
@@ -48,6 +52,7 @@ from callgate.hooks.cedar import CedarPolicy
 from callgate.hooks.concurrency import Concurrency
 from callgate.hooks.consent import Consent
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.effects import Committed, NoEffect
 from callgate.hooks.flags import FeatureFlags
 from callgate.hooks.outputs import OutputPolicy
 from callgate.hooks.privacy import Redact
@@ -67,6 +72,9 @@ from callgate.providers.registry import ProviderRegistry
 from callgate.providers.scoped import Scoped
 from callgate.providers.stores.address import store_at
 from callgate.providers.stores.base import AuditRow, Limit, Store
+from callgate.providers.stores.effects import Effect as EffectRecord
+from callgate.providers.stores.effects import EffectState
+from callgate.providers.stores.jobs import JobState
 from callgate.providers.stores.limits_quotas import LimitsQuotas
 from callgate.providers.stores.memory import MemoryStore
 from callgate.providers.stores.redis import RedisStore
@@ -92,20 +100,30 @@ from callgate.runtime.conversation import (
 )
 from callgate.runtime.conversation_state import StateRefused
 from callgate.runtime.converse import converse, converse_events
+from callgate.runtime.decisions import Approve, Decision, Deny, Edit, Respond
 from callgate.runtime.discovery import Discovery
+from callgate.runtime.embedded_jobs import EmbeddedJobs
 from callgate.runtime.gate import Gate
+from callgate.runtime.job_running import JobOptions
+from callgate.runtime.jobs import JobBackend, JobHandle, JobStatus
+from callgate.runtime.ledger import EffectOptions
 from callgate.runtime.observations import InMemoryObservations, Observation, ObservationManager, ToolSystemFault
 from callgate.runtime.replay_report import ReplayReport
 from callgate.runtime.stage_helpers import will_bind_providers_stage, wrap_with_around
 from callgate.runtime.standalone import invoke_tool
+from callgate.runtime.suspensions import Pending
 from callgate.runtime.system import ToolSystem
 from callgate.runtime.threads import ExecutionContext, InMemoryState, ParsedToolCall, StateManager
 from callgate.runtime.wire.client import Client
 from callgate.runtime.wire.codec import WireError
 from callgate.runtime.wire.principal import Authenticate as _Authenticate
 from callgate.runtime.wire.reply import CallDelta, CallReady, Done, ReasoningDelta, Reply, TextDelta, Usage
+from callgate.tools.approval import Approval
 from callgate.tools.calculator import CalculatorTool
 from callgate.tools.calls import ErrorInfo, Issue, Outcome, ToolCall, ToolResult, User
+from callgate.tools.client import ClientResult, ClientToolProvider
+from callgate.tools.client_definitions import safe_validate_tool_definitions, validate_tool_definitions
+from callgate.tools.client_schema import FunctionParameters, JsonSchemaProperty, ToolDefinitionSchema
 from callgate.tools.component import ToolComponent
 from callgate.tools.context import ToolContext
 from callgate.tools.declare import as_tool, tool
@@ -124,6 +142,7 @@ from callgate.tools.picking.pick import pick_tools
 from callgate.tools.picking.results import Excluded, PickResult, Picks, Provenance, Score
 from callgate.tools.picking.scorers import keyword_overlap
 from callgate.tools.picking.semantic import SemanticScorer
+from callgate.tools.pinning import ChangedTool, Pinned, Shadowing, ToolPins
 from callgate.tools.record import ToolRecord
 from callgate.tools.registry import ToolRegistry
 from callgate.tools.validation import wrap_properties
@@ -137,6 +156,8 @@ __all__ = [
     "TOOL_POST_STAGES",
     "TOOL_PRE_STAGES",
     "Anthropic",
+    "Approval",
+    "Approve",
     "Audit",
     "AuditReport",
     "AuditRow",
@@ -154,8 +175,12 @@ __all__ = [
     "Cascade",
     "CascadeStage",
     "CedarPolicy",
+    "ChangedTool",
     "CircuitBreaker",
     "Client",
+    "ClientResult",
+    "ClientToolProvider",
+    "Committed",
     "Concurrency",
     "Consent",
     "ControlAbort",
@@ -166,11 +191,18 @@ __all__ = [
     "Deadline",
     "DeadlineExceeded",
     "Decider",
+    "Decision",
     "DefinitionError",
     "Denied",
+    "Deny",
     "Discovery",
     "Done",
+    "Edit",
     "Effect",
+    "EffectOptions",
+    "EffectRecord",
+    "EffectState",
+    "EmbeddedJobs",
     "Embedder",
     "EmbeddingCache",
     "Ended",
@@ -180,6 +212,7 @@ __all__ = [
     "ExecutionContext",
     "FeatureFlags",
     "FolderBlobs",
+    "FunctionParameters",
     "Gate",
     "GateClosed",
     "Gemini",
@@ -192,6 +225,12 @@ __all__ = [
     "InvocationError",
     "InvokeContext",
     "Issue",
+    "JobBackend",
+    "JobHandle",
+    "JobOptions",
+    "JobState",
+    "JobStatus",
+    "JsonSchemaProperty",
     "LLMScorer",
     "Limit",
     "Limits",
@@ -201,7 +240,10 @@ __all__ = [
     "MiniLM",
     "Mixture",
     "ModelError",
+    "NoEffect",
     "NoSchemaMode",
+    "NotPending",
+    "NotRecorded",
     "Observation",
     "ObservationManager",
     "Ollama",
@@ -212,9 +254,11 @@ __all__ = [
     "OutcomeUnknown",
     "OutputPolicy",
     "ParsedToolCall",
+    "Pending",
     "PickContext",
     "PickResult",
     "Picks",
+    "Pinned",
     "Provenance",
     "Provide",
     "ProviderError",
@@ -227,6 +271,8 @@ __all__ = [
     "RegistrationError",
     "ReplayReport",
     "Reply",
+    "RequireApproval",
+    "Respond",
     "Retry",
     "RetryLater",
     "RoundEnded",
@@ -237,9 +283,11 @@ __all__ = [
     "Score",
     "Secrets",
     "SemanticScorer",
+    "Shadowing",
     "SqlStore",
     "Stage",
     "StageError",
+    "Stale",
     "StateManager",
     "StateRefused",
     "Store",
@@ -256,9 +304,11 @@ __all__ = [
     "ToolComponent",
     "ToolContext",
     "ToolDefinition",
+    "ToolDefinitionSchema",
     "ToolError",
     "ToolFailed",
     "ToolIndex",
+    "ToolPins",
     "ToolRecord",
     "ToolRegistry",
     "ToolResult",
@@ -287,10 +337,12 @@ __all__ = [
     "on",
     "permit",
     "pick_tools",
+    "safe_validate_tool_definitions",
     "sampled",
     "sort_for_stage",
     "store_at",
     "tool",
+    "validate_tool_definitions",
     "verify_audit",
     "verify_rows",
     "will_bind_providers_stage",

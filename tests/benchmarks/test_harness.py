@@ -15,6 +15,7 @@ from benchmarks import __main__ as command
 from benchmarks.counts import count_calls, count_loop_work, loop_work, methods_of
 from benchmarks.floors import floor1, floor2
 from benchmarks.inflight import cpu
+from benchmarks.table import Row
 from benchmarks.timing import EXPECTED, Effort, Measured, interleave
 from benchmarks.twelve import call_of, make_tool, twelve, twelve_gate
 from callgate import Gate, Hook
@@ -179,6 +180,6 @@ def test_the_table_is_plain_text_where_rich_is_absent(
 
 @pytest.mark.parametrize(("value", "missed"), [(0.89, True), (0.9, False), (1.1, False), (1.11, True)])
 def test_a_target_may_have_two_ends(value: float, missed: bool) -> None:
-    row = command.Row("x", "x", 1.1, 0.9)
+    row = Row("x", "x", 1.1, 0.9)
     assert row.missed(value) is missed
     assert row.target == "0.9 to 1.1"

@@ -19,7 +19,7 @@ from callgate.runtime.audit_cli import main as verify
 from examples.order_desk import app
 from examples.order_desk.answers import ANSWERS, MAX, Answer
 from examples.order_desk.app import OrderDesk, all_given_back, happens, main, order_desk
-from examples.order_desk.deeds import audited
+from examples.order_desk.deeds import audited, recorded
 from examples.order_desk.desk import CARRIER_KEY, ORDERS, AppContainer
 from examples.order_desk.exchange import Exchange, Passed, exchange
 from examples.order_desk.tools import TOOLS
@@ -42,10 +42,12 @@ ENDS = {
     "call_reserve": SUCCESS,
     "call_slow": ("error", "deadline_exceeded"),
     "call_scarce": ("error", "out_of_stock"),
+    "call_impatient": ("unknown", "outcome_unknown"),  # what call_slow has done nobody knows: it does not run again
     "toolu_unasked": SUCCESS,  # with a question to the user in the place of the tool's output
     "toolu_too_much": ("denied", "not_authorized"),
     "toolu_refund": SUCCESS,
-    "toolu_twice": ("error", "refunded_before"),
+    "toolu_twice": SUCCESS,  # with the receipt of the first
+    "toolu_more": ("conflict", "conflict"),
     "call_strict": ("invalid", "invalid_json"),  # no tolerance where money is concerned
     "call_when": ("invalid", "invalid_arguments"),
     "call_damaged": ("error", "tool_failed"),
@@ -64,6 +66,8 @@ ENDS = {
     "call_role": ("denied", "not_authorized"),
 }
 REFUSED = {call for call, (outcome, _) in ENDS.items() if outcome in {"invalid", "denied", "retry_later"}}
+REPEATS = {"toolu_twice", "toolu_more", "call_impatient"}
+"""Answered by the ledger of effects: the tool does not run."""
 ALONE = sorted(
     REFUSED - {"call_unknown", "call_4", "toolu_down_3", "ollama_off"}
 )  # refused for what they are, not for what came before
@@ -118,6 +122,7 @@ async def test_every_call_ends_as_its_author_meant() -> None:
         "denied",
         "retry_later",
         "error",
+        "conflict",
         "unknown",
     }
     assert {one.wire for one in passed.values()} == {"openai_chat", "anthropic", "ollama"}
@@ -154,7 +159,7 @@ async def test_no_refused_call_reaches_its_tool(monkeypatch: pytest.MonkeyPatch)
     async with after_all_answers() as (desk, passed):
         rows = await ended(desk)
     answered = {"ollama_again", "toolu_unasked"}  # by the cache, and by the question for consent
-    ran = [one for call, one in passed.items() if call not in REFUSED | answered]
+    ran = [one for call, one in passed.items() if call not in REFUSED | REPEATS | answered]
     expected: Counter[str] = Counter()
     for one in ran:
         expected[one.result.tool] += rows[one.result.call_id]["attempt"]
@@ -205,8 +210,8 @@ async def test_before_every_effect_there_is_a_row_that_says_so() -> None:
     async with after_all_answers() as (desk, passed):
         bodies = [row.body async for row in desk.gate.store.audit.read(None)]
     intents = [body["call_id"] for body in bodies if body["kind"] == "intent"]
-    assert {"toolu_refund", "toolu_twice", "call_slow"} <= set(intents)
-    assert not set(intents) & (REFUSED | {"toolu_unasked"})
+    assert {"toolu_refund", "call_slow"} <= set(intents)
+    assert not set(intents) & (REFUSED | REPEATS | {"toolu_unasked"})
     assert {body["effect"] for body in bodies if body["kind"] == "intent"} == {
         "idempotent",
         "keyed",
@@ -299,6 +304,19 @@ async def test_an_output_that_is_too_long_is_cut_and_says_so() -> None:
     assert re.search(r"… \[cut, \d+ bytes in all\]$", text)
 
 
+async def test_the_ledger_answers_a_repeat_and_refuses_what_would_be_another_effect() -> None:
+    """I4: one key, one effect; what nobody knows the end of is not run again."""
+    async with after_all_answers() as (desk, passed):
+        rows, effects = await ended(desk), await recorded(desk.gate.store)
+    first, again = passed["toolu_refund"].result, passed["toolu_twice"].result
+    assert (first.replayed, again.replayed, again.output) == (False, True, first.output)
+    assert [call for call, row in rows.items() if row.get("replayed")] == ["toolu_twice"]
+    assert {call for call in REPEATS if rows[call]["executed"]} == set()
+    refunds = [(effect.call_id, effect.state, effect.user) for effect in effects if effect.tool == "refund"]
+    assert refunds == [("toolu_refund", "committed", "max")]
+    assert {effect.call_id for effect in effects if effect.state == "unknown"} == {"call_slow", "ollama_tortoise"}
+
+
 async def test_the_carriers_key_reaches_the_carrier_and_nothing_else() -> None:
     """Contract C30: looked for in results, records and spans; the tool did get it, for its answer was scrubbed of it."""
     async with after_all_answers() as (desk, passed):
@@ -345,6 +363,9 @@ def test_main_prints_one_line_a_call_the_stages_and_the_sum(capsys: pytest.Captu
         assert outcome in line
         assert code is None or code in line
     assert "from cache" in lines[2]
+    assert [told[place][0] for place, line in enumerate(lines) if "replayed" in line] == ["refund"]
+    assert re.search(r"^refund +max +toolu_refund +committed +the receipt", printed, re.MULTILINE)
+    assert re.search(r"^reserve_stock +max +call_slow +unknown +that nobody knows", printed, re.MULTILINE)
     for stage in (
         "will_authorize ",
         "will_check_consent",
@@ -407,7 +428,10 @@ def test_a_store_keeps_the_record_for_the_command_that_verifies_it(
     address = f"sqlite:///{tmp_path / 'hooks.db'}"
     assert main(["--store", address]) == 0
     assert main(["--store", address]) == 0
-    assert "in 2 segments with 2 anchors: nothing is wrong" in capsys.readouterr().out
+    first, second = capsys.readouterr().out.split("6 tools: ")[1:]
+    assert "in 2 segments with 2 anchors: nothing is wrong" in second
+    again = [sum("refund" in line and "replayed" in line for line in lines_of_calls(text)) for text in (first, second)]
+    assert again == [1, 3], "what was done is not done again tomorrow"
     assert verify(["verify", address]) == 0
 
 
@@ -434,8 +458,8 @@ def test_a_database_in_a_file_is_kept_and_used_again(tmp_path: Path, capsys: pyt
     first = capsys.readouterr().out
     assert main(["--db", str(path)]) == 0
     second = capsys.readouterr().out
-    assert "refunded_before" in first
-    assert second.count("refunded_before") > first.count("refunded_before"), "the second morning finds it refunded"
+    assert "refunded_before" not in first
+    assert "refunded_before" in second, "the ledger was in memory, so the second morning asks the books"
     db = sqlite3.connect(path)
     try:
         assert count(db, "count(*) from refunds") == 1

@@ -129,7 +129,7 @@ def test_an_option_of_the_gate_that_does_not_exist_is_refused() -> None:
     """Contract 83."""
     wrong: Any = {"hook": []}
     with pytest.raises(TypeError, match="hook"):
-        Gate([], **wrong)
+        Gate([], **wrong, durable=False)
 
 
 # ---------------------------------------------------------------------- registering
@@ -141,29 +141,37 @@ async def test_a_tool_that_may_change_the_world_needs_somebody_who_authorises(ef
     key = ("n",) if effect in {Effect.KEYED, Effect.IRREVERSIBLE} else ()
     record = ToolRecord(ToolDefinition("pay", "Pays.", NUMBER, effect=effect, key=key), double)
     with pytest.raises(RegistrationError, match="'pay'") as caught:
-        await Gate([record]).__aenter__()
+        await Gate([record], durable=False).__aenter__()
     assert "open=True" in str(caught.value)
     with pytest.raises(RegistrationError, match="'pay'"):  # in shadow mode it stops nobody
-        await Gate([record], [type("Watching", (Allow,), {"mode": "shadow"})()]).__aenter__()
+        await Gate([record], [type("Watching", (Allow,), {"mode": "shadow"})()], durable=False).__aenter__()
     for hook in (sampled(Allow(), 50), sampled(Allow, 50), Some(), Some, Authorize(ROLE, filter=lambda _: True)):
         with pytest.raises(RegistrationError, match="'pay'"):  # and for a share it stops a share
-            await Gate([record], [hook]).__aenter__()
+            await Gate([record], [hook], durable=False).__aenter__()
     for hook in (type("Acme", (Allow,), {"tenants": {"acme"}})(), Authorize(ROLE, tenants={"acme"})):
         with pytest.raises(RegistrationError, match="every call"):
-            await Gate([record], [hook]).__aenter__()
+            await Gate([record], [hook], durable=False).__aenter__()
     said = type("Said", (Some,), {"guards": True})()
     limited = Authorize(ROLE, tools={"pay"}, tags=None)
-    for gate in (Gate([record], [said]), Gate([record], [limited]), Gate([record], [Some(), Allow()])):
+    for gate in (
+        Gate([record], [said], durable=False),
+        Gate([record], [limited], durable=False),
+        Gate([record], [Some(), Allow()], durable=False),
+    ):
         async with gate:
             pass
-    for gate in (Gate([record], [Allow()]), Gate([record], open=True), Gate([made(double)])):
+    for gate in (
+        Gate([record], [Allow()], durable=False),
+        Gate([record], open=True, durable=False),
+        Gate([made(double)], durable=False),
+    ):
         async with gate:
             pass
 
 
 async def test_a_hook_that_is_limited_to_other_tools_authorises_nothing_here() -> None:
     """Contract 96, I6."""
-    gate = Gate([made(double, effect=Effect.IDEMPOTENT)])
+    gate = Gate([made(double, effect=Effect.IDEMPOTENT)], durable=False)
     gate.use(Allow(), tools={"other"})
     with pytest.raises(RegistrationError, match="'work'"):
         await gate.__aenter__()
@@ -172,8 +180,8 @@ async def test_a_hook_that_is_limited_to_other_tools_authorises_nothing_here() -
 def test_duplicate_names_are_refused_unless_replaced_on_purpose() -> None:
     """Contract 30, C6."""
     with pytest.raises(DefinitionError, match="Duplicate tool names: work"):
-        Gate([made(double), made(double)])
-    gate = Gate([made(double)])
+        Gate([made(double), made(double)], durable=False)
+    gate = Gate([made(double)], durable=False)
     with pytest.raises(DefinitionError, match="Duplicate tool names: work"):
         gate.add(made(double))
     newer = made(double, version="2")
@@ -264,7 +272,7 @@ def test_explain_says_of_each_hook_whether_it_is_in_and_why() -> None:
 
     class Own(Allow): ...
 
-    gate = Gate([made(double, hooks=[Own()])], [Filtering()], open=True)
+    gate = Gate([made(double, hooks=[Own()])], [Filtering()], open=True, durable=False)
     gate.use(type("Elsewhere", (Allow,), {})(), tools={"other"})
     gate.use(type("Tagged", (Allow,), {})(), tags={"money"})
     gate.use(type("Tenanted", (Allow,), {})(), tenants={"globex"})
@@ -286,7 +294,7 @@ def test_explain_says_of_each_hook_whether_it_is_in_and_why() -> None:
 
 def test_explain_takes_a_tool_object_and_knows_no_others() -> None:
     """Contract 95."""
-    gate = Gate([receipt])
+    gate = Gate([receipt], durable=False)
     assert str(gate.explain(receipt)) == str(gate.explain("receipt"))
     with pytest.raises(UnknownTool, match="receipt"):
         gate.explain("reciept")
@@ -302,7 +310,7 @@ WIRES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("wire", WIRES)
 def test_definitions_are_told_in_the_spelling_of_each_wire(wire: str) -> None:
     """Contract 57, 58, 59, 60."""
-    gate = Gate([made(double)])
+    gate = Gate([made(double)], durable=False)
     part = gate.definitions(wire)
     assert WIRES[wire](part) == "work"
     part["tools"].clear()
@@ -317,7 +325,7 @@ def test_a_model_is_told_only_of_tools_that_its_user_may_see() -> None:
     @tool(effect="read", allowed_roles={"admin", "support"})
     async def secret() -> None: ...
 
-    gate = Gate([made(double), secret])
+    gate = Gate([made(double), secret], durable=False)
 
     def seen(*roles: str) -> list[str]:
         return [definition.name for definition in gate.definitions(user=User("u", roles=roles))]

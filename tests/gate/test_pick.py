@@ -5,7 +5,20 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from callgate import Effect, Gate, Hook, ToolDefinition, ToolRecord, User, pick_tools
+import pytest
+
+from callgate import (
+    Effect,
+    Gate,
+    Hook,
+    HookError,
+    InvokeContext,
+    ToolDefinition,
+    ToolRecord,
+    User,
+    pick_tools,
+    tool,
+)
 from callgate.tools.picking.results import Picks
 from tests.gate.making import made
 
@@ -72,10 +85,10 @@ async def test_the_proof_sees_a_gate_that_offers_what_is_hidden(monkeypatch: Any
     chance = random.Random(6)
     gate = Gate(catalog(chance), [ByTenant()])
 
-    async def careless(plans: Any, registry: Any, query: Any, user: User, options: Any) -> Any:
-        return await pick_tools(query, registry.index, **options)
+    async def careless(query: Any, index: Any, *, visible: Any, **options: Any) -> Any:
+        return await pick_tools(query, index, **options)
 
-    monkeypatch.setattr("callgate.runtime.gate.pick", careless)
+    monkeypatch.setattr("callgate.runtime.picking.pick_tools", careless)
     assert await hidden_offers(gate, chance) > 0
 
 
@@ -88,6 +101,17 @@ async def test_hidden_tools_have_no_part_in_the_scores() -> None:
         picks = await gate.pick("flight and mail", user=user, max_candidates=40)
         alone = await pick_tools("flight and mail", gate.tools_for(user), max_candidates=40)
         assert [(one.tool.id, one.score) for one in picks] == [(one.tool.name, one.score) for one in alone]
+
+
+async def test_hidden_tools_have_no_part_in_what_is_explained() -> None:
+    """Contract 69, design 10.7: not even by how rare a word is."""
+    chance = random.Random(9)
+    gate = Gate(catalog(chance), [ByTenant()])
+    for _ in range(20):
+        user = users(chance)
+        picks = await gate.pick("flight and mail", user=user, max_candidates=40, debug=True)
+        alone = await pick_tools("flight and mail", gate.tools_for(user), max_candidates=40, debug=True)
+        assert [one.provenance for one in picks] == [one.provenance for one in alone]
 
 
 async def test_what_was_hidden_is_told_to_the_audit_and_to_nobody_else() -> None:
@@ -109,3 +133,29 @@ async def test_the_index_follows_as_tools_come_and_go() -> None:
     gate.registry.remove("send_mail")
     assert [one.tool.id for one in await gate.pick("mail")] == ["mail_archive"]
     assert gate.registry.index is index
+
+
+async def test_only_a_plain_yes_shows_a_tool() -> None:
+    """Contract C29: an ``async def may_see`` would answer with a coroutine, which counts as true."""
+
+    class Waits(Hook):
+        def will_authorize(self, ctx: InvokeContext) -> None:
+            """Everybody may."""
+
+        async def may_see(self, user: User, definition: ToolDefinition) -> bool:
+            return False
+
+    class Vague(Waits):
+        def may_see(self, user: User, definition: ToolDefinition) -> Any:
+            return "perhaps"
+
+    @tool(effect="read")
+    async def secret() -> int:
+        """A secret tool."""
+        return 1
+
+    with pytest.raises(HookError, match="may_see"):
+        Gate([secret], [Waits()])
+    async with Gate([secret], [Vague()]) as gate:
+        assert gate.tools_for() == []
+        assert await gate.pick("a secret tool") == []

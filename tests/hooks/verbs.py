@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Self
 
 from callgate import InvokeContext, ToolError
 from callgate.hooks.stages import May
+from callgate.runtime import deadlines
 from tests.hooks.making import Act
 
 
@@ -41,6 +43,15 @@ async def _lease(ctx: InvokeContext) -> None:
     await ctx.lease(Lease(ctx.data["log"]))
 
 
+async def outlast(ctx: InvokeContext | None = None) -> None:
+    """Let the deadline of the call that this task runs pass, and wait for more."""
+    table = deadlines._TABLES[asyncio.get_running_loop()]
+    (alarm,) = [alarm for alarm in table.live if alarm.task is asyncio.current_task()]
+    alarm.disarm()
+    alarm.fire()
+    await asyncio.Event().wait()
+
+
 VERBS: dict[str, Act] = {
     "respond": lambda ctx: ctx.respond(99),
     "respond wrongly": lambda ctx: ctx.respond("no number"),
@@ -58,6 +69,10 @@ VERBS: dict[str, Act] = {
     "lease": _lease,
 }
 """``lease`` finds its log in ``ctx.data`` and must be awaited."""
+
+OUTLAST, NOTHING = "outlast the deadline", "do nothing"
+DOES: dict[str, Act] = {**VERBS, OUTLAST: outlast, NOTHING: lambda ctx: None}
+"""The first must be awaited, in a call with a deadline, and before its closing."""
 
 POWER: dict[str, May] = {
     "respond": May.RESPOND,

@@ -52,9 +52,9 @@ def process(*command: str, **environment: str) -> Generator[subprocess.Popen[str
 
 
 @contextlib.contextmanager
-def service(name: str) -> Generator[httpx.Client, None, None]:
+def service(name: str, **environment: str) -> Generator[httpx.Client, None, None]:
     port = free_port()
-    with process(f"examples.{name}", "--port", str(port)) as started:
+    with process(f"examples.{name}", "--port", str(port), **environment) as started:
         for _ in range(400):
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 break
@@ -114,9 +114,23 @@ def test_a_plain_web_service_calls_tools_from_its_threads(name: str) -> None:
 
         with ThreadPoolExecutor(10) as pool:
             assert list(pool.map(order, range(50))) == [12_900] * 50
-        assert client.post("/tools/refund", json=asked, headers=MAX).json()["output"]["refunded"] == 100
-        again = client.post("/tools/refund", json=asked, headers=MAX)
-        assert (again.json()["status"], again.json()["error"]) == ("error", "This order was refunded before.")
+        for _ in range(2):  # run, and answered with the receipt: the tool itself would refuse to do it twice
+            assert client.post("/tools/refund", json=asked, headers=MAX).json()["output"]["refunded"] == 100
+        other = client.post("/tools/refund", json={**asked, "cents": 200}, headers=MAX)
+        assert (other.status_code, other.json()["metadata"]["outcome"]) == (409, "conflict")
+
+
+def test_with_a_store_a_repeat_is_answered_after_a_restart(tmp_path: Path) -> None:
+    """I4: the first process has ended; its receipt has not. Without a store the new process knows nothing, and runs it."""
+    asked = {"order_id": "A-1001", "cents": 100}
+    ran: dict[str, list[bool]] = {"": [], f"sqlite:///{tmp_path / 'shop.db'}": []}
+    for address, found in ran.items():
+        for _ in range(2):
+            with service("flask_service", CALLGATE_STORE=address) as client:
+                assert client.post("/tools/refund", json=asked, headers=MAX).json()["output"]["refunded"] == 100
+                order = client.post("/tools/get_order", json={"order_id": "A-1001"}, headers=MAX).json()["output"]
+                found.append(order["refunded"] == 100)  # by this process: the shop's own books are in its memory
+    assert [*ran.values()] == [[True, True], [True, False]]
 
 
 @pytest.fixture(params=["redis", "files"])

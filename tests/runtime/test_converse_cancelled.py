@@ -155,7 +155,7 @@ def test_control_a_reader_that_does_not_wait_for_the_end_is_found(monkeypatch: p
     async def leave(running: asyncio.Future[Any]) -> None:
         running.cancel()
 
-    monkeypatch.setattr(conversation_events, "_see_off", leave)
+    monkeypatch.setattr(conversation_events, "see_off", leave)
     assert findings(Talking(stream=True, read=True)).count("late release") > 0
 
 

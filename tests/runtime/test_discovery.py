@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from callgate import Denied, Gate, Hook, InvokeContext, Outcome, ToolCall, ToolContext, ToolResult, User, tool
-from callgate.runtime.discovery import Discovery
+from callgate import (
+    DefinitionError,
+    Denied,
+    Gate,
+    Hook,
+    InvokeContext,
+    Outcome,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    User,
+    tool,
+)
+from callgate.hooks.privacy import Redact
+from callgate.hooks.quota import Quota
+from callgate.hooks.records import Audit
+from callgate.providers.stores.base import AuditRow
+from callgate.runtime.discovery import NAMES, Discovery
 
 CLERK, ADMIN = User("c"), User("a", roles=("admin",))
 
@@ -36,7 +53,7 @@ def shop(*hooks: Any, **options: Any) -> tuple[Gate, Discovery]:
         """Wipe an order."""
         return order_id
 
-    gate = Gate([find_order, audit_order, wipe_order], hooks)
+    gate = Gate([find_order, audit_order, wipe_order], hooks, durable=False)
     return gate, Discovery(gate, **options)
 
 
@@ -127,3 +144,94 @@ async def test_tools_that_come_later_are_found_too() -> None:
         gate.add(track_parcel)
         found = await ask(gate, "search_tools", {"query": "where is my parcel"})
         assert [one["name"] for one in found.output] == ["track_parcel"]
+
+
+async def test_the_quota_of_a_tool_is_spent_through_it_as_by_itself() -> None:
+    """Contract 96, I11: in whatever way it is called."""
+    gate, _ = shop(Quota("2/hour", tools=["find_order"]))
+    async with gate:
+        through = await ask(gate, "call_tool", {"name": "find_order", "arguments": {"order_id": "7"}})
+        alone = await ask(gate, "find_order", {"order_id": "7"})
+        late = await ask(gate, "call_tool", {"name": "find_order", "arguments": {"order_id": "7"}})
+        other = await ask(gate, "call_tool", {"name": "find_order", "arguments": {"order_id": "7"}}, ADMIN)
+    assert [one.outcome for one in (through, alone, late, other)] == [
+        Outcome.SUCCESS,
+        Outcome.SUCCESS,
+        Outcome.RETRY_LATER,
+        Outcome.SUCCESS,
+    ]
+
+
+CANARY = "canary-4711"
+ENDINGS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "success": ({"name": "pay", "arguments": {"pin": CANARY, "order": "o"}}, ["pay", "call_tool"]),
+    "invalid for the tool": ({"name": "pay", "arguments": {"pin": CANARY, "order": 5}}, ["pay", "call_tool"]),
+    "invalid for call_tool": ({"name": "pay", "arguments": {"pin": CANARY}, "more": 1}, ["call_tool"]),
+    "a name that is none": ({"name": {"pin": CANARY}, "arguments": {"pin": CANARY}}, ["call_tool"]),
+    "no such tool": ({"name": "nope", "arguments": {"pin": CANARY}}, ["call_tool"]),
+    "hidden": ({"name": "hidden", "arguments": {"pin": CANARY}}, ["call_tool"]),
+}
+
+
+def till(rows: list[AuditRow]) -> Gate:
+    @tool(effect="read", hooks=[Redact(keys=["pin"])])
+    async def pay(pin: str, order: str) -> str:
+        """Pay for an order."""
+        return order
+
+    @tool(effect="read", allowed_roles=("admin",))
+    async def hidden(pin: str) -> str:
+        """Not for everybody."""
+        return pin
+
+    return Gate([pay, hidden], [Audit(sink=rows.append)], durable=False)
+
+
+async def recorded(ending: str) -> list[Mapping[str, Any]]:
+    rows: list[AuditRow] = []
+    gate = till(rows)
+    Discovery(gate)
+    async with gate:
+        await ask(gate, "call_tool", ENDINGS[ending][0])
+    return [row.body for row in rows if row.body["kind"] == "outcome"]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+async def test_both_calls_are_recorded_and_what_the_tool_masks_is_in_neither(ending: str) -> None:
+    """Contract 96, I9: only the inner tool's own hooks know which of its arguments are secret."""
+    found = await recorded(ending)
+    assert [row["tool"] for row in found] == ENDINGS[ending][1]
+    assert CANARY not in str(found)
+    if ending == "success":
+        assert [row["input"] for row in found] == [{"pin": "***", "order": "o"}, {"name": "pay", "arguments": "***"}]
+
+
+@pytest.mark.parametrize("ending", ["success", "no such tool"])
+async def test_without_that_care_a_record_would_show_it(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control of the test above."""
+    monkeypatch.setattr("callgate.runtime.discovery._name_alone", lambda value: value)
+    assert CANARY in str(await recorded(ending))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_is_taken_is_refused_before_anything_is_added(name: str) -> None:
+    """Contract 30, C6."""
+
+    @tool(name=name, effect="read")
+    async def mine() -> str:
+        """Has the name."""
+        return ""
+
+    gate = Gate([mine])
+    with pytest.raises(DefinitionError, match=f"Duplicate tool names: {name}"):
+        Discovery(gate)
+    assert gate.registry.names == (name,)
+
+
+@pytest.mark.parametrize("limit", [-5, 0, 1.0, 10**30], ids=["negative", "none", "a whole float", "huge"])
+async def test_however_many_are_asked_for_there_are_one_to_25(limit: float) -> None:
+    """Contract 67."""
+    gate, _ = shop()
+    async with gate:
+        found = await ask(gate, "search_tools", {"query": "find an order", "limit": limit})
+    assert [one["name"] for one in found.output] == ["find_order"]

@@ -19,6 +19,7 @@ import pytest
 from callgate import Gate, Hook, InvokeContext, ToolCall, ToolError, ToolFailed, User, configure_logging, tool
 from callgate.errors import Denied
 from callgate.providers import logs
+from callgate.providers.ids import new_id
 from callgate.providers.logs import IDS, Event, emit
 from tests.runtime.listening import handled
 
@@ -33,6 +34,17 @@ NAMES = {
     "call.refused",
     "call.settled",
     "call.suspended",
+    "effect.fenced",
+    "effect.reconciled",
+    "effect.unknown",
+    "effect.unsettled",
+    "effects.orphaned",
+    "job.dead",
+    "job.not_sent",
+    "job.store_failed",
+    "wait.damaged",
+    "wait.expired",
+    "wait.resumed",
     "cleanup.failed",
     "definition.warning",
     "gate.closed",
@@ -500,3 +512,11 @@ def test_an_event_that_nobody_hears_works_nothing_out(monkeypatch: pytest.Monkey
     monkeypatch.setattr(logs, "ids_of", never)
     monkeypatch.setattr(logs._Setup, "log", never)
     emit(Event.CALL_FAILED, object(), outcome="error")
+
+
+def test_the_id_of_a_job_is_shown_so_that_it_can_be_found(events: list[dict[str, Any]]) -> None:
+    """Ids look like secrets, and are none."""
+    job = new_id()
+    emit(Event.JOB_DEAD, job=job, tool="send", reason="why")
+    emit(Event.JOB_NOT_SENT, job=job, error=OSError())
+    assert [event["job"] for event in events] == [job, job]

@@ -7,7 +7,19 @@ from typing import Any, cast
 
 import pytest
 
-from callgate import Gate, Outcome, ToolCall, ToolDefinition, ToolError, ToolRecord, ToolResult, codec, tool
+from callgate import (
+    Denied,
+    Gate,
+    Outcome,
+    ToolCall,
+    ToolDefinition,
+    ToolError,
+    ToolRecord,
+    ToolResult,
+    codec,
+    invoke_tool,
+    tool,
+)
 from callgate.errors import DefinitionError
 from callgate.tools.component import attach_validator
 from callgate.tools.record import Style
@@ -36,7 +48,7 @@ def free(mode: str, effect: str | None = None) -> Any:
 @pytest.mark.parametrize(("mode", "effect"), [("read-only", "read"), ("full", None)])
 async def test_a_call_without_a_schema_runs_and_says_that_it_was_not_validated(mode: str, effect: str | None) -> None:
     """Contract 15, 16, C9."""
-    async with Gate([free(mode, effect)], open=True) as gate:
+    async with Gate([free(mode, effect)], open=True, durable=False) as gate:
         result = await gate.call(ToolCall("c1", "free", {"anything": 1}))
     assert result.ok
     assert result.provenance["validated"] is False
@@ -44,12 +56,13 @@ async def test_a_call_without_a_schema_runs_and_says_that_it_was_not_validated(m
 
 
 async def test_a_tool_that_wants_a_persons_approval_is_denied_for_want_of_one() -> None:
-    """Contract 15, 17, C9."""
-    async with Gate([free("human-approval")], open=True) as gate:
-        result = await gate.call(ToolCall("c1", "free", {}))
-    assert result.outcome is Outcome.DENIED
-    assert result.error is not None
-    assert result.error.code == "approval_required"
+    """Contract 15, 17, C9: without a gate nobody could approve; in one the call waits."""
+    record = free("human-approval")
+    with pytest.raises(Denied) as refused:
+        await invoke_tool(record, {})
+    assert refused.value.code == "approval_required"
+    async with Gate([record], open=True, durable=False) as gate:
+        assert (await gate.call(ToolCall("c1", "free", {}))).outcome is Outcome.SUSPENDED
     assert not RAN
 
 
@@ -61,7 +74,7 @@ async def test_a_tool_without_schema_and_mode_is_denied_even_where_registration_
     for name, value in (("allow_no_schema", False), ("no_schema_mode", None)):
         object.__setattr__(definition, name, value)
     record = ToolRecord(definition, note, Style.KEYWORDS)
-    async with Gate([record], open=True) as gate:
+    async with Gate([record], open=True, durable=False) as gate:
         result = await gate.call(ToolCall("c1", "free", {}))
     assert result.outcome is Outcome.DENIED
     assert not RAN

@@ -120,7 +120,7 @@ def store_with(audit: MemoryAudit) -> MemoryStore:
 
 
 def a_gate(*hooks: Any, **options: Any) -> Gate:
-    return Gate([look, pay, fail, crash, wait], [Ends(), *hooks], open=True, **options)
+    return Gate([look, pay, fail, crash, wait], [Ends(), *hooks], open=True, **options, durable=False)
 
 
 async def rows_of(audit: Any, tenant: str | None = None) -> list[AuditRow]:

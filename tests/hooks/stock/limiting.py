@@ -105,7 +105,7 @@ class Desk:
         self.store: MemoryStore = MemoryStore(self.time.clock.time)
 
     def gate(self, *hooks: Any, tools: Any = (work,), store: Store | None = None, **options: Any) -> Gate:
-        return Gate(tools, hooks, open=True, clock=self.time.clock, store=store or self.store, **options)
+        return Gate(tools, hooks, open=True, clock=self.time.clock, store=store or self.store, **options, durable=False)
 
     def now(self) -> float:
         """Seconds on the virtual clock."""

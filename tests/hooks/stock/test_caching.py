@@ -46,7 +46,7 @@ class Tool:
 
 
 def opened(subject: Any, *hooks: Any, **options: Any) -> Gate:
-    return Gate([getattr(subject, "record", subject)], hooks, open=True, **options)
+    return Gate([getattr(subject, "record", subject)], hooks, open=True, **options, durable=False)
 
 
 async def ask(gate: Gate, arguments: Any = None, user: User = ANN, **options: Any) -> Any:

@@ -106,7 +106,7 @@ async def result_of(*hooks: Any, arguments: Any, answer: Any = None, trace: bool
             raise answer
         return given if answer is None else answer
 
-    async with Gate([record(run, ANYTHING)], hooks, open=True) as gate:
+    async with Gate([record(run, ANYTHING)], hooks, open=True, durable=False) as gate:
         return await gate.call(ToolCall("c1", "echo", arguments), user=USER, trace=trace)
 
 
@@ -188,7 +188,7 @@ async def test_issues_are_masked_and_are_issues_still() -> None:
     async def run() -> None:
         raise AssertionError
 
-    async with Gate([record(run, definition)], [Redact(detectors=["email"])], open=True) as gate:
+    async with Gate([record(run, definition)], [Redact(detectors=["email"])], open=True, durable=False) as gate:
         told = await gate.call(ToolCall("c1", "echo", {"ann@example.org": 1}), user=USER)
     assert told.error is not None
     assert all(isinstance(issue, Issue) for issue in told.error.issues)

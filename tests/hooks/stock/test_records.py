@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from callgate import Gate, Hook, HookError, InvokeContext, ToolCall, User, configure_logging, tool
 from callgate.hooks import audit_verify
-from callgate.hooks.audit_chain import canonical_fast, row_hash
+from callgate.hooks.audit_chain import row_hash
 from callgate.hooks.audit_verify import AuditReport, verify_audit, verify_rows
 from callgate.hooks.records import Audit
 from callgate.providers.clock import FakeClock
@@ -28,7 +28,7 @@ from callgate.providers.stores.address import store_at
 from callgate.providers.stores.base import AuditRow
 from callgate.providers.stores.memory import MemoryAudit, MemoryStore
 from callgate.runtime.audit_cli import main as audit_command
-from callgate.tools.values import canonical
+from callgate.tools.values import canonical, canonical_fast
 from tests.harness.steploop import cost_of, on_virtual_time
 from tests.hooks.stock.auditing import (
     RAN,
@@ -220,7 +220,7 @@ async def test_a_tool_that_is_not_read_runs_only_behind_a_row_that_says_so() -> 
         seen.append([row.body["kind"] for row in await rows_of(store.audit)])
         return n
 
-    async with Gate([book], [Audit()], open=True, store=store) as gate:
+    async with Gate([book], [Audit()], open=True, store=store, durable=False) as gate:
         await gate.call(asked("book", n=1))
     assert seen == [["intent"]]
     assert [row.body["kind"] for row in await rows_of(store.audit)] == ["intent", "outcome"]

@@ -98,7 +98,7 @@ def test_what_means_nothing_is_refused_where_it_is_written(make: Any) -> None:
 def test_what_stands_around_the_tool_cannot_be_a_shadow(hook: Hook) -> None:
     """Contract C33."""
     with pytest.raises(HookError, match="shadow"):
-        Gate([work], [hook])
+        Gate([work], [hook], durable=False)
 
 
 # ---------------------------------------------------------------------- time limits
@@ -206,7 +206,7 @@ async def test_a_plain_function_is_left_behind_in_its_thread() -> None:
     def blocks() -> None:
         assert ends.wait(30)
 
-    async with Gate([blocks], [Timeout(0.05)]) as gate:
+    async with Gate([blocks], [Timeout(0.05)], durable=False) as gate:
         with pytest.raises(OutcomeUnknown):
             await gate.invoke("blocks")
         ends.set()  # only now: the call did not wait for it
@@ -417,7 +417,7 @@ def test_cancelled_at_any_point_the_cancellation_is_neither_lost_nor_invented(de
     async def scenario(ledger: Ledger) -> Any:
         flaky = Flaky(BROKEN, BROKEN, takes=0.01)
         hooks = [Timeout(9), Retry(3, wait=steady(0.01)), Deadline(60)]
-        async with Gate([flaky.tool], hooks, open=True) as gate:
+        async with Gate([flaky.tool], hooks, open=True, durable=False) as gate:
             return await gate.invoke("flaky", user=USER, deadline=FAR)
 
     assert every_cancel_point(scenario, deadline=deadline).points > 20

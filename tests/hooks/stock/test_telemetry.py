@@ -177,7 +177,7 @@ async def test_what_a_caller_and_nested_calls_do_hangs_together() -> None:
         """Be called."""
         return 1
 
-    async with Gate([outer, inner], [Tracing(spans.provider)]) as gate:
+    async with Gate([outer, inner], [Tracing(spans.provider)], durable=False) as gate:
         with tracer.start_as_current_span("request") as request:
             await gate.call(ToolCall("c", "outer", {}))
             assert trace.get_current_span() is request
@@ -341,7 +341,7 @@ async def look(n: int) -> int:
     return n
 
 async def main() -> None:
-    async with Gate([look], [Metrics(), Tracing(), Tracing(stages=True, arguments=True)]) as gate:
+    async with Gate([look], [Metrics(), Tracing(), Tracing(stages=True, arguments=True)], durable=False) as gate:
         assert await gate.invoke("look", {"n": 1}) == 1
 
 asyncio.run(main())

@@ -1,0 +1,356 @@
+"""What a gate with a ledger and waiting calls promises, in plain Python: what may run, and what everybody is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from callgate import Approval, Approve, Deny, Edit, Respond, User
+from callgate.providers.principal import ANONYMOUS
+
+Seen: TypeAlias = tuple[Any, ...]
+"""What a caller was told: ``("raised", type, code)`` or ``(outcome, code, output, replayed)``."""
+
+NOT_PENDING: Seen = ("raised", "NotPending", "not_pending")
+INVALID: Seen = ("raised", "Invalid", "invalid_arguments")
+SUSPENDED: Seen = ("suspended", "suspended", None, False)
+PLACE, BODY = "approval", "body"
+
+SMALL = Approval(roles={"lead"}, expires=600.0)
+LARGE = Approval(roles={"lead"}, quorum=2, expires=600.0, escalate_after=300.0, escalate_to={"boss"})
+BOSS = Approval(roles={"boss"}, expires=900.0)
+IN_BODY = Approval(roles={"lead"}, expires=500.0)
+SOMEBODY = Approval(expires=800.0)
+ANSWER = 800.0  # all of these within a day: older rows of a store in memory are forgotten
+WITHIN = 100.0
+
+WITH_KEY, ONCE_A_WHILE, AGAIN, READS = {"send"}, {"post"}, {"ping"}, {"peek"}
+ASKS_IN_BODY = {"draft", "fill"}
+
+
+def rules_of(tool: str, arguments: Mapping[str, Any], policy: str) -> tuple[Approval, ...]:
+    """Who has to approve a call."""
+    if tool == "pay":
+        own = () if arguments["n"] < 10 else (SMALL,) if arguments["n"] < 100 else (LARGE,)
+        return (*own, BOSS) if policy == "strict" else own
+    return {"send": (SMALL,), "peek": (SOMEBODY,)}.get(tool, ())
+
+
+def allows(rule: Approval, person: User, requester: str, waited: float) -> bool:
+    """Whether a person of the caller's tenant may approve: the rule as the documentation has it."""
+    if person.id in {ANONYMOUS.id, requester}:
+        return False
+    late = rule.escalate_after is not None and waited >= rule.escalate_after
+    wanted = {*rule.roles, *(rule.escalate_to if late else ())}
+    return not rule.roles or bool(wanted & set(person.roles))
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One effect, as the tool's body recorded it."""
+
+    tool: str
+    version: str
+    arguments: str
+    user: str
+    tenant: str
+
+
+@dataclass
+class Waiting:
+    """A call that waits. ``signer`` is the key that sealed its row last; ``broken``: somebody changed the row."""
+
+    tool: str
+    version: str
+    policy: str
+    user: User
+    arguments: dict[str, Any]
+    place: str
+    rules: tuple[Approval, ...]
+    made: float
+    expires: float
+    request: str
+    call: str
+    given: str | None
+    signer: str
+    approvals: list[tuple[str, User, float]] = field(default_factory=list)
+    answers: dict[str, Any] = field(default_factory=dict)
+    state: str = "waiting"
+    broken: bool = False
+    id: str = ""
+
+    def met(self, rules: tuple[Approval, ...], place: str) -> bool:
+        """Whether enough different people have approved, for every rule."""
+        given = [(person, waited) for where, person, waited in self.approvals if where == place]
+        return all(
+            len({person.id for person, waited in given if allows(rule, person, self.user.id, waited)}) >= rule.quorum
+            for rule in rules
+        )
+
+    def may_decide(self, person: User, now: float) -> bool:
+        """By any of the rules; without rules, the caller alone."""
+        if not self.rules:
+            return person.id == self.user.id
+        return any(allows(rule, person, self.user.id, now - self.made) for rule in self.rules)
+
+
+@dataclass
+class Entry:
+    """One key of the ledger: its state, the arguments, and what a repeat is told."""
+
+    state: str
+    arguments: dict[str, Any]
+    told: Seen = ()
+    until: float | None = None
+
+
+def text_of(arguments: Mapping[str, Any]) -> str:
+    """Arguments as the body records them."""
+    return json.dumps(arguments, sort_keys=True)
+
+
+class Model:
+    """All that has been promised so far. What happens to a call is asked of ``call`` and ``resume``."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.version, self.policy = "1", "plain"
+        self.keys: tuple[str, ...] = ("a",)
+        self.drift = 0
+        self.status: dict[tuple[str, str], str] = {}
+        self.waits: list[Waiting] = []
+        self.ledger: dict[tuple[Any, ...], Entry] = {}
+        self.ran: list[Ran] = []
+        self.requests = 0
+
+    def twin(self) -> Model:
+        """The same again, to find out what would happen."""
+        return deepcopy(self)
+
+    # ------------------------------------------------------------------ from the top
+
+    def call(self, tool: str, arguments: Mapping[str, Any], user: User, given: str | None, asked: Any) -> Seen:
+        """A call; *asked* is its request id, or None, and its call id."""
+        request, call = asked
+        named = request is not None
+        if not named:
+            self.requests += 1
+            request = f"made {self.requests}"
+        first = Waiting(
+            tool, self.version, self.policy, user, dict(arguments), "", (), self.now, 0.0, request, call, given, ""
+        )
+        return self._from_the_top(first, resumed=False, named=named)
+
+    def _from_the_top(self, call: Waiting, *, resumed: bool, named: bool = True) -> Seen:
+        status = self.status.get((call.user.id, call.user.tenant or ""), "")
+        if status == "lost":
+            return "denied", "lost", None, False
+        if type(call.arguments["n"]) is not int:
+            return "invalid", "invalid_arguments", None, False
+        arguments = call.arguments
+        if call.tool == "pay":
+            arguments = {**arguments, "n": arguments["n"] + self.drift}
+        decided = replace(call, approvals=call.approvals if resumed else [], answers=call.answers if resumed else {})
+        if resumed and arguments != call.arguments:
+            decided.approvals, decided.answers = [], {}
+        decided.arguments = arguments
+        rules = rules_of(call.tool, arguments, self.policy)
+        if PLACE in decided.answers:
+            error, value = decided.answers[PLACE]
+            return ("denied", "policy_error", None, False) if error else ("success", None, value, False)
+        if rules and not decided.met(rules, PLACE):
+            return self._waits(call, decided, PLACE, rules, min(rule.expires for rule in rules), resumed)
+        if not rules and resumed and PLACE in call.answers:  # to other arguments
+            return "denied", "stale", None, False
+        return self._effect(call, decided, resumed=resumed, named=named)
+
+    def _waits(
+        self, call: Waiting, decided: Waiting, place: str, rules: tuple[Approval, ...], lasts: float, resumed: bool
+    ) -> Seen:
+        if resumed:
+            self._use(call)
+        waits = replace(
+            deepcopy(decided),
+            version=self.version,
+            policy=self.policy,
+            place=place,
+            rules=rules,
+            made=self.now,
+            expires=self.now + lasts,
+            signer=self.keys[0],
+            state="waiting",
+            id="",
+        )
+        self.waits.append(waits)
+        return SUSPENDED
+
+    def _use(self, call: Waiting, state: str = "used") -> None:
+        """It waits no more."""
+        if call.id:
+            kept = self.find(call.id)
+            kept.state, kept.signer = state, self.keys[0]
+
+    # ------------------------------------------------------------------ the ledger
+
+    def _key(self, call: Waiting, arguments: Mapping[str, Any], named: bool) -> tuple[Any, ...] | None:
+        whose = (call.user.tenant, call.user.id, call.tool)
+        if call.given is not None:
+            return (*whose, "given", call.given)
+        if call.tool in WITH_KEY:
+            return (*whose, "declared", arguments["n"])
+        if call.tool in ONCE_A_WHILE:
+            return (*whose, "arguments", text_of(arguments))
+        return (*whose, "call", call.request, call.call) if named else None
+
+    def _effect(self, call: Waiting, decided: Waiting, *, resumed: bool, named: bool) -> Seen:
+        if call.tool in READS:
+            return self._body(call, decided, Entry("read", {}), resumed=resumed)
+        arguments, key = decided.arguments, self._key(call, decided.arguments, named)
+        entry = self.ledger.get(key, Entry("no_effect", {})) if key is not None else Entry("no_effect", {})
+        over = entry.until is not None and entry.until <= self.now
+        same = entry.arguments == arguments
+        if entry.state == "committed" and not over:
+            self._use(call)
+            return (*entry.told[:3], True) if same else ("conflict", "conflict", None, False)
+        if entry.state == "unknown" and not (same and call.tool in AGAIN):
+            return ("unknown", "outcome_unknown", None, False) if same else ("conflict", "conflict", None, False)
+        self._use(call)
+        entry = Entry("running", arguments)
+        told = self._body(call, decided, entry, resumed=resumed)
+        if key is not None:
+            self.ledger[key] = entry
+        return told
+
+    def _body(self, call: Waiting, decided: Waiting, entry: Entry, *, resumed: bool) -> Seen:
+        """What the tool does, and what its caller is told."""
+        tool, how = call.tool, decided.arguments["how"]
+        answer: Any = None
+        if tool in ASKS_IN_BODY:
+            if BODY not in decided.answers:
+                entry.state = "no_effect"
+                rules = (IN_BODY,) if tool == "draft" else ()
+                return self._waits(call, decided, BODY, rules, IN_BODY.expires if rules else ANSWER, resumed=False)
+            error, answer = decided.answers[BODY]
+            if error:
+                entry.state, entry.told = "committed", ("error", "declined", None, False)
+                return entry.told
+        entry.state = {"abort": "no_effect", "later": "no_effect", "raise": "unknown"}.get(how, "committed")
+        if entry.state != "no_effect":
+            user = call.user
+            self.ran.append(Ran(tool, self.version, text_of(decided.arguments), user.id, user.tenant or ""))
+        output = answer if tool == "fill" else len(self.ran)
+        entry.told = {
+            "ok": ("success", None, output, False),
+            "responds": ("success", None, -1, False),
+            "tool_error": ("error", "tool_error", None, False),
+            "raise": ("error", "tool_failed", None, False),
+            "abort": ("denied", "denied", None, False),
+            "later": ("retry_later", "retry_later", None, False),
+            "bad": ("error", "invalid_output", None, False),
+        }[how]
+        if tool in ONCE_A_WHILE and entry.state == "committed":
+            entry.until = self.now + WITHIN
+        return entry.told
+
+    # ------------------------------------------------------------------ waiting calls
+
+    def find(self, id: str) -> Waiting:
+        """A call that waits, or waited."""
+        return next(one for one in self.waits if one.id == id)
+
+    def is_open(self, waiting: Waiting) -> bool:
+        """Whether it can be decided by whoever may."""
+        known = waiting.signer in self.keys and not waiting.broken
+        return known and waiting.state == "waiting" and waiting.expires > self.now
+
+    def pending(self, viewer: User) -> set[str]:
+        """What somebody may see."""
+        mine = [one for one in self.waits if self.is_open(one) and one.user.tenant == viewer.tenant]
+        return {one.id for one in mine if one.may_decide(viewer, self.now)}
+
+    def opened(self, handle: Any, person: User) -> Waiting | None:
+        """What waits under a handle, for somebody of the right tenant."""
+        if not handle.whole or handle.signer not in self.keys or handle.tenant != person.tenant:
+            return None
+        found = self.find(handle.id)
+        return found if self.is_open(found) else None
+
+    def look(self, handle: Any, person: User) -> Seen:
+        """What somebody sees who looks at one."""
+        found = self.opened(handle, person)
+        sees = found is not None and (person.id == found.user.id or found.may_decide(person, self.now))
+        return ("saw", text_of(found.arguments)) if found is not None and sees else NOT_PENDING
+
+    def withdraw(self, handle: Any, person: User) -> Seen:
+        """The caller takes its call back."""
+        found = self.opened(handle, person)
+        if found is None or found.user.id != person.id:
+            return NOT_PENDING
+        self._use(found, "denied")
+        return ("withdrawn",)
+
+    def sweep(self) -> None:
+        """What has waited too long."""
+        for one in self.waits:
+            if one.state == "waiting" and one.expires <= self.now and not one.broken:
+                one.state, one.signer = "expired", self.keys[0] if one.signer in self.keys else one.signer
+
+    def resume(self, handle: Any, decision: Any, person: User) -> Seen:
+        """A decision."""
+        found = self.opened(handle, person)
+        if found is None:
+            return NOT_PENDING
+        if not found.may_decide(person, self.now):
+            own = found.user.id == person.id
+            return ("raised", "Denied", "not_an_approver") if own else NOT_PENDING
+        if isinstance(decision, Deny):
+            self._use(found, "denied")
+            return "denied", "declined", None, False
+        if (found.version, found.policy) != (self.version, self.policy):
+            self._use(found, "void")
+            return "raised", "Stale", "stale"
+        after = deepcopy(found)
+        if (refused := self._decided(after, decision, person)) is not None:
+            return refused
+        if not (_is_final(after, decision) or after.met(after.rules, after.place)):
+            after.signer = self.keys[0]
+            self.waits[self.waits.index(found)] = after
+            return SUSPENDED
+        if after.tool in READS or (isinstance(decision, Respond) and after.place == PLACE):
+            self._use(found)
+        if self.status.get((after.user.id, after.user.tenant or "")) in {"gone", "other"}:
+            return "denied", "no_user", None, False
+        return self._from_the_top(after, resumed=True)
+
+    def _decided(self, after: Waiting, decision: Approve | Edit | Respond, person: User) -> Seen | None:
+        """Put a decision on a call; what is raised where it does not fit."""
+        answer: tuple[str | None, Any] = (None, None)
+        if isinstance(decision, Respond):
+            fits = type(decision.value) is int or (after.place == BODY and after.tool == "draft")
+            if decision.error is None and not fits:
+                return INVALID
+            answer = (decision.error, None if decision.error else decision.value)
+            if _is_final(after, decision):
+                after.answers[after.place] = answer
+                return None
+        elif after.place == BODY and after.tool == "fill":
+            return "raised", "Invalid", "answer_expected"
+        elif isinstance(decision, Edit):
+            if type(decision.arguments["n"]) is not int:
+                return INVALID
+            after.arguments, after.approvals, after.answers = dict(decision.arguments), [], {}
+        if after.rules:
+            said = after.answers.get(after.place, answer)
+            others = [one for one in after.approvals if one[0] != after.place or (said == answer and one[1] != person)]
+            after.approvals = [*others, (after.place, person, self.now - after.made)]
+        if after.place != PLACE:
+            after.answers[after.place] = answer
+        return None
+
+
+def _is_final(waiting: Waiting, decision: Any) -> bool:
+    """Whether one answer is enough, however many have to approve."""
+    return isinstance(decision, Respond) and (waiting.place == PLACE or decision.error is not None)
