@@ -21,7 +21,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 MISSING := $(filter-out $(wildcard $(LINKS)),$(LINKS))
 MOVED   := $(shell [ "$$(cat .venv/.made-in 2>/dev/null)" = "$$(pwd -P)" ] || echo moved)
 
-.PHONY: help install run test soak check format wheel-check bench bench-selection bench-semantic test-semantic docs clean example-fastapi example-django example-flask example-celery example-chat moved $(MISSING)
+.PHONY: help install run run-workers test soak check format wheel-check bench bench-selection bench-semantic bench-workers test-semantic docs clean example-fastapi example-django example-flask example-celery example-chat example-approvals moved $(MISSING)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ $(READY): pyproject.toml constraints.txt hatch_build.py scripts/install $(MISSIN
 
 run: $(READY) ## run the worked example; INPUT=FILE feeds it a file
 	@$(PYTHON) -m examples.order_desk $(if $(INPUT),--input '$(INPUT)')
+
+run-workers: $(READY) ## two workers, one is killed, and the tally of 500 calls; ARGS="--calls N --on sqlite" goes to it
+	@$(PYTHON) -m examples.worker_desk $(ARGS)
 
 test: $(READY) ## run the tests; ARGS="..." goes to pytest
 	@$(PYTHON) -m pytest -n $(JOBS) $(ARGS)
@@ -51,6 +54,9 @@ example-flask: $(READY) ## serve it in Flask, on port 8003
 
 example-celery: $(READY) ## start its Celery worker; needs Redis, or CELERY_BROKER_URL
 	@$(PYTHON) -m examples.celery_service
+
+example-approvals: $(READY) ## serve the approval desk on 127.0.0.1, on port 8004; ARGS="..." goes to it
+	@$(PYTHON) -m examples.approval_desk $(ARGS)
 
 soak: $(READY) ## run the long proofs
 	@$(PYTHON) -m pytest -m soak --timeout 3600 $(ARGS)
@@ -75,6 +81,9 @@ bench: $(READY) ## run the benchmarks; ARGS="..." goes to them
 
 bench-selection: $(READY) ## how well and how fast tools are picked, beside bm25s and rank-bm25; reads the sample data
 	@$(PYTHON) -m benchmarks.selection $(ARGS)
+
+bench-workers: $(READY) ## calls in workers, beside the engine alone, minutes; needs PostgreSQL, or CALLGATE_TEST_POSTGRES
+	@$(PYTHON) -m benchmarks.workers $(ARGS)
 
 bench-semantic: $(SEMANTIC)/.installed ## score tool selection by meaning, in an environment of its own: 2 GB, minutes
 	@$(SEMANTIC)/bin/python -m benchmarks.semantic $(ARGS)

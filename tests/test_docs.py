@@ -57,9 +57,12 @@ def prose(page: Path) -> str:
 
 
 @each_written_page
-def test_every_python_block_runs_and_prints_what_the_page_says(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_python_block_runs_and_prints_what_the_page_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = ModuleType(f"docs_{page.stem.replace('-', '_')}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.chdir(tmp_path)  # some pages keep a store in a file
     for block in blocks(page):
         printed = io.StringIO()
         code = compile("\n" * block.line + block.code, str(page), "exec", dont_inherit=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from importlib.metadata import version
 
 HELP = """\
@@ -12,25 +13,24 @@ Callgate {version}: the one gate every tool call passes.
   python -m examples.order_desk       a worked example (in a checkout: make run)
   python -m callgate pick "what is asked" --catalog FILE   which tools of a catalogue fit, and why
   python -m callgate audit verify ADDRESS   whether anybody changed the audit record of a store
+  python -m callgate effects list ADDRESS   what is in the effect ledger of a store; also show, settle, prune
+  python -m callgate jobs list ADDRESS      what was submitted to workers; also show, again, cancel, prune
   python -m callgate stores check --store ADDRESS     whether its tables are up to date
   python -m callgate stores upgrade --store ADDRESS   bring them up to date
+  python -m callgate worker --app MODULE:GATE   run the calls that were submitted to a gate
 """
+
+
+COMMANDS = ("audit", "effects", "jobs", "pick", "stores", "worker")
+"""Each has a module ``callgate.runtime.NAME_cli`` with a ``main``."""
 
 
 def main() -> None:
     """Print the version and a short help, or do what is asked."""
-    if sys.argv[1:2] == ["audit"]:
-        from callgate.runtime.audit_cli import main as audit
-
-        sys.exit(audit(sys.argv[2:]))
-    if sys.argv[1:2] == ["pick"]:
-        from callgate.runtime.pick_cli import main as pick
-
-        sys.exit(pick(sys.argv[2:]))
-    if sys.argv[1:2] == ["stores"]:
-        from callgate.runtime.stores_cli import main as stores
-
-        sys.exit(stores(sys.argv[2:]))
+    asked = sys.argv[1:2]
+    if asked and asked[0] in COMMANDS:
+        command = import_module(f"callgate.runtime.{asked[0]}_cli")
+        sys.exit(command.main(sys.argv[2:]))
     print(HELP.format(version=version("callgate")))
 
 
