@@ -21,10 +21,10 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 MISSING := $(filter-out $(wildcard $(LINKS)),$(LINKS))
 MOVED   := $(shell [ "$$(cat .venv/.made-in 2>/dev/null)" = "$$(pwd -P)" ] || echo moved)
 
-.PHONY: help install run run-workers test soak check format wheel-check bench bench-selection bench-semantic bench-workers test-semantic docs clean example-fastapi example-django example-flask example-celery example-chat example-approvals moved $(MISSING)
+.PHONY: help install run run-workers test soak check format wheel-check bench bench-selection bench-semantic bench-workers test-semantic docs pages page-check clean example-fastapi example-django example-flask example-celery example-chat example-approvals moved $(MISSING)
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(READY) ## make .venv with Callgate (editable) and its development tools
 
@@ -61,13 +61,21 @@ example-approvals: $(READY) ## serve the approval desk on 127.0.0.1, on port 800
 soak: $(READY) ## run the long proofs
 	@$(PYTHON) -m pytest -m soak --timeout 3600 $(ARGS)
 
-check: $(READY) ## format, lint, types, layers, wheel content; changes nothing
+check: $(READY) ## format, lint, types, layers, generated pages, wheel content; changes nothing
 	$(PYTHON) -m ruff format --check
 	$(PYTHON) -m ruff check
 	$(PYTHON) -m mypy
 	$(PYTHON) -m pyright
 	.venv/bin/lint-imports --no-logo
+	@$(MAKE) page-check
 	@$(MAKE) wheel-check
+
+page-check: $(READY) ## compare the pages that are made from code and tests with what they are made from
+	$(PYTHON) -m pytest -q tests/test_contract.py tests/test_docs.py -k 'test_contract or fresh'
+
+pages: $(READY) ## bring those pages up to date
+	@$(PYTHON) scripts/contract_map.py
+	@$(PYTHON) scripts/docs_tables.py
 
 wheel-check: $(READY) ## compare the wheel and the source archive with the tree
 	$(PYTHON) -m pytest -q tests/test_packaging.py

@@ -80,7 +80,7 @@ def test_no_python_block_is_kept_from_running(page: Path) -> None:
 @each_page
 def test_the_parts_made_from_the_code_are_fresh(page: Path) -> None:
     text = page.read_text("utf-8")
-    assert refreshed(text) == text, "run: python scripts/docs_tables.py"
+    assert refreshed(text) == text, "run: make pages"
 
 
 def test_every_part_made_from_the_code_is_shown_somewhere() -> None:
