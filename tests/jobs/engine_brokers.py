@@ -90,12 +90,15 @@ class Broker:
 
     def clean(self) -> None:
         """Take out of RabbitMQ what is ours; keys in Redis go with their prefix."""
+        from kombu import pools
+
         if self.kind == "rabbitmq":
             with self.app.connection_for_write() as connection, connection.channel() as channel:
                 for queue in (*QUEUES, "unused"):
                     channel.queue_delete(f"{self.prefix}.{queue}")
                     channel.exchange_delete(f"{self.prefix}.{queue}")
-        self.app.pool.force_close_all()
+        # kombu keeps pools by address: one that is closed, and not forgotten, would be the next application's, too.
+        pools.reset()  # type: ignore[no-untyped-call]
         self.app.close()
 
 

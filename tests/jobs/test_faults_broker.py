@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,29 +119,59 @@ async def nothing() -> None:
 # ---------------------------------------------------------------------- a worker
 
 
-async def test_a_worker_goes_on_when_its_broker_is_back(one: Broker, caplog: pytest.LogCaptureFixture) -> None:
-    """Neither it nor who submits is begun again, and what it was running has run once."""
+@pytest.mark.parametrize("held", [1, 2])
+async def test_a_worker_goes_on_when_its_broker_is_back(
+    one: Broker, held: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither it nor who submits is begun again, and what it was running, in one of its places or in all, has run once."""
+    names = [f"held-{n}" for n in range(held)]
     with way_to(one.address) as (way, address):
         one.address = address
         one.start()
         async with a_gate(one, address) as gate:
             await (await submit(gate, "before"))
-            held = await gate.submit(ToolCall("c1", "outlast", {"who": "held"}), user=ANN)
-            await until(lambda: is_noted("held began"))
-            way.cut()
-            jobs = [await submit(gate, f"meanwhile-{n}") for n in range(3)]
-            note("held stopped")
-            assert (await held).output == "held"
-            assert {(await job.status()).state for job in jobs} == {JobState.QUEUED}
-            way.let_through()
+            jobs = await end_in_an_outage(gate, way, names)
             jobs.append(await submit(gate, "after"))
             for job in jobs:
                 assert (await job).ok
         assert one.worker is not None
         assert one.worker.poll() is None
     assert "job.not_sent" in caplog.text
-    whose = ["after", "before", "held began", "held stopped", *(f"meanwhile-{n}" for n in range(3))]
-    assert sorted(effects()) == whose
+    told = [f"{name} {what}" for name in names for what in ("began", "stopped")]
+    assert sorted(effects()) == ["after", "before", *told, *(f"meanwhile-{n}" for n in range(3))]
+
+
+@pytest.mark.parametrize("one", ["redis"], indirect=True)
+async def test_control_a_full_worker_that_is_not_told_of_the_outage_runs_nothing_more(one: Broker) -> None:
+    """The control of the test above: what the worker's step of our own is for."""
+    with way_to(one.address) as (way, address):
+        one.address = address
+        one.start("tests.jobs.engine_celery_unwatched")
+        async with a_gate(one, address) as gate:
+            await (await submit(gate, "before"))
+            await end_in_an_outage(gate, way, ["held-0", "held-1"])
+            after = await submit(gate, "after")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(6 * engine_app.LEASE):
+                    await after
+        assert one.worker is not None
+        assert one.worker.poll() is None
+    assert "after" not in effects()
+
+
+async def end_in_an_outage(gate: Gate, way: Way, names: list[str]) -> list[JobHandle]:
+    """Jobs begin, the broker goes away, they end, and it is back; the others that were submitted meanwhile."""
+    running = [await gate.submit(ToolCall("c1", "outlast", {"who": name}), user=ANN) for name in names]
+    for name in names:
+        await until(partial(is_noted, f"{name} began"))
+    way.cut()
+    jobs = [await submit(gate, f"meanwhile-{n}") for n in range(3)]
+    for name in names:
+        note(f"{name} stopped")
+    assert [(await job).output for job in running] == names
+    assert {(await job.status()).state for job in jobs} == {JobState.QUEUED}
+    way.let_through()
+    return jobs
 
 
 async def is_noted(line: str) -> bool:

@@ -10,6 +10,7 @@ from callgate.errors import GateClosed, RegistrationError, StoreError
 from callgate.providers.logs import Event, emit
 from callgate.providers.stores.jobs import JobState
 from callgate.runtime.adapters.celery_jobs.backend import SLACK, TASK, CeleryJobs
+from callgate.runtime.adapters.celery_jobs.outages import outlast_outages
 from callgate.runtime.gate import Gate
 from callgate.runtime.portal import SyncGate
 
@@ -25,7 +26,8 @@ def register(app: Any, gate: Gate) -> None:
 
     Each process of a worker opens the gate after it was forked, and closes it as it ends. A message is acknowledged when
     its job has ended: what was under way in a process that died is delivered again, and taken when its lease is over.
-    Time limits of the application or its worker do not end calls; their deadlines do.
+    Time limits of the application or its worker do not end calls; their deadlines do. A worker that loses its broker
+    while all its places are taken connects again; see ``outages``.
 
     Raises:
         RegistrationError: the gate was not made with ``jobs=CeleryJobs(app)``, or the application accepts more than JSON.
@@ -36,6 +38,7 @@ def register(app: Any, gate: Gate) -> None:
     if not isinstance(backend, CeleryJobs) or backend.app is not app:
         raise RegistrationError("register: the gate is made for the application, Gate(jobs=CeleryJobs(app))")
     backend.prepare()
+    outlast_outages(app)
     tools = gate.sync()
     task = app.task(
         name=TASK,
