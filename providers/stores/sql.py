@@ -22,7 +22,8 @@ class SqlStore:
 
     *url* is ``sqlite:///file.db``, ``sqlite://`` (in memory, of this object alone) or
     ``postgresql://user:password@host/database``; *now* is a clock in seconds since the epoch, which processes that share
-    a database must agree on; *pool_size* is the number of connections, for PostgreSQL of each of two pools.
+    a database must agree on; *pool_size* is the number of connections, for PostgreSQL of each of two pools. A connection
+    whose server has vanished without a word is given up after half a minute, or as libpq's parameters in the URL say.
 
     Opening makes the tables and brings them up to date; processes may open at once.
 

@@ -20,6 +20,16 @@ HEAD = "0003"
 MIGRATING = 0x63616C6C67617465
 """The advisory lock of PostgreSQL under which the schema is changed."""
 
+PATIENCE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 30_000,
+}
+"""What libpq does about a server that vanished without a word, its machine or the way to it: a connection on which nothing
+has come back for half a minute is lost. By itself it waits for a quarter of an hour or two. An address may say otherwise."""
+
 EXTRA = 'this store needs packages that are not installed: pip install "callgate[sql]"'
 SLACK = 60.0  # clocks differ: what another process may still count is not swept
 
@@ -99,7 +109,7 @@ class Database:
             max_overflow=0,
             pool_timeout=10.0,
             hide_parameters=True,
-            connect_args={} if self.lite or "connect_timeout" in url.query else {"connect_timeout": 10},
+            connect_args={} if self.lite else {key: value for key, value in PATIENCE.items() if key not in url.query},
         )
         settings = (_lite_settings if self.lite else _postgres_settings)(durable=durable)
 

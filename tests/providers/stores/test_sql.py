@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -84,6 +86,27 @@ async def test_postgresql_waits_for_the_disk_where_it_is_asked_to(durable: Backe
     for ledger, expected in ((True, "on"), (False, "off")):
         async with database(durable).reading(durable=ledger) as connection:
             assert (await connection.exec_driver_sql("SHOW synchronous_commit")).scalar() == expected
+
+
+@pytest.mark.parametrize(("more", "expected"), [("", 30_000), ("tcp_user_timeout=5000", 5_000)])
+@pytest.mark.parametrize("durable", ["postgresql"], indirect=True)
+async def test_a_server_that_vanishes_without_a_word_is_given_up_by_the_system(
+    durable: Backend, more: str, expected: int
+) -> None:
+    """As the address says, or after half a minute; an engine for jobs that connects likewise has it from there."""
+    address = database(durable).url.set(query={}).update_query_string(more).render_as_string(hide_password=False)
+    other = Database(address)
+    await other.open()
+    try:
+        async with other.reading() as connection:
+            driver = (await connection.get_raw_connection()).driver_connection
+            if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux has it; elsewhere libpq passes over it
+                with socket.socket(fileno=os.dup(driver.fileno())) as found:
+                    assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == expected
+                    assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 10
+            assert driver.info.get_parameters()["tcp_user_timeout"] == str(expected)
+    finally:
+        await other.close()
 
 
 @pytest.mark.parametrize("durable", ["sqlite-file", "postgresql"], indirect=True)
