@@ -54,7 +54,10 @@ class Durable:
 
         calls = JobCalls(self, self._plans, refresh)
         jobs = Jobs(lambda: records.store, records.keys, records.ledger.now, calls, options, backend)
-        records.chores += [Chore("jobs", options.every, jobs.keep_up)]
+        records.chores += [
+            Chore("leases of jobs", options.every, jobs.renew, urgent=True),
+            Chore("jobs", options.every, jobs.keep_up),
+        ]
         return jobs
 
     @property

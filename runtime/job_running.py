@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from callgate.errors import DeadlineExceeded, Denied, RegistrationError, StoreError
 from callgate.hooks.telemetry import continued
@@ -22,6 +23,8 @@ from callgate.runtime.job_records import Order, dump_result, is_whole
 from callgate.runtime.results import cancelled_call
 from callgate.runtime.sealing import SigningKeys
 from callgate.tools.calls import Outcome, ToolCall, ToolResult
+
+_T = TypeVar("_T")
 
 CANCELLED = "cancelled by whoever asked for it"
 
@@ -127,7 +130,7 @@ class JobRunner:
         jobs, now = self._store().jobs, self._now()
         # Of this taking alone: a job whose end could not be written is not renewed with others, nor by a forked sibling.
         owner = secrets.token_hex(8)
-        taken = await jobs.take(owner, now, now + self.options.valid, id=id, queues=queues)
+        taken = await self._told(jobs.take(owner, now, now + self.options.valid, id=id, queues=queues))
         if taken is None:
             return None
         tenant, job = taken
@@ -136,15 +139,15 @@ class JobRunner:
         try:
             return await self._run(tenant, job, here)
         except asyncio.CancelledError:  # this worker is to end: another takes it
-            await jobs.put_back(tenant, job.id, job.token, run_at=self._now(), reason=None)
+            await self._told(jobs.put_back(tenant, job.id, job.token, run_at=self._now(), reason=None))
             raise
         finally:
             del self.running[owner]
 
-    async def keep_up(self) -> None:
+    async def renew(self) -> None:
         """Renew the leases of what runs here."""
-        for owner in list(self.running):
-            await self._store().jobs.renew(owner, self._now() + self.options.valid)
+        if self.running:
+            await self._store().jobs.renew(list(self.running), self._now() + self.options.valid)
 
     async def look(self) -> Sequence[str]:
         """Write down how far what runs here is, and stop what was cancelled; the ids of what there is news of."""
@@ -154,9 +157,9 @@ class JobRunner:
         for here in list(self.running.values()):
             news = here.reports.news()
             if news is not None:
-                await jobs.tell(here.tenant, here.job.id, here.job.token, progress_as_json(news))
+                await self._told(jobs.tell(here.tenant, here.job.id, here.job.token, progress_as_json(news)))
                 told.append(here.job.id)
-        for owner in await jobs.stopped(list(self.running)):
+        for owner in await self._told(jobs.stopped(list(self.running))):
             if owner in self.running:
                 self.running[owner].stop()
         return told
@@ -166,6 +169,18 @@ class JobRunner:
         for here in list(self.running.values()):
             if here.job.id == id:
                 here.stop()
+
+    async def _told(self, answer: Awaitable[_T]) -> _T:
+        """What the store says. It has as long as a lease; then it means nothing any more, and another connection may do.
+
+        Raises:
+            StoreError: it failed, or says nothing.
+        """
+        try:
+            async with asyncio.timeout(self.options.lease):
+                return await answer
+        except TimeoutError:
+            raise StoreError(f"{self._store().name}: no answer in {self.options.lease:g} s") from None
 
     async def _run(self, tenant: str, job: Job, here: Running) -> Ran:
         if not is_whole(self._keys, tenant, job):
@@ -241,7 +256,7 @@ class JobRunner:
     async def _put_back(self, tenant: str, job: Job, pause: float, reason: str | None) -> Ran:
         """Without a reason the attempt does not count."""
         run_at = self._now() + pause
-        await self._store().jobs.put_back(tenant, job.id, job.token, run_at=run_at, reason=reason)
+        await self._told(self._store().jobs.put_back(tenant, job.id, job.token, run_at=run_at, reason=reason))
         return Ran(job, JobState.QUEUED, run_at)
 
     async def _bury(self, tenant: str, job: Job, reason: str) -> Ran:
@@ -250,7 +265,8 @@ class JobRunner:
     async def _end(self, tenant: str, job: Job, state: JobState, result: ToolResult | None, reason: str | None) -> Ran:
         body = None if result is None else dump_result(result)
         at = self._now()
-        if not await self._store().jobs.end(tenant, job.id, job.token, state, at=at, result=body, reason=reason):
+        end = self._store().jobs.end(tenant, job.id, job.token, state, at=at, result=body, reason=reason)
+        if not await self._told(end):
             raise StoreError("the job was taken by another worker: its lease was over")
         if state is JobState.DEAD:
             emit(Event.JOB_DEAD, job=job.id, tool=job.tool, reason=reason)

@@ -311,9 +311,12 @@ class Jobs:
         for id in await self.runner.look():
             self.waiters.wake(id)
 
+    async def renew(self) -> None:
+        """Renew the leases of what runs here."""
+        await self.runner.renew()
+
     async def keep_up(self) -> None:
-        """One round: renew the leases of what runs here, look after what the engine has lost, forget what is old."""
-        await self.runner.keep_up()
+        """One round: look after what the engine has lost, forget what is old."""
         await self.backend.keep_up()
         now, keep = self.now(), self.options.keep
         if keep is not None and not 0 <= now - self._pruned_at < PRUNE_EVERY:

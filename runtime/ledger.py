@@ -165,8 +165,13 @@ class Ledger:
 
     # ------------------------------------------------------------------ looking after
 
+    async def renew(self) -> None:
+        """Renew the leases of what runs here."""
+        if self.memory is None:
+            await self.effects.renew(self.owner, self.now() + self.valid)
+
     async def keep_up(self, reconcilers: Callable[[], Mapping[str, Sequence[Any]]]) -> None:
-        """One round: what could not be written, our leases, those of others that are over, what is unknown.
+        """One round: what could not be written, leases of others that are over, what is unknown.
 
         *reconcilers* gives the tools of which somebody can find out what became of an effect, and who.
         """
@@ -175,10 +180,7 @@ class Ledger:
                 await self.flush(*place)
             except StoreError as error:
                 emit(Event.EFFECT_UNSETTLED, key=place[1], error=error)
-        now = self.now()
-        if self.memory is None:
-            await self.effects.renew(self.owner, now + self.valid)
-        if lost := await self.effects.expire(now):
+        if lost := await self.effects.expire(self.now()):
             emit(Event.EFFECTS_ORPHANED, number=lost)
         for tool, hooks in reconcilers().items():
             for tenant, effect in await self.effects.list(None, states=[EffectState.UNKNOWN], tool=tool):

@@ -57,6 +57,7 @@ class Records:
         self.waits = Suspensions(lambda: self.ledger.store, keys, self.ledger.now, plans.of, policy_version)
         engine.ledger, engine.waits = self.ledger, self.waits
         self.chores = [
+            Chore("leases of effects", options.every, self.ledger.renew, urgent=True),
             Chore("effects", options.every, lambda: self.ledger.keep_up(self._reconcilers)),
             Chore("waits", SWEEP_WAITS, self._sweep_waits),
         ]

@@ -140,8 +140,8 @@ class JobStore(Protocol):
         """Queue a ``dead`` one again, for then, as one that no worker took yet; False when it is not dead."""
         ...
 
-    async def renew(self, owner: str, until: float) -> Sequence[str]:
-        """A worker lives: all that is ``running`` and its own is leased until then, whatever the tenant; the ids of that."""
+    async def renew(self, owners: Collection[str], until: float) -> Sequence[str]:
+        """These live: all that is ``running`` and theirs is leased until then, whatever the tenant; the ids of that."""
         ...
 
     async def sent(self, ids: Collection[str], at: float) -> None:

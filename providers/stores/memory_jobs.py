@@ -118,9 +118,9 @@ class MemoryJobs:
         self._place(id, (tenant, again))
         return True
 
-    async def renew(self, owner: str, until: float) -> Sequence[str]:
+    async def renew(self, owners: Collection[str], until: float) -> Sequence[str]:
         """See ``JobStore``."""
-        held = [kept for kept in self._all() if kept[1].owner == owner and kept[1].state is JobState.RUNNING]
+        held = [kept for kept in self._all() if kept[1].owner in owners and kept[1].state is JobState.RUNNING]
         for tenant, job in held:
             self._place(job.id, (tenant, replace(job, lease_until=until)))
         return [job.id for _, job in held]

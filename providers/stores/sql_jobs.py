@@ -94,7 +94,7 @@ UPDATE callgate_jobs SET state = 'queued', run_at = :run_at, attempts = 0, ended
 WHERE {MINE} AND state = 'dead'
 """  # noqa: S608
 RENEW = """
-UPDATE callgate_jobs SET lease_until = :until WHERE owner = :owner AND state = 'running' AND version = :version
+UPDATE callgate_jobs SET lease_until = :until WHERE owner IN :owners AND state = 'running' AND version = :version
 RETURNING id
 """
 
@@ -202,9 +202,9 @@ class SqlJobs(SqlPart):
         values = {"tenant": tenant, "id": id, "version": VERSION, "run_at": float(run_at)}
         return bool(await self._write(REVIVE, values))
 
-    async def renew(self, owner: str, until: float) -> Sequence[str]:
+    async def renew(self, owners: Collection[str], until: float) -> Sequence[str]:
         """See ``JobStore``."""
-        rows = await self._write_rows(RENEW, {"owner": owner, "until": float(until), "version": VERSION})
+        rows = await self._write_rows(RENEW, {"owners": list(owners), "until": float(until), "version": VERSION})
         return [id for (id,) in rows]
 
     async def sent(self, ids: Collection[str], at: float) -> None:

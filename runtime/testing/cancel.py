@@ -19,13 +19,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+from callgate.runtime import upkeep
 from callgate.runtime.testing.cancel_modes import DEADLINE, DEADLINE_PAIRED, PAIRED, SINGLE, Ending, Mode
 from callgate.runtime.testing.ledger import Ledger
 from callgate.runtime.testing.virtual_time import StepLoop, Stepping, close
 from callgate.runtime.testing.whereabouts import waits_in
-
-UPKEEP = "callgate upkeep"
-"""The name of the task that looks after an open gate (``runtime/life.py``)."""
 
 Scenario: TypeAlias = Callable[[Ledger], Awaitable[Any]]
 """What is cancelled: an async function of the ledger that it tells of its leases."""
@@ -117,8 +115,8 @@ def every_cancel_point(
 
 
 def _left_on(loop: Stepping) -> list[Any]:
-    """Coroutines of tasks that are not done; the one that looks after an open gate lives as long as that."""
-    return [task.get_coro() for task in asyncio.all_tasks(loop) if task.get_name() != UPKEEP]
+    """Coroutines of tasks that are not done; those that look after an open gate live as long as that."""
+    return [task.get_coro() for task in asyncio.all_tasks(loop) if not task.get_name().startswith(upkeep.TASKS)]
 
 
 def _strike(mode: Mode, task: asyncio.Task[Any], loop: Stepping, where: list[str], times: int) -> None:

@@ -131,8 +131,8 @@ class Way:
             while data := await reader.read(65536):
                 if self.delay:
                     await asyncio.sleep(self.delay)
-                await through.wait()
                 cutting = from_client and self._counted()
+                await through.wait()
                 if cutting != "before":
                     writer.write(data)
                     await writer.drain()

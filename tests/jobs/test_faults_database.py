@@ -229,6 +229,23 @@ async def test_a_worker_goes_on_when_the_database_is_back_and_meanwhile_who_subm
     assert sorted(done) == ["after", "before-0", "before-1", "before-2", "held"]
 
 
+async def test_a_worker_goes_on_when_its_connections_say_nothing_any_more(way: Way, straight: str) -> None:
+    """None is lost, as far as it can see, and new ones are as good as ever: a proxy that lost the server does that."""
+    async with a_gate(EmbeddedJobs(0), store=straight) as near, a_gate(EmbeddedJobs(0)) as gate, working(gate) as tally:
+        assert (await (await submit(near, "before"))).ok
+        way.silence()
+        asked = way.pieces
+        await until(lambda: has_asked(way, asked + 4))  # each of the four that take jobs
+        way.forsake()
+        assert (await (await submit(near, "after"))).ok
+    assert tally.failures > 0
+    assert effects() == ["before", "after"]
+
+
+async def has_asked(way: Way, pieces: int) -> bool:
+    return way.pieces >= pieces
+
+
 # ---------------------------------------------------------------------- a slow database
 
 SLOW: dict[str, Any] = {"job_options": JobOptions(lease=6.0), "effects": EffectOptions(lease=6.0)}
@@ -267,7 +284,7 @@ async def test_a_worker_that_does_not_renew_its_leases_is_found_out(
         pass
 
     async with a_gate(EmbeddedJobs(0), store=straight) as near, a_gate(EmbeddedJobs(0)) as gate:
-        monkeypatch.setattr(gate.jobs.runner, "keep_up", renews_nothing)
+        monkeypatch.setattr(gate.jobs.runner, "renew", renews_nothing)
         async with working(gate):
             held = await submit(gate, "held", "hold")
             await HELD.begun.wait()

@@ -145,8 +145,8 @@ class CeleryJobs(OfOneGate):
     async def keep_up(self) -> None:
         """Send what may run and was sent long ago.
 
-        While the broker is away one attempt is enough, and it is cut short: whoever keeps up renews leases, too. What was
-        not sent is not marked either, so that another process, which may reach the broker, finds it.
+        While the broker is away one attempt is enough, and it is cut short. What was not sent is not marked either, so
+        that another process, which may reach the broker, finds it.
         """
         store, now = self.jobs.store.jobs, self.jobs.now()
         found = [job for _, job in await store.unsent(now, now - self.resend)]

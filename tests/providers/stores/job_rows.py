@@ -133,8 +133,8 @@ class Model:
             )
         return dead
 
-    def renew(self, owner: str, until: float) -> list[str]:
-        held = [id for id, (_, found) in self.rows.items() if found.state is RUNNING and found.owner == owner]
+    def renew(self, owners: Collection[str], until: float) -> list[str]:
+        held = [id for id, (_, found) in self.rows.items() if found.state is RUNNING and found.owner in owners]
         for id in held:
             self.change(id, lease_until=until)
         return held

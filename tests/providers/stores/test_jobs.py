@@ -277,14 +277,14 @@ async def test_a_worker_that_lives_renews_all_that_it_holds_and_is_told_what_tha
         await kept(queue, state, f"mine {state}", owner="me")
         await kept(queue, state, f"other {state}", owner="other")
     await jobs.add(queue.tenant + "2", job(now, "elsewhere"))
-    assert await jobs.take("me", now, now + 10.0, id="elsewhere") is not None
+    assert await jobs.take("me, too", now, now + 10.0, id="elsewhere") is not None
     queue.now.move(10.0)  # over, and nobody has taken it: it lives on
-    assert sorted(await jobs.renew("me", now + 99.5)) == ["elsewhere", "mine running"]
+    assert sorted(await jobs.renew(["me", "me, too"], now + 99.5)) == ["elsewhere", "mine running"]
     for _, row in await jobs.list(None):
         renewed = row.id in {"elsewhere", "mine running"}
         assert row.lease_until == (now + 99.5 if renewed else now + 10.0 if row.state is RUNNING else None), row
         assert row.token == (row.state not in {QUEUED, CANCELLED})
-    assert await jobs.renew("nobody", now) == []
+    assert await jobs.renew(["nobody"], now) == []
 
 
 async def test_a_worker_that_lost_a_job_is_not_told_that_it_holds_it(queue: Backend) -> None:
@@ -292,7 +292,7 @@ async def test_a_worker_that_lost_a_job_is_not_told_that_it_holds_it(queue: Back
     jobs = queue.store.jobs
     await kept(queue, RUNNING, owner="me", lease=-1.0)
     assert await jobs.take("other", queue.now(), queue.now() + 10.0) is not None
-    assert await jobs.renew("me", FOREVER) == []
+    assert await jobs.renew(["me"], FOREVER) == []
     assert (await found_in(queue)).lease_until == queue.now() + 10.0
 
 

@@ -152,8 +152,8 @@ class Machine(RuleBasedStateMachine):
 
     @rule(owner=OWNERS, seconds=SECONDS)
     def renew(self, owner: str, seconds: float) -> None:
-        told = self.did(self.jobs.renew(owner, self.now + seconds))
-        assert sorted(told) == sorted(self.model.renew(owner, self.now + seconds))
+        told = self.did(self.jobs.renew([owner], self.now + seconds))
+        assert sorted(told) == sorted(self.model.renew([owner], self.now + seconds))
 
     @rule(ids=st.sets(IDS), ago=SECONDS)
     def sent(self, ids: set[str], ago: float) -> None:
@@ -203,7 +203,7 @@ class Machine(RuleBasedStateMachine):
                     if taken is not None:
                         of, found = taken
                         assert await within.jobs.put_back(of, found.id, found.token, run_at=self.now, reason="r")
-                await within.jobs.renew(owner, self.now + 50.0)
+                await within.jobs.renew([owner], self.now + 50.0)
                 taken = await within.jobs.take(owner, self.now, self.now + 50.0)
                 assert taken is not None
                 of, found = taken
@@ -295,9 +295,9 @@ class ForgetsWhatWaits(Sabotaged):
 
 
 class RenewsAll(Sabotaged):
-    async def renew(self, owner: str, until: float) -> Any:
-        await self.inner.renew("one", until)
-        return await self.inner.renew(owner, until)
+    async def renew(self, owners: Collection[str], until: float) -> Any:
+        await self.inner.renew(["one"], until)
+        return await self.inner.renew(owners, until)
 
 
 class CancelsWhatRuns(Sabotaged):

@@ -51,7 +51,7 @@ TAKING: dict[str, Ask] = {
     "end": lambda jobs: jobs.end("t6", "j13", 1, DONE, at=NOW, result=None, reason=None),
     "put back": lambda jobs: jobs.put_back("t6", "j13", 1, run_at=NOW, reason=None),
     "cancel": lambda jobs: jobs.cancel("t1", "j8", NOW),
-    "renew": lambda jobs: jobs.renew("owner13", NOW),
+    "renew": lambda jobs: jobs.renew(["owner13"], NOW),
     "stopped": lambda jobs: jobs.stopped(["owner13", "owner14"]),
     "tell": lambda jobs: jobs.tell("t6", "j13", 1, b"1"),
     "revive": lambda jobs: jobs.revive("t6", "j13", NOW),

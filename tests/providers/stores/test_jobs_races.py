@@ -142,7 +142,7 @@ async def test_never_do_two_run_one_job_and_every_taking_has_a_higher_token(queu
             assert inside[found.id] == 1
             assert found.token == tokens[found.id] + 1
             tokens[found.id] = found.token
-            assert found.id in await jobs.renew(owner, now + 90.0)
+            assert found.id in await jobs.renew([owner], now + 90.0)
             await asyncio.sleep(0)
             inside[found.id] -= 1
             assert await jobs.put_back(tenant, found.id, found.token, run_at=now, reason=None)
@@ -213,7 +213,7 @@ class Life:
                 return
             tenant, found = taken
             self.ran.append(found.token)
-            await store.jobs.renew(owner, now + 10.0)
+            await store.jobs.renew([owner], now + 10.0)
             if len(self.ran) == 1:
                 await store.jobs.put_back(tenant, found.id, found.token, run_at=now + 1.0, reason="again")
             elif await store.jobs.end(

@@ -101,7 +101,7 @@ async def test_a_transaction_that_fails_leaves_no_trace_of_any_change_of_jobs(
     before = await jobs.list(None)
     with pytest.raises(error):
         async with queue.store.transaction() as within:
-            assert len(await within.jobs.renew("o", now)) == 3
+            assert len(await within.jobs.renew(["o"], now)) == 3
             assert await within.jobs.end(tenant, "running 0", 1, DONE, at=now, result=b"1", reason="r")
             assert await within.jobs.put_back(tenant, "running 1", 1, run_at=now, reason="r")
             assert await within.jobs.cancel(tenant, "queued 0", now) is CANCELLED
@@ -203,7 +203,7 @@ async def test_in_memory_nobody_else_sees_or_changes_a_job_that_is_being_added()
             None,
             None,
         ]
-        assert [await jobs.list(None), await jobs.unsent(2.0, 2.0), await jobs.renew("o", 2.0)] == [[], [], []]
+        assert [await jobs.list(None), await jobs.unsent(2.0, 2.0), await jobs.renew(["o"], 2.0)] == [[], [], []]
         assert sum((await jobs.count()).values()) == await jobs.prune(FOREVER) == 0
         for tenant in ("t", "other"):
             with pytest.raises(StoreConflict):

@@ -144,7 +144,7 @@ async def test_effects_waits_pins_and_jobs_are_written_by_connections_that_wait_
     await jobs.take("o", now, now + 1.0, id="a")
     await jobs.put_back(durable.tenant, "a", 1, run_at=now, reason=None)
     await jobs.cancel(durable.tenant, "a", now)
-    await jobs.renew("o", now)
+    await jobs.renew(["o"], now)
     await jobs.sent(["b"], now)
     await jobs.end(durable.tenant, "b", 1, DONE, at=now, result=None, reason=None)
     await jobs.prune(FOREVER)
@@ -180,7 +180,7 @@ async def test_whatever_a_worker_does_with_a_job_is_one_statement(queue: Backend
     await jobs.add(tenant, job(now))
     for id, queues in (("j", []), (None, ["default"]), (None, [])):
         assert await jobs.take("o", now, now, id=id, queues=queues) is not None, "the lease is over at once"
-    assert await jobs.renew("o", now) == ["j"]
+    assert await jobs.renew(["o"], now) == ["j"]
     assert await jobs.put_back(tenant, "j", 3, run_at=now, reason=None)
     assert await jobs.take("o", now, now) is not None
     assert await jobs.end(tenant, "j", 4, DONE, at=now, result=None, reason=None)
@@ -259,7 +259,7 @@ async def test_a_job_of_another_version_is_neither_run_nor_changed(queue: Backen
     assert not await jobs.put_back(tenant, RUNNING, 1, run_at=now, reason=None)
     assert await jobs.cancel(tenant, QUEUED, now) is None
     await jobs.sent([QUEUED], now)
-    assert [await jobs.renew("o", now), await jobs.unsent(now, FOREVER), await jobs.list(None)] == [[], [], []]
+    assert [await jobs.renew(["o"], now), await jobs.unsent(now, FOREVER), await jobs.list(None)] == [[], [], []]
     assert await jobs.prune(FOREVER) == sum((await jobs.count()).values()) == 0
     gone = "DELETE FROM callgate_jobs WHERE version = 2 AND token < 2 AND sent_at IS NULL"
     assert await database(queue).write(text(gone), {}) == 3
