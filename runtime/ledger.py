@@ -130,7 +130,7 @@ class Ledger:
     async def give_up(self, tenant: str, effect: Effect) -> None:
         """A claim that failed may be there all the same, now or soon: nothing came of it, and the key is to be free.
 
-        Whoever fails to look, or finds nothing yet, leaves it to ``keep_up``: that renews all that this process has
+        Whoever fails to look, or finds nothing yet, leaves it to ``keep_up``: ``renew`` is for all that this process has
         claimed, so that a claim which nobody holds would never end by itself.
         """
         self._doubtful.setdefault((tenant, effect.key), []).append(effect)
