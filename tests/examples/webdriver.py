@@ -19,6 +19,14 @@ DRIVER, CHROMIUM = shutil.which("chromedriver"), shutil.which("chromium")
 ABSENT = "" if DRIVER and CHROMIUM else "NO CHROMIUM with its driver here (Debian: chromium, chromium-driver)"
 
 
+ATTEMPTS = 20
+"""How often an element is looked for anew that was gone when it was reached: its page just made way for the next."""
+
+
+class Stale(AssertionError):
+    """An element is not in the page any more."""
+
+
 class Browser:
     """One window."""
 
@@ -30,8 +38,17 @@ class Browser:
         sent = body if method == "POST" else None
         answer = self._driver.request(method, f"/session/{self._session}{path}", json=sent)
         value = answer.json()["value"]
+        if not answer.is_success and value["error"] == "stale element reference":
+            raise Stale(value["message"])
         assert answer.is_success, value["message"]
         return value
+
+    def _at(self, css: str, method: str, what: str, **body: Any) -> Any:
+        """Do something with an element; of the next page, if this one makes way for it meanwhile."""
+        for _ in range(ATTEMPTS):
+            with contextlib.suppress(Stale):
+                return self._do(method, f"/element/{self._find(css)}/{what}", **body)
+        raise Stale(f"{css}: gone each time it was found")
 
     def open(self, url: str) -> None:
         self._do("POST", "/url", url=url)
@@ -41,13 +58,12 @@ class Browser:
         return found[ELEMENT]
 
     def click(self, css: str) -> None:
-        self._do("POST", f"/element/{self._find(css)}/click")
+        self._at(css, "POST", "click")
 
     def type(self, css: str, text: str) -> None:
         """In the place of what was there."""
-        element = self._find(css)
-        self._do("POST", f"/element/{element}/clear")
-        self._do("POST", f"/element/{element}/value", text=text)
+        self._at(css, "POST", "clear")
+        self._at(css, "POST", "value", text=text)
 
     def choose(self, css: str, value: str) -> None:
         """An option of a list."""
@@ -59,7 +75,7 @@ class Browser:
         self._do("POST", "/actions", actions=[{"type": "key", "id": "keys", "actions": strokes}])
 
     def text(self, css: str) -> str:
-        found: str = self._do("GET", f"/element/{self._find(css)}/text")
+        found: str = self._at(css, "GET", "text")
         return found
 
     def run(self, script: str, *given: Any) -> Any:
