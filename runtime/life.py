@@ -11,7 +11,7 @@ from callgate.runtime.upkeep import Chore, Upkeep
 
 
 class Life:
-    """Opens and closes what a gate holds; one task looks after it in between."""
+    """Opens and closes what a gate holds; its ``upkeep`` looks after it in between."""
 
     def __init__(self, engine: Engine, providers: ProviderRegistry) -> None:
         self._engine = engine

@@ -492,7 +492,9 @@ async def test_the_gate_closes_all_sessions_and_its_upkeep_ends(loop: StepLoop) 
     before = asyncio.all_tasks()
     async with shop.gate:
         await asyncio.gather(*(shop.see(name) for name in "abcdef"))
-        assert [task.get_name() for task in asyncio.all_tasks() - before].count(f"{TASKS}sessions") == 1
+        chores = sorted(f"{TASKS}{chore.name}" for chore in shop.gate._life.upkeep.chores)
+        assert f"{TASKS}sessions" in chores
+        assert sorted(task.get_name() for task in asyncio.all_tasks() - before) == chores, "one task for each, no more"
         assert not shop.closed
     assert len(shop.closed) == 6
     assert asyncio.all_tasks() == before
