@@ -97,7 +97,7 @@ bench-semantic: $(SEMANTIC)/.installed ## score tool selection by meaning, in an
 	@$(SEMANTIC)/bin/python -m benchmarks.semantic $(ARGS)
 
 test-semantic: $(SEMANTIC)/.installed ## run the tests that need the model there
-	@$(SEMANTIC)/bin/python -m pytest tests/tools/test_picking_minilm.py $(ARGS)
+	@$(SEMANTIC)/bin/python -m pytest tests/tools/picking/test_picking_minilm.py $(ARGS)
 
 # torch first: the build for the CPU, where the configured index has one, brings no libraries for a GPU.
 $(SEMANTIC)/.installed: $(READY)

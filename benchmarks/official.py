@@ -24,12 +24,12 @@ from google import genai
 from benchmarks.floors import floor1
 from benchmarks.timing import EXPECTED, Call, Effort, interleave
 from callgate import Gate, codec, tool
-from callgate.runtime.adapters.anthropic import Anthropic
-from callgate.runtime.adapters.gemini import Gemini
-from callgate.runtime.adapters.ollama import Ollama
-from callgate.runtime.adapters.openai_chat import OpenAIChat
-from callgate.runtime.adapters.openai_responses import OpenAIResponses
-from callgate.runtime.wire.reply import CallDelta, ReasoningDelta, TextDelta
+from callgate.runtime.models.anthropic import Anthropic
+from callgate.runtime.models.gemini import Gemini
+from callgate.runtime.models.ollama import Ollama
+from callgate.runtime.models.openai_chat import OpenAIChat
+from callgate.runtime.models.openai_responses import OpenAIResponses
+from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, TextDelta
 from callgate.tools.calls import ANONYMOUS
 from tests.conftest import DATA
 

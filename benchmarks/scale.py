@@ -13,7 +13,7 @@ from benchmarks.floors import ARGS_JSON, IN_SCHEMA, floor2s
 from benchmarks.timing import Call, Effort, batch, interleave, quiet_heap
 from benchmarks.twelve import USER, make_tool, twelve
 from callgate import Gate, ToolDefinition, ToolRecord, as_tool
-from callgate.tools.validation import compile_schema
+from callgate.tools.schemas.validation import compile_schema
 
 FEW = 10
 SAMPLE = 200

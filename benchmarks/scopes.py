@@ -20,7 +20,7 @@ from benchmarks.timing import Call, Effort, interleave
 from benchmarks.twelve import call_of
 from callgate import Gate, Provide, Scoped, tool
 from callgate.providers.registry import ProviderRegistry
-from callgate.runtime.factories import Factories
+from callgate.runtime.lifespan.factories import Factories
 
 
 class Engine:

@@ -18,8 +18,8 @@ from typing import Any
 
 from benchmarks.workers_place import ANN, KEY, NoPostgres, schemas
 from callgate import Approve, Audit, EmbeddedJobs, Gate, JobOptions, ToolCall, User, tool
-from callgate.runtime.adapters.procrastinate_jobs import ProcrastinateJobs
-from callgate.runtime.jobs import JobBackend, Tally
+from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
+from callgate.runtime.jobs.jobs import JobBackend, Tally
 
 CALLS = 16
 LEA = User("lea", "acme")

@@ -19,8 +19,8 @@ from statistics import median
 
 from benchmarks.workers_place import POSTGRES, RAN, account, copy, gate, sql, written
 from callgate import EmbeddedJobs, Gate, JobState
-from callgate.runtime.adapters.procrastinate_jobs import ProcrastinateJobs
-from callgate.runtime.jobs import JobBackend, Tally
+from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
+from callgate.runtime.jobs.jobs import JobBackend, Tally
 
 CONCURRENCY = 4
 ENGINES: dict[str, Callable[[], JobBackend]] = {"procrastinate": ProcrastinateJobs, "embedded": lambda: EmbeddedJobs(0)}

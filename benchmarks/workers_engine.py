@@ -20,9 +20,9 @@ from typing import Any
 from benchmarks.workers_place import ANN, RAN, account, gate, looked
 from callgate import Gate, ToolCall
 from callgate.providers.stores.jobs import JobState
-from callgate.runtime.adapters.procrastinate_jobs import ProcrastinateJobs
-from callgate.runtime.adapters.procrastinate_jobs.backend import NEVER
-from callgate.runtime.jobs import Tally
+from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
+from callgate.runtime.hosts.procrastinate.backend import NEVER
+from callgate.runtime.jobs.jobs import Tally
 
 CONCURRENCY = 4
 """Calls that are submitted at once, and that the worker runs at once."""

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from benchmarks.workers_place import ANN, KEY, copy, sql, written
 from callgate import Gate, JobState, ToolCall, tool
-from callgate.runtime.adapters.procrastinate_jobs import ProcrastinateJobs
-from callgate.runtime.jobs import Tally
+from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
+from callgate.runtime.jobs.jobs import Tally
 
 RECORD = "SELECT pg_total_relation_size('callgate_jobs')"
 ROWS = "SELECT pg_total_relation_size('procrastinate_jobs') + pg_total_relation_size('procrastinate_events')"

@@ -14,10 +14,10 @@ from typing import Any
 
 from callgate import Gate, JobState, Outcome, User, tool
 from callgate.providers.stores.jobs import Job
-from callgate.runtime.adapters.procrastinate_jobs import ProcrastinateJobs
-from callgate.runtime.adapters.procrastinate_jobs.rows import TASK
-from callgate.runtime.job_records import Order, sealed
-from callgate.runtime.jobs import JobBackend
+from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
+from callgate.runtime.hosts.procrastinate.rows import TASK
+from callgate.runtime.jobs.jobs import JobBackend
+from callgate.runtime.jobs.records import Order, sealed
 
 POSTGRES = os.environ.get("CALLGATE_TEST_POSTGRES", "postgresql://127.0.0.1:5432/test")
 STORE, FOLDER = "CALLGATE_BENCH_STORE", "CALLGATE_BENCH_FOLDER"

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.workers_place import FOLDER, STORE, account, copy, gate, napped, sql, written
 from callgate import Gate, JobState
-from callgate.runtime.adapters.procrastinate_jobs import ProcrastinateJobs
+from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
 
 ROOT = Path(__file__).resolve().parents[1]
 CONCURRENCY = 4

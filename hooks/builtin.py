@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from callgate.errors import Denied, Invalid
+from callgate.tools.arguments.hydration import Hydrator
+from callgate.tools.arguments.parse_errors import ParseError
+from callgate.tools.arguments.parsing import parse_arguments
+from callgate.tools.arguments.reader import strict_reader
 from callgate.tools.calls import Issue
 from callgate.tools.definition import NoSchemaMode
-from callgate.tools.hydration import Hydrator
 from callgate.tools.limits import DEFAULT_LIMITS, Limits
-from callgate.tools.parse_errors import ParseError
-from callgate.tools.parsing import parse_arguments
-from callgate.tools.reader import strict_reader
 from callgate.tools.record import ToolRecord
-from callgate.tools.validation import Validator, explain
+from callgate.tools.schemas.validation import Validator, explain
 from callgate.tools.values import dump, json_bytes, thaw
 
 RAW, FROZEN, LIVE = 1, 2, 0

@@ -50,8 +50,8 @@ class InvokeContext:
     cache_hit: bool | None = None
     idempotency_key: str | None = None
     pending: Suspension | None = None
-    resumed: Any = None  # the answers that this run of a suspended call was given (runtime/resumption.py)
-    claim: Any = None  # its place in the effect ledger (runtime/ledger.py)
+    resumed: Any = None  # the answers that this run of a suspended call was given (runtime/suspensions/resumption.py)
+    claim: Any = None  # its place in the effect ledger (runtime/effects/ledger.py)
     replayed: bool = False  # the output, or the error, is that of an earlier call under the same key
     outer: Any = None  # of a nested call: the context that called
     nested: int = 0  # how many calls this one has made

@@ -15,7 +15,7 @@ class Host(Protocol):
 
     registry: ProviderRegistry
     store: Store
-    waits: Any  # runtime/suspensions.py, or None where nothing keeps what waits
+    waits: Any  # runtime/suspensions/suspensions.py, or None where nothing keeps what waits
     monotonic: Any
     wall_offset: float
 

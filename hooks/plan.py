@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
-from callgate.hooks.approvals import Source, approval_step, of_tool
+from callgate.hooks.approval import Source, approval_step, of_tool
 from callgate.hooks.builtin import BuiltIns
 from callgate.hooks.guards import only_where_it_applies, surrounded, traced
 from callgate.hooks.host import Host
@@ -36,7 +36,7 @@ Body: TypeAlias = Callable[[Any], Awaitable[Any]]
 class Plan:
     """One tool's compiled lifecycle; not changed once the engine has made it.
 
-    Sections are named as in ``runtime/invoke.py``. ``merged`` says that the tool runs exactly once, so that the steps next
+    Sections are named as in ``runtime/call/invoke.py``. ``merged`` says that the tool runs exactly once, so that the steps next
     to it are part of the road; ``straight`` is its own coroutine function when nothing else is needed. ``supplies`` holds
     what marked parameters get, by function or class, ``prepare`` turns frozen arguments into what it takes, ``surface``
     a failed context into what is raised. ``limit`` is the deadline in seconds.

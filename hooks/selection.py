@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from callgate.errors import HookError
 from callgate.hooks.base import FunctionHook, Hook, as_stage, name_of, stages_of
 from callgate.hooks.stages import RELEASE_OF, STAGES, Stage
-from callgate.tools.declare import as_tool
+from callgate.tools.declaring.declare import as_tool
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.record import ToolRecord
 

@@ -51,7 +51,7 @@ class Stage(StrEnum):
 
 
 class Section(Enum):
-    """Which part of the lifecycle walks the stage (``runtime/invoke.py`` has one loop for each)."""
+    """Which part of the lifecycle walks the stage (``runtime/call/invoke.py`` has one loop for each)."""
 
     BEFORE = "before"  # straight road up to the tool
     CACHE = "cache"  # one of the two answers of will_read_cache

@@ -20,20 +20,20 @@ from callgate.providers.registry import ProviderRegistry
 from callgate.providers.scope import Exit
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.memory import MemoryStore
-from callgate.runtime.around import wrap_attempt
-from callgate.runtime.bodies import arguments_of, direct_call, make_body, runs_in_place, supplied_call
-from callgate.runtime.effect_steps import effect_step
-from callgate.runtime.injection import Supply
-from callgate.runtime.invoke import attempt, close, end_scope, run, walk
-from callgate.runtime.leases import INSIDE, RELEASE_LIMIT, Carried, enter_lease, set_mark, taken_off, taking
-from callgate.runtime.ledger import Ledger
-from callgate.tools.component import attached_validator
+from callgate.runtime.call.around import wrap_attempt
+from callgate.runtime.call.bodies import arguments_of, direct_call, make_body, runs_in_place, supplied_call
+from callgate.runtime.call.injection import Supply
+from callgate.runtime.call.invoke import attempt, close, end_scope, run, walk
+from callgate.runtime.call.leases import INSIDE, RELEASE_LIMIT, Carried, enter_lease, set_mark, taken_off, taking
+from callgate.runtime.effects.ledger import Ledger
+from callgate.runtime.effects.steps import effect_step
+from callgate.tools.declaring.component import attached_validator
 from callgate.tools.definition import Effect
 from callgate.tools.limits import DEFAULT_LIMITS, Limits
 from callgate.tools.naming import did_you_mean
 from callgate.tools.record import ToolRecord
-from callgate.tools.validation import Engine as ValidatorEngine
-from callgate.tools.validation import compile_schema
+from callgate.tools.schemas.validation import Engine as ValidatorEngine
+from callgate.tools.schemas.validation import compile_schema
 
 MAX_DEPTH = 8
 """How deep nested calls may go (``ctx.call`` inside ``ctx.call``)."""

@@ -16,31 +16,31 @@ from callgate.providers.clock import Clock, SystemClock
 from callgate.providers.registry import ProviderRegistry
 from callgate.providers.stores.address import store_at
 from callgate.providers.stores.base import Store
-from callgate.runtime import batch
-from callgate.runtime.bound import Bound, visit
-from callgate.runtime.calls import context_of, context_of_none
-from callgate.runtime.durable import Durable
-from callgate.runtime.embedded_jobs import EmbeddedJobs
+from callgate.runtime.call import batch
+from callgate.runtime.call.calls import context_of, context_of_none
+from callgate.runtime.call.invoke import run
+from callgate.runtime.call.results import raise_or_keep, run_to_result, typed
+from callgate.runtime.call.streams import Event, stream
+from callgate.runtime.effects.ledger import EffectOptions
 from callgate.runtime.engine import CallOptions, Engine, apply_options, close_all, new_instance
-from callgate.runtime.invoke import run
-from callgate.runtime.job_running import JobOptions
-from callgate.runtime.jobs import JobBackend
-from callgate.runtime.ledger import EffectOptions
-from callgate.runtime.life import Life
-from callgate.runtime.placing import Placed, RunOn
+from callgate.runtime.faces.bound import Bound, visit
+from callgate.runtime.faces.deferred import Durable
+from callgate.runtime.faces.placement import Placed, RunOn
+from callgate.runtime.faces.principal import Authenticate
+from callgate.runtime.faces.views import Views
+from callgate.runtime.jobs.embedded import EmbeddedJobs
+from callgate.runtime.jobs.jobs import JobBackend
+from callgate.runtime.jobs.running import JobOptions
+from callgate.runtime.lifespan.lifespan import Life
 from callgate.runtime.plans import Plans
 from callgate.runtime.portal import SyncGate
-from callgate.runtime.record_keeping import Records, RefreshUser
-from callgate.runtime.results import raise_or_keep, run_to_result, typed
-from callgate.runtime.streams import Event, stream
-from callgate.runtime.views import Views
-from callgate.runtime.wire.principal import Authenticate
+from callgate.runtime.suspensions.record_keeping import Records, RefreshUser
+from callgate.tools.arguments.hydration import HydrationResult
 from callgate.tools.calls import ANONYMOUS, ToolCall, ToolResult, User
-from callgate.tools.hydration import HydrationResult
 from callgate.tools.limits import DEFAULT_LIMITS, Limits
 from callgate.tools.record import ToolRecord
 from callgate.tools.registry import ToolRegistry
-from callgate.tools.validation import Engine as ValidatorEngine
+from callgate.tools.schemas.validation import Engine as ValidatorEngine
 
 R = TypeVar("R")
 
@@ -256,7 +256,7 @@ class Gate(Views, Durable):
             RegistrationError: there is no ``authenticate``.
         """
         if self._dependency is None:
-            from callgate.runtime.adapters.asgi import user_dependency
+            from callgate.runtime.hosts.asgi import user_dependency
 
             self._dependency = user_dependency(self)
         return self._dependency

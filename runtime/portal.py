@@ -17,16 +17,16 @@ from contextvars import Context, copy_context
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from callgate.errors import GateClosed
-from callgate.runtime.decisions import Decision
-from callgate.runtime.durable import SubmitOptions
+from callgate.runtime.call.streams import Event
 from callgate.runtime.engine import CLOSE_LIMIT, CallOptions
-from callgate.runtime.placing import RunOn
-from callgate.runtime.streams import Event
-from callgate.runtime.suspensions import Pending
-from callgate.runtime.sync_jobs import SyncJob
+from callgate.runtime.faces.deferred import SubmitOptions
+from callgate.runtime.faces.placement import RunOn
+from callgate.runtime.faces.sync_jobs import SyncJob
+from callgate.runtime.suspensions.decisions import Decision
+from callgate.runtime.suspensions.suspensions import Pending
+from callgate.tools.arguments.hydration import HydrationResult
 from callgate.tools.calls import ANONYMOUS, ToolCall, ToolResult, User
-from callgate.tools.declare import FunctionTool
-from callgate.tools.hydration import HydrationResult
+from callgate.tools.declaring.declare import FunctionTool
 
 R = TypeVar("R")
 

@@ -8,11 +8,11 @@ from typing import Any
 from callgate.hooks.context import InvokeContext
 from callgate.providers.registry import ProviderRegistry
 from callgate.providers.scope import Scope
+from callgate.runtime.call.invoke import run
+from callgate.runtime.call.results import surface_original
 from callgate.runtime.engine import Engine, apply_options, new_instance
-from callgate.runtime.invoke import run
-from callgate.runtime.results import surface_original
 from callgate.tools.calls import ANONYMOUS, User
-from callgate.tools.declare import as_tool
+from callgate.tools.declaring.declare import as_tool
 
 
 class _Unshared(ProviderRegistry):

@@ -16,8 +16,8 @@ from callgate import errors
 from callgate.hooks.stages import STAGES, May, OnFailure, Row, Stage, diagram
 from callgate.hooks.step import Step
 from callgate.providers.logs import Event
-from callgate.runtime.failure import outcome_of
-from callgate.tools import tolerance
+from callgate.runtime.call.failure import outcome_of
+from callgate.tools.arguments import tolerance
 from callgate.tools.calls import ErrorInfo, Outcome, ToolResult
 from callgate.tools.limits import Limits
 
@@ -109,7 +109,7 @@ def tree() -> str:
 
 
 def rule_table() -> str:
-    """The rules of tolerance, as ``callgate.tools.tolerance`` lists them."""
+    """The rules of tolerance, as ``callgate.tools.arguments.tolerance`` lists them."""
     lines = (tolerance.__doc__ or "").splitlines()
     rows = [
         tuple(re.sub(r"``(.*?)``", r"`\1`", cell) for cell in line.split(None, 1)) for line in lines if _is_rule(line)

@@ -2,7 +2,7 @@
 
 The tools are sample data that is not part of the project: ``CALLGATE_DATA`` names its folder. ``python
 scripts/provider_schemas.py`` prints the tables and brings the page up to date, ``--check`` only compares;
-``tests/adapters/test_view_table.py`` fails when the page is stale.
+``tests/runtime/models/test_view_table.py`` fails when the page is stale.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from callgate.runtime.wire.anthropic_view import strict_views
-from callgate.runtime.wire.gemini_view import gemini_view, openapi_view
-from callgate.runtime.wire.schema_views import View, plain_view
-from callgate.runtime.wire.schema_walk import ASSERTIONS
-from callgate.runtime.wire.strict_view import openai_view
+from callgate.runtime.models.wire.anthropic_view import strict_views
+from callgate.runtime.models.wire.gemini_view import gemini_view, openapi_view
+from callgate.runtime.models.wire.schema_views import View, plain_view
+from callgate.runtime.models.wire.schema_walk import ASSERTIONS
+from callgate.runtime.models.wire.strict_view import openai_view
 from callgate.tools.definition import ToolDefinition
 
 ROOT = Path(__file__).resolve().parents[1]

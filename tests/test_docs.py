@@ -19,7 +19,7 @@ from callgate.hooks import base
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.stages import Stage, diagram
 from callgate.tools.calls import ANONYMOUS
-from callgate.tools.declare import ToolOptions
+from callgate.tools.declaring.declare import ToolOptions
 from scripts.docs_tables import DOCS, GENERATED, refreshed
 
 ROOT = DOCS.parent

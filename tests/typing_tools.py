@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar, assert_type
 
 from callgate.tools.context import ToolContext
-from callgate.tools.declare import FunctionTool, as_tool, tool
+from callgate.tools.declaring.declare import FunctionTool, as_tool, tool
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.record import ToolRecord
 from callgate.tools.registry import ToolRegistry

@@ -11,8 +11,8 @@ from functools import cache
 from typing import Any
 
 from callgate.errors import ToolError
+from callgate.tools.declaring.executor import ToolSchema
 from callgate.tools.definition import Effect, ToolDefinition
-from callgate.tools.executor import ToolSchema
 
 __all__ = ["CalculatorTool", "evaluate"]
 

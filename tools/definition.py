@@ -190,7 +190,7 @@ class ToolDefinition:
         Raises:
             SchemaRefused: a schema is invalid, unsafe, or no engine would enforce it in full.
         """
-        from callgate.tools.validation import verify_schema
+        from callgate.tools.schemas.validation import verify_schema
 
         if self.parameters is not None:
             verify_schema(self.parameters, role="parameters", trusted=trusted)

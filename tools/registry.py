@@ -6,9 +6,9 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any
 
 from callgate.errors import DefinitionError, UnknownTool
-from callgate.tools.declare import as_tool
+from callgate.tools.declaring.declare import as_tool
+from callgate.tools.declaring.executor import ToolSchema
 from callgate.tools.definition import ToolDefinition
-from callgate.tools.executor import ToolSchema
 from callgate.tools.naming import did_you_mean
 from callgate.tools.picking.index import ToolIndex
 from callgate.tools.record import ToolRecord

@@ -29,7 +29,7 @@ from callgate import (
     permit,
     tool,
 )
-from callgate.runtime.jobs import JobBackend
+from callgate.runtime.jobs.jobs import JobBackend
 from examples.order_desk.desk import AppContainer, open_db
 from examples.order_desk.tools import Database, OrderId, Reason, get_order
 
@@ -115,7 +115,7 @@ def engine(store: str) -> JobBackend:
     """Procrastinate on PostgreSQL; elsewhere the embedded engine, which runs nothing in this process."""
     if not store.startswith("postgresql"):
         return EmbeddedJobs(0)
-    from callgate.runtime.adapters.procrastinate_jobs import ProcrastinateJobs
+    from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
 
     return ProcrastinateJobs()
 

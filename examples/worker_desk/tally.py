@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from callgate import EffectState, Gate, JobHandle, Outcome
-from callgate.runtime.jobs import JobStatus
+from callgate.runtime.jobs.jobs import JobStatus
 from examples.worker_desk.desk import Bank
 
 

@@ -12,7 +12,7 @@ from callgate.errors import StoreConflict
 from callgate.providers.stores.base import AuditRow, CacheEntry, Grant, Limit, Taken
 from callgate.providers.stores.memory_effects import HeldEffects, MemoryEffects
 from callgate.providers.stores.memory_jobs import HeldJobs, MemoryJobs
-from callgate.providers.stores.memory_waits import HeldWaits, MemoryPins, MemoryWaits
+from callgate.providers.stores.memory_suspensions import HeldWaits, MemoryPins, MemoryWaits
 from callgate.providers.stores.windows import Counts, counts_at, granted, looked, refused, returned
 
 Key = tuple[str, str]

@@ -14,7 +14,7 @@ from callgate.providers.stores.sql_database import Database
 from callgate.providers.stores.sql_effects import SqlEffects
 from callgate.providers.stores.sql_jobs import SqlJobs
 from callgate.providers.stores.sql_kept import SqlCache, SqlConsents
-from callgate.providers.stores.sql_waits import SqlPins, SqlWaits
+from callgate.providers.stores.sql_suspensions import SqlPins, SqlWaits
 
 
 class SqlStore:

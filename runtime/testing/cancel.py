@@ -19,11 +19,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from callgate.runtime import upkeep
+from callgate.runtime.lifespan import background as upkeep
 from callgate.runtime.testing.cancel_modes import DEADLINE, DEADLINE_PAIRED, PAIRED, SINGLE, Ending, Mode
-from callgate.runtime.testing.ledger import Ledger
+from callgate.runtime.testing.lease_ledger import Ledger
+from callgate.runtime.testing.task_position import waits_in
 from callgate.runtime.testing.virtual_time import StepLoop, Stepping, close
-from callgate.runtime.testing.whereabouts import waits_in
 
 Scenario: TypeAlias = Callable[[Ledger], Awaitable[Any]]
 """What is cancelled: an async function of the ledger that it tells of its leases."""

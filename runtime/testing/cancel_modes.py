@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import anyio
 
-from callgate.runtime import deadlines
+from callgate.runtime.call import deadlines
 from callgate.runtime.testing.virtual_time import FAR, Stepping
 from callgate.tools.calls import ToolResult
 

@@ -14,8 +14,8 @@ from callgate.hooks.stages import Stage
 from callgate.runtime.engine import CallOptions
 from callgate.runtime.gate import Gate
 from callgate.runtime.testing.trace_log import TracedLease, TraceLog, WatchedContext, step_name
+from callgate.tools.arguments.hydration import HydrationResult
 from callgate.tools.calls import ANONYMOUS, ToolCall, ToolResult, User
-from callgate.tools.hydration import HydrationResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,29 +42,29 @@ from callgate.errors import (
     ToolFailed,
     UnknownTool,
 )
-from callgate.hooks.access import Authorize
-from callgate.hooks.approvals import RequireApproval
-from callgate.hooks.audit_verify import AuditReport, verify_audit, verify_rows
+from callgate.hooks.approval import RequireApproval
 from callgate.hooks.base import Hook, on
-from callgate.hooks.breaker import CircuitBreaker
-from callgate.hooks.caching import Cache
-from callgate.hooks.cedar import CedarPolicy
-from callgate.hooks.concurrency import Concurrency
-from callgate.hooks.consent import Consent
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.effects import Committed, NoEffect
-from callgate.hooks.flags import FeatureFlags
-from callgate.hooks.outputs import OutputPolicy
-from callgate.hooks.privacy import Redact
-from callgate.hooks.quota import Quota
-from callgate.hooks.records import Audit
-from callgate.hooks.recovery import Backoff, Deadline, Retry, Timeout
-from callgate.hooks.rules import Decider, Ruling, Verdict, forbid, permit
-from callgate.hooks.sampling import sampled
-from callgate.hooks.secrets import Secrets, from_env, from_keyring
 from callgate.hooks.selection import collect_hooks_for_stage, sort_for_stage
 from callgate.hooks.stages import TOOL_ERROR_STAGES, TOOL_POST_STAGES, TOOL_PRE_STAGES, Stage
-from callgate.hooks.telemetry import Metrics, Tracing
+from callgate.hooks.stock.capacity.cache import Cache
+from callgate.hooks.stock.capacity.concurrency import Concurrency
+from callgate.hooks.stock.capacity.quota import Quota
+from callgate.hooks.stock.policy.authorize import Authorize
+from callgate.hooks.stock.policy.cedar import CedarPolicy
+from callgate.hooks.stock.policy.consent import Consent
+from callgate.hooks.stock.policy.feature_flags import FeatureFlags
+from callgate.hooks.stock.policy.rules import Decider, Ruling, Verdict, forbid, permit
+from callgate.hooks.stock.privacy.output_policy import OutputPolicy
+from callgate.hooks.stock.privacy.redact import Redact
+from callgate.hooks.stock.privacy.secrets import Secrets, from_env, from_keyring
+from callgate.hooks.stock.records.audit import Audit
+from callgate.hooks.stock.records.audit_verify import AuditReport, verify_audit, verify_rows
+from callgate.hooks.stock.records.telemetry import Metrics, Tracing
+from callgate.hooks.stock.resilience.circuit_breaker import CircuitBreaker
+from callgate.hooks.stock.resilience.recovery import Backoff, Deadline, Retry, Timeout
+from callgate.hooks.stock.sampling import sampled
 from callgate.providers.blobs import FolderBlobs
 from callgate.providers.logs import configure_logging
 from callgate.providers.markers import Provide
@@ -79,15 +79,9 @@ from callgate.providers.stores.limits_quotas import LimitsQuotas
 from callgate.providers.stores.memory import MemoryStore
 from callgate.providers.stores.redis import RedisStore
 from callgate.providers.stores.sql import SqlStore
-from callgate.runtime.adapters import codec, codecs
-from callgate.runtime.adapters.anthropic import Anthropic
-from callgate.runtime.adapters.gemini import Gemini
-from callgate.runtime.adapters.ollama import Ollama
-from callgate.runtime.adapters.openai_chat import OpenAIChat
-from callgate.runtime.adapters.openai_embeddings import OpenAIEmbeddings
-from callgate.runtime.adapters.openai_responses import OpenAIResponses
-from callgate.runtime.bound import Bound
-from callgate.runtime.conversation import (
+from callgate.runtime.call.stage_helpers import will_bind_providers_stage, wrap_with_around
+from callgate.runtime.conversation.converse import converse, converse_events
+from callgate.runtime.conversation.events import (
     Called,
     CallFinished,
     CallsStarted,
@@ -98,38 +92,50 @@ from callgate.runtime.conversation import (
     RoundEnded,
     RoundStarted,
 )
-from callgate.runtime.conversation_state import StateRefused
-from callgate.runtime.converse import converse, converse_events
-from callgate.runtime.decisions import Approve, Decision, Deny, Edit, Respond
-from callgate.runtime.discovery import Discovery
-from callgate.runtime.embedded_jobs import EmbeddedJobs
+from callgate.runtime.conversation.state import StateRefused
+from callgate.runtime.effects.ledger import EffectOptions
+from callgate.runtime.faces.bound import Bound
+from callgate.runtime.faces.principal import Authenticate as _Authenticate
 from callgate.runtime.gate import Gate
-from callgate.runtime.job_running import JobOptions
-from callgate.runtime.jobs import JobBackend, JobHandle, JobStatus
-from callgate.runtime.ledger import EffectOptions
-from callgate.runtime.observations import InMemoryObservations, Observation, ObservationManager, ToolSystemFault
-from callgate.runtime.replay_report import ReplayReport
-from callgate.runtime.stage_helpers import will_bind_providers_stage, wrap_with_around
+from callgate.runtime.jobs.embedded import EmbeddedJobs
+from callgate.runtime.jobs.jobs import JobBackend, JobHandle, JobStatus
+from callgate.runtime.jobs.running import JobOptions
+from callgate.runtime.models import codec, codecs
+from callgate.runtime.models.anthropic import Anthropic
+from callgate.runtime.models.gemini import Gemini
+from callgate.runtime.models.ollama import Ollama
+from callgate.runtime.models.openai_chat import OpenAIChat
+from callgate.runtime.models.openai_embeddings import OpenAIEmbeddings
+from callgate.runtime.models.openai_responses import OpenAIResponses
+from callgate.runtime.models.wire.client import Client
+from callgate.runtime.models.wire.codec import WireError
+from callgate.runtime.models.wire.reply import CallDelta, CallReady, Done, ReasoningDelta, Reply, TextDelta, Usage
+from callgate.runtime.replay.report import ReplayReport
 from callgate.runtime.standalone import invoke_tool
-from callgate.runtime.suspensions import Pending
-from callgate.runtime.system import ToolSystem
-from callgate.runtime.threads import ExecutionContext, InMemoryState, ParsedToolCall, StateManager
-from callgate.runtime.wire.client import Client
-from callgate.runtime.wire.codec import WireError
-from callgate.runtime.wire.principal import Authenticate as _Authenticate
-from callgate.runtime.wire.reply import CallDelta, CallReady, Done, ReasoningDelta, Reply, TextDelta, Usage
+from callgate.runtime.suspensions.decisions import Approve, Decision, Deny, Edit, Respond
+from callgate.runtime.suspensions.suspensions import Pending
+from callgate.runtime.tool_system.discovery import Discovery
+from callgate.runtime.tool_system.observations import (
+    InMemoryObservations,
+    Observation,
+    ObservationManager,
+    ToolSystemFault,
+)
+from callgate.runtime.tool_system.system import ToolSystem
+from callgate.runtime.tool_system.threads import ExecutionContext, InMemoryState, ParsedToolCall, StateManager
 from callgate.tools.approval import Approval
+from callgate.tools.arguments.hydration import HydrationResult
 from callgate.tools.calculator import CalculatorTool
 from callgate.tools.calls import ErrorInfo, Issue, Outcome, ToolCall, ToolResult, User
-from callgate.tools.client import ClientResult, ClientToolProvider
-from callgate.tools.client_definitions import safe_validate_tool_definitions, validate_tool_definitions
-from callgate.tools.client_schema import FunctionParameters, JsonSchemaProperty, ToolDefinitionSchema
-from callgate.tools.component import ToolComponent
+from callgate.tools.client.client import ClientResult, ClientToolProvider
+from callgate.tools.client.definitions import safe_validate_tool_definitions, validate_tool_definitions
+from callgate.tools.client.pinning import ChangedTool, Pinned, Shadowing, ToolPins
+from callgate.tools.client.schema import FunctionParameters, JsonSchemaProperty, ToolDefinitionSchema
 from callgate.tools.context import ToolContext
-from callgate.tools.declare import as_tool, tool
+from callgate.tools.declaring.component import ToolComponent
+from callgate.tools.declaring.declare import as_tool, tool
+from callgate.tools.declaring.executor import ToolSchema
 from callgate.tools.definition import Effect, NoSchemaMode, ToolAnnotations, ToolDefinition
-from callgate.tools.executor import ToolSchema
-from callgate.tools.hydration import HydrationResult
 from callgate.tools.limits import Limits
 from callgate.tools.picking.embedding import Embedder, EmbeddingCache
 from callgate.tools.picking.embedding_store import StoredEmbeddings
@@ -142,10 +148,9 @@ from callgate.tools.picking.pick import pick_tools
 from callgate.tools.picking.results import Excluded, PickResult, Picks, Provenance, Score
 from callgate.tools.picking.scorers import keyword_overlap
 from callgate.tools.picking.semantic import SemanticScorer
-from callgate.tools.pinning import ChangedTool, Pinned, Shadowing, ToolPins
 from callgate.tools.record import ToolRecord
 from callgate.tools.registry import ToolRegistry
-from callgate.tools.validation import wrap_properties
+from callgate.tools.schemas.validation import wrap_properties
 
 _Message = _MutableMapping[str, _Any]
 _Send = _Callable[[_Message], _Awaitable[None]]
@@ -371,7 +376,7 @@ def asgi(
     Raises:
         RegistrationError: Starlette is not installed.
     """
-    from callgate.runtime.adapters.asgi import application
+    from callgate.runtime.hosts.asgi import application
 
     return application(
         gate, authenticate, challenge=challenge, read_timeout=read_timeout, write_timeout=write_timeout, ping=ping

@@ -22,14 +22,14 @@ Callgate {version}: the one gate every tool call passes.
 
 
 COMMANDS = ("audit", "effects", "jobs", "pick", "stores", "worker")
-"""Each has a module ``callgate.runtime.NAME_cli`` with a ``main``."""
+"""Each has a module ``callgate.runtime.commands.NAME`` with a ``main``."""
 
 
 def main() -> None:
     """Print the version and a short help, or do what is asked."""
     asked = sys.argv[1:2]
     if asked and asked[0] in COMMANDS:
-        command = import_module(f"callgate.runtime.{asked[0]}_cli")
+        command = import_module(f"callgate.runtime.commands.{asked[0]}")
         sys.exit(command.main(sys.argv[2:]))
     print(HELP.format(version=version("callgate")))
 

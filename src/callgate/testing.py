@@ -5,18 +5,18 @@ fixtures, from the plugin ``pytest_callgate``.
 """
 
 from callgate.providers.clock import Clock, FakeClock
+from callgate.runtime.models.wire.reply import Usage
 from callgate.runtime.testing.cancel import Scenario, SweepFailed, SweepFinding, SweepReport, every_cancel_point
 from callgate.runtime.testing.fault_calls import Faults, InjectedFault
 from callgate.runtime.testing.faults import Faulty, FaultyStore, faults_of
-from callgate.runtime.testing.ledger import Ledger
-from callgate.runtime.testing.model.asked import Asked, GivenResult, Message, OfferedTool, SeenCall, SeenThought
+from callgate.runtime.testing.lease_ledger import Ledger
+from callgate.runtime.testing.model.requests import Asked, GivenResult, Message, OfferedTool, SeenCall, SeenThought
 from callgate.runtime.testing.model.script import Call, Fault, Part, RawArguments, Say, Stop, Think
 from callgate.runtime.testing.model.scripted import ScriptedModel
 from callgate.runtime.testing.recording import Moment, RecordingHook
 from callgate.runtime.testing.trace import Trace, TracedStep, trace
 from callgate.runtime.testing.trace_log import TracedLease
 from callgate.runtime.testing.virtual_time import FAR, LoopClock, Stuck, VirtualTime, run_virtual
-from callgate.runtime.wire.reply import Usage
 
 __all__ = [
     "FAR",

@@ -173,8 +173,8 @@ def test_an_end_of_input_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_a_model_writes_cannot_steer_the_terminal() -> None:
     """Control characters are replaced."""
-    from callgate.runtime.conversation import CallFinished, CallsStarted
-    from callgate.runtime.wire.reply import TextDelta
+    from callgate.runtime.conversation.events import CallFinished, CallsStarted
+    from callgate.runtime.models.wire.reply import TextDelta
     from callgate.tools.calls import Outcome, ToolCall, ToolResult
 
     written = io.StringIO()

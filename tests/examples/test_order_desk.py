@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from callgate import HydrationResult, Outcome, as_tool, codec
-from callgate.runtime.audit_cli import main as verify
+from callgate.runtime.commands.audit import main as verify
 from examples.order_desk import app
 from examples.order_desk.answers import ANSWERS, MAX, Answer
 from examples.order_desk.app import OrderDesk, all_given_back, happens, main, order_desk

@@ -17,7 +17,7 @@ from callgate import Provide, ProviderError
 from callgate.providers.registry import ProviderRegistry
 from callgate.providers.scope import Scope
 from callgate.providers.scoped import Rank, Scoped
-from callgate.runtime.factories import Factories
+from callgate.runtime.lifespan.factories import Factories
 from callgate.runtime.testing.virtual_time import StepLoop, close
 
 SYNC = ("plain", "class", "generator", "manager")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import pytest
 
 from callgate import Gate, Provide, ProviderError, ToolCall, tool
-from tests.gate.making import USER
+from tests.runtime.gate.making import USER
 
 Log = list[str]
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pytest
 
 from callgate import Gate, Hook, InvokeContext, Outcome, Provide, ProviderError, Scoped, ToolCall, tool
-from tests.gate.making import USER
+from tests.runtime.gate.making import USER
 
 LOG: list[Any] = []
 

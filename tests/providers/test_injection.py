@@ -23,7 +23,7 @@ from callgate import (
     User,
     tool,
 )
-from tests.gate.making import USER
+from tests.runtime.gate.making import USER
 
 MADE: list[str] = []
 

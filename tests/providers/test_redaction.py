@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from callgate import configure_logging
 from callgate.providers.logs import Event, emit
 from callgate.providers.redaction import MAX_ITEMS, MAX_TEXT, Redactor, redact_text
-from tests.runtime.listening import handled
+from tests.runtime.call.listening import handled
 
 
 @pytest.fixture(autouse=True)

@@ -22,8 +22,8 @@ from callgate import (
     tool,
 )
 from callgate.providers.registry import MISSING, as_pairs
-from callgate.runtime.factories import Factories
-from tests.gate.making import USER, call, gate_of, made
+from callgate.runtime.lifespan.factories import Factories
+from tests.runtime.gate.making import USER, call, gate_of, made
 
 
 class Db:

@@ -26,8 +26,8 @@ from callgate import (
 )
 from callgate.providers.registry import ProviderRegistry
 from callgate.runtime.testing.virtual_time import StepLoop
-from tests.gate.making import USER
 from tests.harness.steploop import on_virtual_time
+from tests.runtime.gate.making import USER
 
 LOG: list[Any] = []
 

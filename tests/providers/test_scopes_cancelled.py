@@ -11,7 +11,7 @@ import pytest
 from callgate import Gate, Hook, InvokeContext, Provide, Scoped, ToolContext, User, tool
 from callgate.providers.scope import Scope as ProviderScope
 from callgate.runtime.testing.cancel import SweepFailed, SweepReport
-from callgate.runtime.testing.ledger import Ledger
+from callgate.runtime.testing.lease_ledger import Ledger
 
 Sweep = Callable[..., SweepReport]
 USER = User("u")

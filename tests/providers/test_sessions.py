@@ -26,8 +26,8 @@ from callgate import (
 )
 from callgate.providers.registry import MISSING, ProviderRegistry
 from callgate.providers.scope import Scope
+from callgate.runtime.lifespan.background import TASKS
 from callgate.runtime.testing.virtual_time import LoopClock, StepLoop
-from callgate.runtime.upkeep import TASKS
 from tests.harness.steploop import on_virtual_time
 
 ANN, BEN = User("ann", tenant="acme"), User("ben", tenant="acme")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from callgate.errors import ToolError
 from callgate.tools.calculator import CalculatorTool, evaluate
-from callgate.tools.declare import as_tool
+from callgate.tools.declaring.declare import as_tool
 from callgate.tools.definition import Effect
 from callgate.tools.record import Style
 

@@ -21,9 +21,9 @@ from callgate import (
     tool,
 )
 from callgate.errors import DefinitionError
-from callgate.tools.component import attach_validator
+from callgate.tools.declaring.component import attach_validator
 from callgate.tools.record import Style
-from callgate.tools.validation import compile_schema
+from callgate.tools.schemas.validation import compile_schema
 
 RAN: list[Any] = []
 

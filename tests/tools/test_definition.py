@@ -451,7 +451,7 @@ def test_what_is_no_definition_is_refused(data: Any) -> None:
 
 def test_verify_refuses_the_documents_malformed_sample() -> None:
     """Contract C31: a bare map of properties is kept verbatim, and refused loudly at registration."""
-    validation = pytest.importorskip("callgate.tools.validation")
+    validation = pytest.importorskip("callgate.tools.schemas.validation")
     assert validation
     malformed = {
         "location": {"type": "string", "description": "The name of the city e.g. San Francisco, CA"},

@@ -12,9 +12,9 @@ import pytest
 from callgate.errors import DefinitionError, UnknownTool
 from callgate.tools import registry as module
 from callgate.tools.calculator import CalculatorTool
-from callgate.tools.declare import as_tool, tool
+from callgate.tools.declaring.declare import as_tool, tool
+from callgate.tools.declaring.executor import ToolSchema
 from callgate.tools.definition import ToolDefinition
-from callgate.tools.executor import ToolSchema
 from callgate.tools.record import ToolRecord
 from callgate.tools.registry import ToolRegistry, validate_tool
 

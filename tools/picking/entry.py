@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from callgate.tools.declare import as_tool
+from callgate.tools.declaring.declare import as_tool
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.picking.document import member
 

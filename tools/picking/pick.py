@@ -10,7 +10,7 @@ from threading import Lock
 from types import FunctionType
 from typing import Any
 
-from callgate.tools.declare import FunctionTool
+from callgate.tools.declaring.declare import FunctionTool
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.picking.entry import Entry, definition_of
 from callgate.tools.picking.filters import PickContext, Visible, allowed_slots

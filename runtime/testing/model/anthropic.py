@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from callgate.runtime.testing.model.asked import Asked, GivenResult, Heard, Message, OfferedTool, SeenCall, SeenThought
+from callgate.runtime.models.wire.reply import Usage
 from callgate.runtime.testing.model.checks import demand, field, offered, paired
+from callgate.runtime.testing.model.requests import (
+    Asked,
+    GivenResult,
+    Heard,
+    Message,
+    OfferedTool,
+    SeenCall,
+    SeenThought,
+)
 from callgate.runtime.testing.model.script import Call, Say, Spoken, Think, Turn
-from callgate.runtime.testing.model.spelling import Wire, listed, mapped, pieces, sse, text_of
-from callgate.runtime.wire.reply import Usage
+from callgate.runtime.testing.model.wire_format import Wire, listed, mapped, pieces, sse, text_of
 
 ENDED = {"stop": "end_turn", "calls": "tool_use", "length": "max_tokens", "filter": "refusal"}
 ERRORS = {

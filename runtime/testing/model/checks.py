@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from callgate.runtime.testing.model.asked import GivenResult, Message, OfferedTool, SeenCall
+from callgate.runtime.testing.model.requests import GivenResult, Message, OfferedTool, SeenCall
 from callgate.runtime.testing.model.script import Think, Turn
 
 

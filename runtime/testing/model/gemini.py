@@ -7,11 +7,19 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from callgate.runtime.testing.model.asked import Asked, GivenResult, Heard, Message, OfferedTool, SeenCall, SeenThought
+from callgate.runtime.models.wire.reply import Usage
 from callgate.runtime.testing.model.checks import demand, field, offered, paired
+from callgate.runtime.testing.model.requests import (
+    Asked,
+    GivenResult,
+    Heard,
+    Message,
+    OfferedTool,
+    SeenCall,
+    SeenThought,
+)
 from callgate.runtime.testing.model.script import Call, Say, Turn
-from callgate.runtime.testing.model.spelling import Wire, listed, mapped, pieces, sse, text_of, without_none
-from callgate.runtime.wire.reply import Usage
+from callgate.runtime.testing.model.wire_format import Wire, listed, mapped, pieces, sse, text_of, without_none
 
 ENDED = {"stop": "STOP", "calls": "STOP", "length": "MAX_TOKENS", "filter": "SAFETY"}
 STATUSES = {

@@ -6,10 +6,18 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from callgate.runtime.testing.model.asked import Asked, GivenResult, Heard, Message, OfferedTool, SeenCall, SeenThought
 from callgate.runtime.testing.model.checks import demand, field, offered, paired
+from callgate.runtime.testing.model.requests import (
+    Asked,
+    GivenResult,
+    Heard,
+    Message,
+    OfferedTool,
+    SeenCall,
+    SeenThought,
+)
 from callgate.runtime.testing.model.script import Call, Say, Turn
-from callgate.runtime.testing.model.spelling import Wire, listed, mapped, pieces
+from callgate.runtime.testing.model.wire_format import Wire, listed, mapped, pieces
 
 ENDED = {"stop": "stop", "calls": "stop", "length": "length", "filter": "stop"}
 MADE = "2025-10-09T08:53:20.000000Z"

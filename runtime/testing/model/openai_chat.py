@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from callgate.runtime.testing.model.asked import Asked, GivenResult, Heard, Message, OfferedTool, SeenCall, SeenThought
+from callgate.runtime.models.wire.reply import Usage
 from callgate.runtime.testing.model.checks import demand, field, offered, paired
+from callgate.runtime.testing.model.requests import (
+    Asked,
+    GivenResult,
+    Heard,
+    Message,
+    OfferedTool,
+    SeenCall,
+    SeenThought,
+)
 from callgate.runtime.testing.model.script import Call, Say, Think, Turn
-from callgate.runtime.testing.model.spelling import CREATED, Wire, listed, mapped, parsed, pieces, sse, text_of
-from callgate.runtime.wire.reply import Usage
+from callgate.runtime.testing.model.wire_format import CREATED, Wire, listed, mapped, parsed, pieces, sse, text_of
 
 ENDED = {"stop": "stop", "calls": "tool_calls", "length": "length", "filter": "content_filter"}
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}

@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from callgate.runtime.testing.model.asked import Asked, GivenResult, Heard, Message, OfferedTool, SeenCall, SeenThought
+from callgate.runtime.models.wire.reply import Usage
 from callgate.runtime.testing.model.checks import demand, field, offered, paired
+from callgate.runtime.testing.model.requests import (
+    Asked,
+    GivenResult,
+    Heard,
+    Message,
+    OfferedTool,
+    SeenCall,
+    SeenThought,
+)
 from callgate.runtime.testing.model.script import Call, Say, Spoken, Turn
-from callgate.runtime.testing.model.spelling import (
+from callgate.runtime.testing.model.wire_format import (
     CREATED,
     Wire,
     listed,
@@ -19,7 +28,6 @@ from callgate.runtime.testing.model.spelling import (
     text_of,
     without_none,
 )
-from callgate.runtime.wire.reply import Usage
 
 CUT = {"length": "max_output_tokens", "filter": "content_filter"}
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}

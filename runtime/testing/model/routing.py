@@ -7,10 +7,10 @@ import re
 from importlib import import_module
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from callgate.runtime.testing.model.asked import Asked
 from callgate.runtime.testing.model.checks import Refused, demand
 from callgate.runtime.testing.model.http import Received
-from callgate.runtime.testing.model.spelling import Wire
+from callgate.runtime.testing.model.requests import Asked
+from callgate.runtime.testing.model.wire_format import Wire
 
 PATHS = {
     "openai_chat": r"/chat/completions$",

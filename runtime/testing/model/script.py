@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from callgate.runtime.testing.model.asked import Asked
-from callgate.runtime.wire.reply import Usage
+from callgate.runtime.models.wire.reply import Usage
+from callgate.runtime.testing.model.requests import Asked
 
 USAGE = Usage(input=12, output=7, total=19)
 """What an answer counts where the script does not say."""

@@ -10,13 +10,13 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from callgate.runtime.testing.model.asked import Asked
 from callgate.runtime.testing.model.checks import Memory, Refused
 from callgate.runtime.testing.model.http import Http, Received, Sent
+from callgate.runtime.testing.model.requests import Asked
+from callgate.runtime.testing.model.responses import answered, whole
 from callgate.runtime.testing.model.routing import PATHS, read
 from callgate.runtime.testing.model.script import Script, Step, Told, Turn
-from callgate.runtime.testing.model.sending import answered, whole
-from callgate.runtime.testing.model.spelling import Wire
+from callgate.runtime.testing.model.wire_format import Wire
 
 
 class ScriptedModel:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from callgate import Gate, Hook, HookError, InvokeContext, User, on
-from callgate.hooks.sampling import sampled
-from tests.hooks.stock.auditing import asked, look
+from callgate.hooks.stock.sampling import sampled
+from tests.hooks.stock.records.auditing import asked, look
 
 
 class Denies(Hook):

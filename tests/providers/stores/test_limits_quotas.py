@@ -28,7 +28,7 @@ from callgate import Gate, Limit, LimitsQuotas, MemoryStore, Quota, User, tool
 from callgate.errors import Denied, Invalid, RetryLater, StoreError, StoreUnsupported
 from callgate.providers.stores import limits_quotas
 from callgate.testing import FaultyStore, InjectedFault, faults_of
-from tests.hooks.stock.limiting import key_in
+from tests.hooks.stock.capacity.limiting import key_in
 from tests.providers.stores.backends import REDIS, Now
 
 MEMORY = "async+memory://"

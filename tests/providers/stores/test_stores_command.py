@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from callgate.providers.stores.sql_database import HEAD
-from callgate.runtime.stores_cli import main
+from callgate.runtime.commands.stores import main
 from tests.providers.stores.backends import REDIS, keyspace, place
 
 

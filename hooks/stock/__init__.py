@@ -1,0 +1,1 @@
+"""Stock hooks: policies that a gate registers by name."""

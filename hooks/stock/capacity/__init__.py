@@ -1,0 +1,1 @@
+"""Rate limits, concurrency limits and the cache."""

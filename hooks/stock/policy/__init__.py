@@ -1,0 +1,1 @@
+"""Authorisation, consent, approvals and feature flags."""

@@ -1,0 +1,1 @@
+"""Redaction, secrets and output limits."""

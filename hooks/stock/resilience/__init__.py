@@ -1,0 +1,1 @@
+"""Timeouts, retries and circuit breakers."""

@@ -1,8 +1,0 @@
-"""Celery as an engine for jobs, for teams that have it (design 8). Extra ``celery``."""
-
-from __future__ import annotations
-
-from callgate.runtime.adapters.celery_jobs.backend import CeleryJobs
-from callgate.runtime.adapters.celery_jobs.worker import register
-
-__all__ = ["CeleryJobs", "register"]

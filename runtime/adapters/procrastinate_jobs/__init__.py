@@ -1,7 +1,0 @@
-"""Procrastinate as an engine for jobs, on the PostgreSQL of the gate's store (design 8). Extra ``worker``."""
-
-from __future__ import annotations
-
-from callgate.runtime.adapters.procrastinate_jobs.backend import ProcrastinateJobs
-
-__all__ = ["ProcrastinateJobs"]

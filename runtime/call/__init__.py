@@ -1,0 +1,1 @@
+"""One call: the lifecycle, its leases, deadlines and results."""

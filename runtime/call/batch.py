@@ -1,0 +1,47 @@
+"""Several calls at once: in order, in parallel where the tools allow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from callgate.runtime.call.results import cancelled_call
+from callgate.tools.calls import ToolResult, User
+
+
+async def call_many(
+    gate: Any, calls: Sequence[Any], user: User, at_once: int, options: Mapping[str, Any], *, trace: bool = False
+) -> list[ToolResult]:
+    """See ``Gate.call_many``. A call of a tool with ``parallel=False`` waits for all before it and holds up all after.
+
+    Raises:
+        ValueError: *at_once* is not positive.
+        CancelledError: every call under way is cancelled and waited for first.
+    """
+    if at_once < 1:
+        raise ValueError("at_once must be at least 1")
+    results: dict[int, ToolResult] = {}
+    places = asyncio.Semaphore(at_once)
+
+    async def one(index: int) -> None:
+        async with places:
+            results[index] = await gate.call(calls[index], user=user, trace=trace, **options)
+
+    start = 0
+    while start < len(calls):
+        end = start
+        while end < len(calls) and gate.runs_in_parallel(calls[end]):
+            end += 1
+        if end - start <= 1:  # a single call, parallel or not, runs in the caller's task
+            await one(start)
+            start += 1
+            continue
+        try:
+            async with asyncio.TaskGroup() as group:
+                for index in range(start, end):
+                    group.create_task(one(index))
+        except BaseExceptionGroup as errors:  # what no result can tell, such as a closed gate, as one call raises it
+            raise errors.exceptions[0] from None
+        start = end
+    return [results.get(index) or cancelled_call(call) for index, call in enumerate(calls)]

@@ -1,0 +1,272 @@
+"""How a tool's body is run: arguments to annotated types, dependencies, threads, hard deadlines. One closure a tool."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+from callgate.errors import Invalid, RetryLater
+from callgate.hooks.plan import Plan
+from callgate.runtime.call.failure import crashed
+from callgate.runtime.call.leases import hold_back
+from callgate.tools.calls import Issue
+from callgate.tools.record import Style, ToolRecord
+from callgate.tools.values import snapshot, thaw
+
+Body: TypeAlias = Callable[[Any], Awaitable[Any]]
+ABANDON_GRACE = 0.25
+"""Seconds that a cancelled body may take to end before it is abandoned with outcome ``unknown``."""
+
+
+def arguments_of(plan: Plan) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
+    """Frozen arguments to what the body receives; None when they can be unpacked as they are.
+
+    Nested values are copied for each attempt, so that a tool that changes its arguments changes nobody else's.
+    """
+    convert, flat = plan.record.convert, plan.builtins.flat
+    if flat:
+        return convert
+    if convert is None:
+        return thaw
+    return lambda arguments: convert(thaw(arguments))
+
+
+def make_body(plan: Plan) -> Body:
+    """The general body: everything that ``direct_call`` rules out."""
+    record = plan.record
+    prepare = arguments_of(plan) or thaw
+    supply = _supplier(plan)
+    start = _STARTERS[record.style](record)
+    to_json = record.to_json
+
+    async def body(ctx: Any) -> Any:
+        extra = await supply(ctx)
+        if ctx.claim is not None:
+            ctx.claim.began = True
+        output = await start(ctx, prepare(ctx._input), extra)
+        if to_json is None or record.streams:
+            return output
+        if ctx.claim is not None:
+            ctx.claim.returned = True  # what cannot be made JSON has taken effect all the same
+        return to_json(output)
+
+    return body
+
+
+def runs_in_place(record: ToolRecord) -> bool:
+    """Whether the body is a coroutine function that is awaited where the call runs, with keywords."""
+    return (
+        record.style is Style.KEYWORDS
+        and record.is_async
+        and not record.streams
+        and record.to_json is None
+        and not record.hard_deadline
+    )
+
+
+def direct_call(record: ToolRecord) -> Callable[..., Awaitable[Any]] | None:
+    """The tool's own coroutine function, when nothing has to happen between the frozen arguments and it."""
+    plain = runs_in_place(record) and not record.injected and record.context_parameter is None
+    return record.execute if plain else None
+
+
+def supplied_call(plan: Plan) -> Body:
+    """The one attempt of a body that runs in place, with its dependencies and context."""
+    execute, prepare, supply = plan.record.execute, arguments_of(plan), _supplier(plan)
+    running, watched = plan.running, plan.watched
+    own = plan.supplies.get(plan.record)
+    ready = own.ready if own is not None and plan.record.context_parameter is None else lambda _: None
+
+    async def call(ctx: Any) -> Any:
+        ctx.step = running
+        supplied = ready(ctx)
+        if supplied is None:
+            supplied = await supply(ctx)
+        if ctx.claim is not None:
+            ctx.claim.began = True
+        ctx._output = await execute(**(ctx._input if prepare is None else prepare(ctx._input)), **supplied)
+        ctx.executed = True
+        if watched:
+            ctx._output_json = snapshot(ctx._output)
+        return ctx._output
+
+    return call
+
+
+def _supplier(plan: Plan) -> Callable[[Any], Awaitable[dict[str, Any]]]:
+    """The tool's dependencies and its context."""
+    wants, supply = plan.record.context_parameter, plan.supplies.get(plan.record)
+    if supply is not None and wants is None:
+        return supply.get  # type: ignore[no-any-return]
+
+    async def supplied(ctx: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {} if supply is None else await supply.get(ctx)
+        return found if wants is None else {**found, wants: ctx}
+
+    return supplied
+
+
+# ---------------------------------------------------------------------- styles
+
+
+def _keywords(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
+    run = _runner(record)
+
+    async def start(ctx: Any, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
+        call = functools.partial(record.execute, **arguments, **extra)
+        return await run(ctx, functools.partial(_drain, record, ctx, call) if record.streams else call)
+
+    return start
+
+
+async def _drain(record: ToolRecord, ctx: Any, call: Callable[[], Any]) -> list[Any]:
+    """An async generator's parts, as JSON: each goes to whoever streams the call; the list of them is the output."""
+    parts, to_json, output = call(), record.to_json, []
+    try:
+        async for part in parts:
+            shown = part if to_json is None else to_json(part)
+            output.append(shown)
+            await ctx.send(shown)
+    finally:
+        if hasattr(parts, "aclose"):  # its own clean-up belongs to the call, not to the garbage collector
+            await parts.aclose()
+    return output
+
+
+def _component(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
+    run = _runner(record)
+
+    async def start(ctx: Any, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
+        try:
+            instance = record.execute(arguments, **extra)
+        except Exception as error:
+            refused = Invalid(
+                "the constructor refused the arguments",
+                stage="instantiate",
+                code="instantiate",
+                public="The tool refused the arguments.",
+                issues=[Issue("", "instantiate", "arguments the tool accepts")],
+            )
+            refused.no_effect = True  # its body has not begun
+            raise refused from error
+        call = instance.run
+        return await run(ctx, functools.partial(_drain, record, ctx, call) if record.streams else call)
+
+    return start
+
+
+def _record(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
+    run = _runner(record)
+
+    async def start(ctx: Any, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
+        return await run(ctx, functools.partial(record.execute, arguments, ctx, **extra))
+
+    return start
+
+
+_STARTERS = {Style.KEYWORDS: _keywords, Style.COMPONENT: _component, Style.RECORD: _record}
+
+
+# ---------------------------------------------------------------------- where it runs
+
+
+def _runner(record: ToolRecord) -> Callable[[Any, Callable[[], Any]], Awaitable[Any]]:
+    if not record.is_async and record.inline:
+        return _inline
+    if not record.is_async:
+        return _in_thread(record)
+    if record.hard_deadline:
+        return _abandonable
+    return _awaited
+
+
+async def _awaited(_ctx: Any, call: Callable[[], Any]) -> Any:
+    return await call()
+
+
+async def _inline(_ctx: Any, call: Callable[[], Any]) -> Any:
+    answer = call()
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+_THREADS: WeakKeyDictionary[ToolRecord, tuple[ThreadPoolExecutor, set[Any]]] = WeakKeyDictionary()
+
+
+def _threads_of(record: ToolRecord) -> tuple[ThreadPoolExecutor, set[Any]]:
+    """The pool of a tool and what runs in it: one, however many plans it has."""
+    known = _THREADS.get(record)
+    if known is None:
+        made = ThreadPoolExecutor(record.max_threads, thread_name_prefix=f"callgate-{record.id}")
+        known = _THREADS.setdefault(record, (made, set()))  # plans may be compiled in several threads
+    return known
+
+
+def _in_thread(record: ToolRecord) -> Callable[[Any, Callable[[], Any]], Awaitable[Any]]:
+    """A plain function: in a worker thread, at most ``max_threads`` at a time, refused when all are busy (design 10.4).
+
+    A thread cannot be cancelled: its place stays taken until the function really returns.
+    """
+    pool, busy = _threads_of(record)
+
+    async def run(ctx: Any, call: Callable[[], Any]) -> Any:
+        if len(busy) >= record.max_threads:
+            text = f"all {record.max_threads} threads of {record.id} are busy"
+            raise RetryLater(1000, text, code="threads_busy", no_effect=True)
+
+        def work() -> Any:
+            try:
+                return call()
+            except StopIteration as error:  # no future carries this one: the call would never end
+                raise RuntimeError("the tool raised StopIteration") from error
+
+        working = pool.submit(contextvars.copy_context().run, work)
+        busy.add(working)
+        working.add_done_callback(busy.discard)
+        return await _outlive(ctx, asyncio.wrap_future(working), cancels=False)
+
+    return run
+
+
+async def _abandonable(ctx: Any, call: Callable[[], Any]) -> Any:
+    """A coroutine in a task of its own, which can be left behind."""
+
+    async def work() -> Any:
+        try:
+            return await call()
+        except (KeyboardInterrupt, SystemExit) as error:  # in a task of its own it would stop the loop
+            raise crashed(ctx, error) from error
+
+    return await _outlive(ctx, asyncio.ensure_future(work()), cancels=True)
+
+
+async def _outlive(ctx: Any, body: asyncio.Future[Any], *, cancels: bool) -> Any:
+    """Wait for the body; when it outlives a cancellation by the grace, leave it behind with its leases.
+
+    What it holds is given back when it really ends; until then ``ctx.pending_release`` says so (invariant I12).
+    A body that overran its deadline and ends within the grace has ended: how, is its own to say.
+    """
+    try:
+        await asyncio.wait([body])
+    except asyncio.CancelledError:
+        if cancels:
+            body.cancel()
+        until = asyncio.get_running_loop().time() + ABANDON_GRACE
+        while not body.done() and (left := until - asyncio.get_running_loop().time()) > 0:
+            try:
+                await asyncio.wait([body], timeout=left)
+            except asyncio.CancelledError as again:
+                hold_back(ctx, again)
+        if not body.done():
+            ctx.host.abandon(ctx, body)
+            raise
+        if ctx.alarm is None or not ctx.alarm.alone:
+            if not body.cancelled():
+                body.exception()  # seen: a failure after the cancellation is not the news here
+            raise
+    return body.result()

@@ -1,0 +1,1 @@
+"""Conversations: ask a model, run the calls it makes, answer it."""

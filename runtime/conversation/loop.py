@@ -1,0 +1,308 @@
+"""The loop of a conversation: rounds of asking the model and answering its calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+from callgate.errors import GateClosed, ModelError
+from callgate.runtime.conversation.calls import Calls, failures_after, limit_of, not_run, shown
+from callgate.runtime.conversation.events import (
+    Called,
+    CallFinished,
+    CallsStarted,
+    Conversation,
+    ConversationEvent,
+    Ended,
+    Ending,
+    RoundEnded,
+    RoundStarted,
+)
+from callgate.runtime.conversation.state import Progress, answer, load
+from callgate.runtime.faces.bound import Bound
+from callgate.runtime.faces.placement import RunOn
+from callgate.runtime.gate import Gate
+from callgate.runtime.models.wire.codec import Codec, Messages, Translation
+from callgate.runtime.models.wire.reply import CallReady, Done, Event, ReasoningDelta, Reply, TextDelta
+from callgate.tools.calls import ANONYMOUS, Outcome, ToolCall, ToolResult, User
+from callgate.tools.definition import ToolDefinition
+from callgate.tools.naming import did_you_mean
+
+Tell: TypeAlias = Callable[[ConversationEvent], Awaitable[None]]
+REFUSALS = frozenset(
+    {"refusal", "content_filter", "safety", "recitation", "blocklist", "prohibited_content", "spii", "image_safety"}
+)
+"""Stop reasons, in small letters, of an answer that the model or a filter refuses."""
+
+
+class Model(Protocol):
+    """What ``converse`` needs of a client; those of Callgate have it."""
+
+    codec: ClassVar[Codec]
+    """The wire that it speaks."""
+
+    async def reply(self, messages: Sequence[Mapping[str, Any]], tools: Translation) -> Reply:
+        """The model's whole answer. Raises ``ModelError`` when there is none."""
+        ...
+
+    def stream(self, messages: Sequence[Mapping[str, Any]], tools: Translation) -> AsyncGenerator[Event, None]:
+        """The same bit by bit, ending with ``Done``."""
+        ...
+
+
+async def tell_nobody(_: ConversationEvent) -> None:
+    """For whoever only awaits the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """``ConverseOptions``, with the defaults."""
+
+    user: User | None = None
+    session_id: str | None = None
+    tools: Sequence[str] | None = None
+    max_rounds: int = 16
+    max_calls: int = 64
+    max_failures: int = 8
+    max_tokens: int | None = None
+    deadline: float | None = None
+    max_result_bytes: int = 65_536
+    at_once: int = 16
+    run_on: RunOn | None = None
+    stream: bool = False
+    resume: Mapping[str, Any] | None = None
+    results: Mapping[str, ToolResult] = field(default_factory=dict[str, ToolResult])
+
+    def __post_init__(self) -> None:
+        limits = ("max_rounds", "max_calls", "max_failures", "max_tokens", "deadline", "max_result_bytes", "at_once")
+        for name in limits:
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} is {value!r}; give more than 0")
+        if isinstance(self.tools, str):
+            raise TypeError("tools takes names in a list")
+        if self.results and self.resume is None:
+            raise ValueError("results are those of a suspended conversation: give its state as resume=")
+
+
+class Talk:
+    """One run of a conversation."""
+
+    def __init__(self, client: Model, gate: Gate | Bound, messages: Messages, options: Options) -> None:
+        self.client = client
+        self.options = options
+        self.gate, self.user, self.session_id = _for_whom(gate, options)
+        _check_names(self.gate, options.tools)
+        if not self.gate.is_open:
+            raise GateClosed("the gate is not open; use it inside `async with gate:`")
+        self.progress = _start(messages, options, client.codec.name, self.user)
+        self.called: list[Called] = []
+        self.reply: Reply | None = None
+        self.error: ModelError | None = None
+        self.tell: Tell = tell_nobody
+        self.until: float | None = None
+        self.visible: tuple[ToolDefinition, ...] | None = None
+        self.translation = Translation({})
+
+    async def run(self, tell: Tell) -> Conversation:
+        """Round after round."""
+        self.tell = tell
+        if self.options.deadline is not None:
+            self.until = asyncio.get_running_loop().time() + self.options.deadline
+        ending = await self._answer(again=True) if self.progress.open else None
+        while ending is None:
+            ending = await self._round()
+        conversation = self._conversation(ending)
+        await tell(Ended(conversation))
+        return conversation
+
+    async def _round(self) -> Ending | None:
+        """Ask the model, and answer its calls. None: go on."""
+        progress = self.progress
+        if progress.rounds >= self.options.max_rounds:
+            return Ending.MAX_ROUNDS
+        if (over := self._over()) is not None:
+            return over
+        self._offer()
+        await self.tell(RoundStarted(progress.rounds + 1, tuple(self.translation.tools)))
+        reply = await self._ask()
+        if isinstance(reply, Ending):
+            return reply
+        self.reply = reply
+        progress.rounds += 1
+        progress.count(reply.usage)
+        progress.messages += reply.messages
+        if reply.calls:
+            progress.open = reply.calls
+            return await self._answer()
+        await self.tell(RoundEnded(progress.rounds, reply, (), tuple(progress.messages)))
+        return _ending_of(reply)
+
+    async def _ask(self) -> Reply | Ending:
+        """The model's answer, or why there is none."""
+        limit = asyncio.timeout_at(self.until)
+        try:
+            async with limit:
+                reply = await (self._streamed() if self.options.stream else self._whole())
+        except ModelError as error:
+            self.error = error
+            return Ending.ERROR
+        except TimeoutError:
+            if limit.expired():
+                return Ending.DEADLINE
+            raise
+        if reply.error is not None:
+            self.error = ModelError("the provider answered with an error", provider=self.client.codec.name)
+            return Ending.ERROR
+        return reply
+
+    async def _whole(self) -> Reply:
+        reply = await self.client.reply(list(self.progress.messages), self.translation)
+        if reply.reasoning:
+            await self.tell(ReasoningDelta(reply.reasoning))
+        if reply.text:
+            await self.tell(TextDelta(reply.text))
+        return reply
+
+    async def _streamed(self) -> Reply:
+        async with aclosing(self.client.stream(list(self.progress.messages), self.translation)) as events:
+            async for event in events:
+                if isinstance(event, Done):
+                    return event.reply
+                if not isinstance(event, CallReady):  # the calls are told together, once all is known
+                    await self.tell(event)
+        raise ModelError("the stream ended without an answer", provider=self.client.codec.name)
+
+    async def _answer(self, *, again: bool = False) -> Ending | None:
+        """Give each open call its result, unless one has to wait. *again*: they were admitted before a suspension."""
+        progress, number = self.progress, self.progress.rounds
+        waiting = [call for call in progress.open if call.id not in progress.results]
+        if waiting:
+            await self.tell(CallsStarted(number, tuple(waiting)))
+        results = progress.results | await self._put(waiting, again=again)
+        called = [Called(number, call, results[call.id]) for call in progress.open]
+        in_order = [one.result for one in called]
+        self.called += called
+        if any(result.outcome is Outcome.SUSPENDED for result in in_order):
+            progress.results = {one.call.id: one.result for one in called if not _comes_again(one.result)}
+            return Ending.SUSPENDED
+        progress.messages += self._spelled(in_order)
+        progress.failures = failures_after(progress.failures, in_order)
+        progress.open, progress.results = (), {}
+        reply = None if again else self.reply
+        await self.tell(RoundEnded(number, reply, tuple(in_order), tuple(progress.messages)))
+        limit = next((limit for result in in_order if (limit := limit_of(result)) is not None), None)
+        return limit or (Ending.FAILURES if progress.failures >= self.options.max_failures else None)
+
+    async def _put(self, calls: Sequence[ToolCall], *, again: bool) -> dict[str, ToolResult]:
+        """Put calls to the gate, as far as the limits allow; one result each, by call id."""
+        progress, told = self.progress, set[str]()
+
+        async def finished(result: ToolResult) -> None:
+            told.add(result.call_id)
+            await self.tell(CallFinished(progress.rounds, result))
+
+        if again:
+            self._offer()
+        over = self._over()
+        room = 0 if over else len(calls) if again else max(0, self.options.max_calls - progress.called)
+        admitted, left = calls[:room], calls[room:]
+        if not again:
+            progress.called += len(admitted)
+        results = await Calls(
+            self.gate,
+            self.user,
+            frozenset(self.translation.tools),
+            self.client.codec.name,
+            {"session_id": self.session_id},
+            self.until,
+            finished,
+            self.options.run_on,
+        ).run(admitted, self.options.at_once)
+        results += [not_run(call, over or Ending.MAX_CALLS) for call in left]
+        for result in results:
+            if result.call_id not in told:
+                await finished(result)
+        return {call.id: result for call, result in zip(calls, results, strict=True)}
+
+    def _offer(self) -> None:
+        """What the model is told of, asked for anew: a tool that was switched off meanwhile is gone."""
+        only = self.options.tools
+        visible = tuple(one for one in self.gate.tools_for(self.user) if only is None or one.name in only)
+        if visible != self.visible:
+            self.visible, self.translation = visible, self.client.codec.translate(visible)
+
+    def _over(self) -> Ending | None:
+        """The limit that keeps from going on, whatever comes."""
+        most = self.options.max_tokens
+        if most is not None and self.progress.tokens >= most:
+            return Ending.TOKENS
+        if self.until is not None and self.until <= asyncio.get_running_loop().time():
+            return Ending.DEADLINE
+        return None
+
+    def _spelled(self, results: Sequence[ToolResult]) -> list[dict[str, Any]]:
+        """The messages that answer the open calls."""
+        most = self.options.max_result_bytes
+        bounded = [shown(call, result, most) for call, result in zip(self.progress.open, results, strict=True)]
+        return self.client.codec.results(bounded, self.translation)
+
+    def _conversation(self, ending: Ending) -> Conversation:
+        progress, waits = self.progress, ending is Ending.SUSPENDED
+        messages = list(progress.messages)
+        if waits:  # whoever does not resume it can go on from here
+            messages += self._spelled([one.result for one in self.called if one.round == progress.rounds])
+        return Conversation(
+            ending,
+            tuple(messages),
+            self.reply,
+            tuple(self.called),
+            progress.rounds,
+            progress.usage,
+            progress.dump(self.client.codec.name, self.user) if waits else None,
+            self.error,
+        )
+
+
+def _for_whom(gate: Gate | Bound, options: Options) -> tuple[Gate, User, str | None]:
+    if not isinstance(gate, Bound):
+        return gate, options.user or ANONYMOUS, options.session_id
+    if options.user not in (None, gate.user):
+        raise ValueError("this gate is another user's")
+    session_id = gate.session_id if options.session_id is None else options.session_id
+    return gate.gate, gate.user, session_id
+
+
+def _check_names(gate: Gate, names: Sequence[str] | None) -> None:
+    known = [record.id for record in gate.registry.list()]
+    for name in names or ():
+        if name not in known:
+            raise ValueError(f"tools: the gate has no {name!r}{did_you_mean(name, known)}")
+
+
+def _start(messages: Messages, options: Options, wire: str, user: User) -> Progress:
+    if options.resume is None:
+        history = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        if not messages:
+            raise ValueError("a conversation begins with a message")
+        return Progress([dict(message) for message in history])
+    if messages:
+        raise ValueError("give messages or a state to resume, not both")
+    progress = load(options.resume, wire, user)
+    answer(progress, options.results)
+    return progress
+
+
+def _comes_again(result: ToolResult) -> bool:
+    """Whether a call is put to the gate again when the conversation is resumed: its deadline is another one."""
+    return result.outcome is Outcome.SUSPENDED or limit_of(result) is Ending.DEADLINE
+
+
+def _ending_of(reply: Reply) -> Ending:
+    """Why a conversation ended whose last answer asks for no tool."""
+    if reply.stop is not None and reply.stop.lower() in REFUSALS:
+        return Ending.REFUSED
+    return Ending.TRUNCATED if reply.truncated else Ending.DONE

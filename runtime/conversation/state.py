@@ -1,0 +1,144 @@
+"""A suspended conversation as plain JSON, and back: so that another process can go on with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from callgate.errors import CallgateError
+from callgate.runtime.call.result_json import result_as_json, result_from_json
+from callgate.runtime.models.wire.reply import Usage
+from callgate.tools.calls import Outcome, ToolCall, ToolResult, User
+
+VERSION = 1
+
+
+class StateRefused(CallgateError, ValueError):
+    """What was given to resume is no state of this version, wire and user, or answers a call that does not wait."""
+
+    code = "state"
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a conversation is: all that its loop remembers.
+
+    ``called`` counts the calls put to the gate, ``failures`` those that have failed in a row, ``tokens`` what the
+    provider counted. ``open`` are the calls of the last answer while they wait for their results, ``results`` those
+    that there are already.
+    """
+
+    messages: list[dict[str, Any]]
+    rounds: int = 0
+    called: int = 0
+    failures: int = 0
+    tokens: int = 0
+    usage: Usage = field(default_factory=Usage)
+    open: Sequence[ToolCall] = ()
+    results: dict[str, ToolResult] = field(default_factory=dict[str, ToolResult])
+
+    def count(self, usage: Usage) -> None:
+        """Add what the provider says of one answer."""
+        own = usage.total if usage.total is not None else (usage.input or 0) + (usage.output or 0)
+        self.tokens += own
+        sums = {name: _sum(getattr(self.usage, name), getattr(usage, name)) for name in asdict(usage)}
+        self.usage = Usage(**sums)
+
+    def dump(self, wire: str, user: User) -> dict[str, Any]:
+        """The state: plain JSON that an encoder and back leaves as it is. It holds messages, arguments and outputs."""
+        kept = {
+            "version": VERSION,
+            "wire": wire,
+            "user": [user.tenant, user.id],
+            "messages": self.messages,
+            "calls": [_call(call) for call in self.open],
+            "results": [result_as_json(result) for result in self.results.values()],
+            "rounds": self.rounds,
+            "called": self.called,
+            "failures": self.failures,
+            "tokens": self.tokens,
+            "usage": asdict(self.usage),
+        }
+        state: dict[str, Any] = json.loads(json.dumps(kept))
+        return state
+
+
+def load(state: Any, wire: str, user: User) -> Progress:
+    """How far the conversation was.
+
+    Raises:
+        StateRefused: it is no such state, or another wire's or user's.
+    """
+    try:
+        version, other, whose = state["version"], state["wire"], state["user"]
+    except (TypeError, KeyError, IndexError):
+        raise StateRefused("resume= takes the state of a suspended conversation") from None
+    if version != VERSION:
+        raise StateRefused(f"the state is of version {version!r}; this Callgate reads version {VERSION}")
+    if other != wire:
+        raise StateRefused(f"the state is of the wire {other!r}, and the client speaks {wire!r}")
+    if whose != [user.tenant, user.id]:
+        raise StateRefused("the state is another user's")
+    try:
+        return _progress(state)
+    except (AttributeError, TypeError, KeyError, ValueError):
+        raise StateRefused("the state is damaged") from None
+
+
+def answer(progress: Progress, results: Mapping[str, ToolResult]) -> None:
+    """Note the results of calls that waited.
+
+    Raises:
+        StateRefused: no call of that id waits, or what is given is no ``ToolResult`` with JSON in it.
+    """
+    waiting = {call.id: call for call in progress.open if call.id not in progress.results}
+    for call_id, result in results.items():
+        if call_id not in waiting:
+            raise StateRefused(f"results: no call {call_id!r} waits; waiting: {', '.join(waiting) or 'none'}")
+        if not isinstance(result, ToolResult):
+            raise StateRefused(f"results: give a ToolResult for {call_id!r}, not {type(result).__name__}")
+        try:
+            json.dumps(result.output, allow_nan=False)
+        except (TypeError, ValueError):
+            raise StateRefused(f"results: the output for {call_id!r} is not JSON") from None
+        if result.outcome is not Outcome.SUSPENDED:  # it waits on
+            progress.results[call_id] = replace(result, call_id=call_id, tool=waiting[call_id].tool)
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else one + other
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    return {
+        "id": call.id,
+        "tool": call.tool,
+        "arguments": call.arguments,
+        "synthetic_id": call.synthetic_id,
+        "truncated": call.truncated,
+    }
+
+
+def _progress(state: Mapping[str, Any]) -> Progress:
+    results = [result_from_json(kept) for kept in state["results"]]
+    progress = Progress(
+        [dict(message) for message in state["messages"]],
+        **{name: _count(state[name]) for name in ("rounds", "called", "failures", "tokens")},
+        usage=Usage(**state["usage"]),
+        open=[ToolCall(**kept) for kept in state["calls"]],
+        results={result.call_id: result for result in results},
+    )
+    known = [call.id for call in progress.open]
+    if not known or len(set(known)) < len(known) or not set(progress.results) <= set(known):
+        raise ValueError("calls and results do not fit")
+    if not all(isinstance(text, str) for call in progress.open for text in (call.id, call.tool)):
+        raise ValueError("no calls")
+    return progress
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise ValueError("not a count")
+    return value

@@ -1,0 +1,1 @@
+"""The effect ledger: each effect is recorded before and after it runs."""

@@ -1,0 +1,44 @@
+"""The handle of a job for hosts that are not async."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from callgate.runtime.jobs.jobs import JobHandle, JobStatus
+from callgate.tools.calls import ToolResult
+
+
+class SyncJob:
+    """A submitted call, for hosts that are not async. See ``JobHandle``."""
+
+    def __init__(self, handle: JobHandle, run: Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]) -> None:
+        self._handle, self._run = handle, run
+
+    @property
+    def id(self) -> str:
+        """What ``gate.job`` finds it by."""
+        return self._handle.id
+
+    def result(self, timeout: float | None = None) -> ToolResult:
+        """Wait for its result, at most *timeout* seconds.
+
+        Raises:
+            TimeoutError: it has none by then; it goes on.
+            NotPending: there is no such job, or it is somebody else's.
+        """
+        result: ToolResult = self._run(lambda: asyncio.wait_for(self._handle.result(), timeout))
+        return result
+
+    def status(self) -> JobStatus:
+        """See ``JobHandle.status``."""
+        status: JobStatus = self._run(self._handle.status)
+        return status
+
+    def cancel(self) -> bool:
+        """See ``JobHandle.cancel``."""
+        return bool(self._run(self._handle.cancel))
+
+    def __repr__(self) -> str:
+        return repr(self._handle)

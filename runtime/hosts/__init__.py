@@ -1,0 +1,1 @@
+"""Hosts that expose a gate or run its jobs: ASGI, A2A, Celery, Procrastinate."""

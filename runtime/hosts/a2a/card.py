@@ -1,0 +1,69 @@
+"""The agent card: what a client is told of a gate before it asks for anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from callgate.runtime.models.wire.neutral import to_neutral
+from callgate.tools.definition import ToolDefinition
+from callgate.tools.values import thaw
+
+EXTENSION = "urn:callgate:a2a:tools:1"
+"""The extension under which tools are called directly, clients offer their own, and calls that wait are answered."""
+
+CONVERSE = "converse"
+"""The id of the skill that takes text, where there is a model."""
+
+_TOLD = (
+    "Data parts: tool_call {name, arguments, id?} calls a tool; tools {tools} offers the client's own; tool_result "
+    "{id, result | error}, answer {id, value}, decision {id, decision, reason?} and continue {} go on with a task."
+)
+
+
+def agent_card(
+    tools: Iterable[ToolDefinition], *, name: str, description: str, url: str, version: str, converses: bool
+) -> Any:
+    """The card for whoever may see these tools; their schemas stand in the parameters of the extension.
+
+    *url* is where the application is mounted, without a slash at its end.
+    """
+    from a2a.types import a2a_pb2 as p
+
+    tools = list(tools)
+    skills = [_skill(tool) for tool in tools]
+    if converses or not skills:  # a card without skills is not valid
+        about = "Takes a text and answers it." if converses else "Calls tools, for those who may see them."
+        own = CONVERSE if converses else "tools"
+        while own in {tool.name for tool in tools}:
+            own += "_"
+        skills.append(p.AgentSkill(id=own, name=name, description=about, tags=["agent"]))
+    extension = p.AgentExtension(uri=EXTENSION, description=_TOLD, params={"tools": [_told(tool) for tool in tools]})
+    return p.AgentCard(
+        name=name,
+        description=description,
+        version=version,
+        supported_interfaces=[p.AgentInterface(url=f"{url}/rpc", protocol_binding="JSONRPC", protocol_version="1.0")],
+        capabilities=p.AgentCapabilities(streaming=True, extended_agent_card=True, extensions=[extension]),
+        default_input_modes=["text/plain", "application/json"] if converses else ["application/json"],
+        default_output_modes=["text/plain", "application/json"],
+        skills=skills,
+    )
+
+
+def _told(tool: ToolDefinition) -> dict[str, Any]:
+    output = {} if tool.output_schema is None else {"outputSchema": thaw(tool.output_schema)}
+    return to_neutral(tool) | output
+
+
+def _skill(tool: ToolDefinition) -> Any:
+    from a2a.types import a2a_pb2 as p
+
+    return p.AgentSkill(
+        id=tool.name,
+        name=tool.title or tool.name,
+        description=tool.description or tool.title or tool.name,
+        tags=sorted(tool.tags) or ["tool"],
+        input_modes=["application/json"],
+        output_modes=["application/json"],
+    )

@@ -1,0 +1,224 @@
+"""OpenAPI 3.1 of what a gate serves to one user: made from the very definitions that judge the calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from callgate.runtime.models import codecs
+from callgate.tools.calls import User
+from callgate.tools.definition import ToolDefinition
+from callgate.tools.values import thaw
+
+_LISTED = (
+    "name",
+    "title",
+    "description",
+    "parameters",
+    "outputSchema",
+    "effect",
+    "key",
+    "tags",
+    "version",
+    "annotations",
+)
+_CALL_FAILS = (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503, 504)
+_READ_FAILS = (401, 500, 503)
+_DATA = frozenset({"const", "enum", "default", "examples", "example"})  # what they hold is no schema
+_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})  # name -> schema
+_TEXT = {"type": "string"}
+_TEXTS = {"type": "array", "items": _TEXT}
+_OBJECT = {"type": "object"}
+
+
+def listed(definition: ToolDefinition) -> dict[str, Any]:
+    """What a client may know of a tool: not who may call it, nor what the application noted about it."""
+    whole = definition.to_dict()
+    return {name: whole[name] for name in _LISTED if name in whole}
+
+
+def openapi(gate: Any, user: User, challenge: str | None, root: str = "") -> dict[str, Any]:
+    """The document: an operation for each tool that this user may see, and for its stream."""
+    definitions: list[ToolDefinition] = gate.definitions(user=user)
+    paths: dict[str, Any] = {
+        "/health": {"get": _health()},
+        "/tools": {"get": _list()},
+        "/openapi.json": {"get": _read("openapi", "This document", {"type": "object"})},
+    }
+    schemas: dict[str, Any] = {"Problem": _PROBLEM, "Suspended": _SUSPENDED, "Tool": _TOOL}
+    for definition in definitions:
+        name = definition.name
+        schemas[f"{name}.arguments"] = embedded(definition.parameters or {"type": "object"}, f"{name}.arguments")
+        schemas[f"{name}.output"] = embedded(definition.output_schema or {}, f"{name}.output")
+        paths[f"/tools/{name}"] = {"post": _call(definition)}
+        paths[f"/tools/{name}/stream"] = {"post": _stream(definition)}
+    document: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "Tools", "version": "1"},
+        "servers": [{"url": root or "/"}],
+        "paths": paths,
+        "components": {"schemas": schemas, "responses": {str(status): _failure(status) for status in _CALL_FAILS}},
+    }
+    scheme = (challenge or "").partition(" ")[0].lower()
+    if scheme in {"bearer", "basic"}:
+        document["components"]["securitySchemes"] = {"user": {"type": "http", "scheme": scheme}}
+        document["security"] = [{"user": []}]
+        paths["/health"]["get"]["security"] = []
+    return document
+
+
+def embedded(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A schema as part of the document: its references lead to where it now lies, not to the document's root."""
+    root: dict[str, Any] = thaw(schema)
+    for word in ("$id", "id", "$schema"):
+        if isinstance(root.get(word), str):
+            del root[word]
+    moved: dict[str, Any] = _moved(root, f"#/components/schemas/{name}")
+    return moved
+
+
+def _moved(node: Any, home: str) -> Any:
+    if isinstance(node, list):
+        return [_moved(item, home) for item in node]
+    if not isinstance(node, dict):
+        return node
+    made: dict[str, Any] = {}
+    for key, item in node.items():
+        if key == "$ref" and isinstance(item, str) and item.startswith("#"):
+            made[key] = home + item[1:]
+        elif key in _DATA:
+            made[key] = item
+        elif key in _NAMED and isinstance(item, dict):
+            made[key] = {name: _moved(schema, home) for name, schema in item.items()}
+        else:
+            made[key] = _moved(item, home)
+    return made
+
+
+def _call(definition: ToolDefinition) -> dict[str, Any]:
+    answers: dict[str, Any] = {
+        "200": _json("The output.", {"$ref": f"#/components/schemas/{definition.name}.output"}),
+        "202": _json("The call waits for a person or a client.", {"$ref": "#/components/schemas/Suspended"}),
+    }
+    return _operation(definition, definition.name, answers)
+
+
+def _stream(definition: ToolDefinition) -> dict[str, Any]:
+    text = "Server-sent events: any number of `progress` and `partial`, then one `result`; each holds a JSON value."
+    answers: dict[str, Any] = {
+        "200": {"description": text, "content": {"text/event-stream": {"schema": _EVENT}}},
+        "202": _json("The call waits for a person or a client.", {"$ref": "#/components/schemas/Suspended"}),
+    }
+    return _operation(definition, f"{definition.name}.stream", answers)
+
+
+def _operation(definition: ToolDefinition, operation: str, answers: dict[str, Any]) -> dict[str, Any]:
+    media = {"schema": {"$ref": f"#/components/schemas/{definition.name}.arguments"}}
+    made: dict[str, Any] = {
+        "operationId": operation,
+        "tags": sorted(definition.tags),
+        "parameters": [
+            _header("X-Request-ID", "Kept as the correlation id.", r"^[A-Za-z0-9._:-]{1,128}$"),
+            _header("Session-Id", "The session that the call belongs to.", r"^[\x21-\x7e]{1,128}$"),
+            _header("Idempotency-Key", "Names the effect, for repeats.", r"^[\x21-\x7e]{1,255}$"),
+        ],
+        "requestBody": {"required": True, "content": {"application/json": media}},
+        "responses": answers | {str(status): {"$ref": f"#/components/responses/{status}"} for status in _CALL_FAILS},
+    }
+    if definition.title:
+        made["summary"] = definition.title
+    if definition.description:
+        made["description"] = definition.description
+    return made
+
+
+def _header(name: str, description: str, pattern: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": "header",
+        "description": description,
+        "schema": {"type": "string", "pattern": pattern},
+    }
+
+
+def _health() -> dict[str, Any]:
+    members = {"live": {"type": "boolean"}, "ready": {"type": "boolean"}}
+    body = {"type": "object", "properties": members, "required": ["live", "ready"]}
+    return {
+        "operationId": "health",
+        "responses": {"200": _json("Ready.", body), "503": _json("Not open, or no more.", body)},
+    }
+
+
+def _list() -> dict[str, Any]:
+    made = _read("list", "The tools that this user may see; with `wire`, as that provider's API spells them.", {})
+    wire = {"type": "string", "enum": list(codecs())}
+    made["parameters"] = [{"name": "wire", "in": "query", "schema": wire}]
+    tools = {"type": "array", "items": {"$ref": "#/components/schemas/Tool"}}
+    either = {"type": "object", "properties": {"tools": {"anyOf": [tools, {"type": "array"}]}}, "required": ["tools"]}
+    made["responses"]["200"] = _json("The tools.", either)
+    made["responses"]["400"] = {"$ref": "#/components/responses/400"}
+    return made
+
+
+def _read(operation: str, text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    failures = {str(status): {"$ref": f"#/components/responses/{status}"} for status in _READ_FAILS}
+    return {"operationId": operation, "description": text, "responses": {"200": _json(text, schema), **failures}}
+
+
+def _json(description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"description": description, "content": {"application/json": {"schema": dict(schema)}}}
+
+
+def _failure(status: int) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "description": HTTPStatus(status).phrase,
+        "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+    if status == 429:
+        made["headers"] = {"Retry-After": {"description": "In seconds.", "schema": {"type": "integer"}}}
+    return made
+
+
+_EVENT: dict[str, Any] = {
+    "type": "object",
+    "properties": {"event": {"enum": ["progress", "partial", "result"]}, "data": _TEXT},
+    "required": ["event", "data"],
+}
+_PROBLEM: dict[str, Any] = {
+    "type": "object",
+    "description": "Problem details (RFC 9457). No member holds a value that was sent.",
+    "properties": {
+        "type": _TEXT,
+        "title": _TEXT,
+        "status": {"type": "integer"},
+        "detail": _TEXT,
+        "code": _TEXT,
+        "correlation_id": _TEXT,
+        "retry_after_ms": {"type": "integer"},
+        "errors": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"pointer": _TEXT, "keyword": _TEXT, "detail": _TEXT},
+                "required": ["pointer", "keyword", "detail"],
+            },
+        },
+    },
+    "required": ["type", "title", "status", "detail", "code"],
+}
+_SUSPENDED: dict[str, Any] = {
+    "type": "object",
+    "properties": {"code": _TEXT, "detail": _TEXT, "handle": {"type": ["string", "null"]}, "correlation_id": _TEXT},
+    "required": ["code", "detail", "handle", "correlation_id"],
+}
+_TOOL: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        **dict.fromkeys(("name", "title", "description", "effect", "version"), _TEXT),
+        **dict.fromkeys(("parameters", "outputSchema", "annotations"), _OBJECT),
+        **dict.fromkeys(("key", "tags"), _TEXTS),
+    },
+    "required": ["name"],
+}

@@ -1,0 +1,134 @@
+"""An invocation that a worker will run, as it lies in the store: what is to run, for whom, and sealed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from callgate.errors import DefinitionError
+from callgate.hooks.facts import Suspension
+from callgate.providers.principal import User
+from callgate.providers.principal_json import user_as_json, user_from_json
+from callgate.providers.signing import SigningKeys
+from callgate.providers.stores.jobs import Job
+from callgate.runtime.call.result_json import result_as_json, result_from_json
+from callgate.runtime.engine import CallOptions
+from callgate.runtime.suspensions.resumption import handle_of
+from callgate.tools.approval import Approval
+from callgate.tools.calls import ToolCall, ToolResult
+from callgate.tools.values import canonical, thaw
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to run.
+
+    ``deadline_at`` is in seconds since the epoch; ``trace`` has the headers of the span of whoever asked (``hooks.stock.records.telemetry``).
+    ``version`` is the digest of the tool's definition when it was asked for, for people: what runs is the tool as it is.
+    """
+
+    tool: str
+    version: str
+    arguments: Any
+    user: User
+    call_id: str
+    request_id: str
+    synthetic_id: bool = False
+    truncated: bool = False
+    session_id: str | None = None
+    idempotency_key: str | None = None
+    deadline_at: float | None = None
+    trace: dict[str, str] | None = None
+
+    @property
+    def call(self) -> ToolCall:
+        """The call itself."""
+        return ToolCall(
+            self.call_id, self.tool, self.arguments, synthetic_id=self.synthetic_id, truncated=self.truncated
+        )
+
+    @property
+    def options(self) -> CallOptions:
+        """What else was said about it, but for the deadline."""
+        return {
+            "session_id": self.session_id,
+            "request_id": self.request_id,
+            "idempotency_key": self.idempotency_key,
+        }
+
+    def dump(self) -> bytes:
+        """As JSON.
+
+        Raises:
+            DefinitionError: the arguments are no JSON.
+        """
+        body = {one.name: getattr(self, one.name) for one in fields(self)}
+        body |= {"user": user_as_json(self.user), "v": VERSION}
+        try:
+            return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
+        except (TypeError, ValueError, RecursionError):
+            raise DefinitionError("a job's arguments are JSON, or the text of it") from None
+
+    @classmethod
+    def load(cls, data: bytes) -> Order:
+        """What ``dump`` wrote.
+
+        Raises:
+            ValueError, TypeError, KeyError: another version did.
+        """
+        body: dict[str, Any] = json.loads(data)
+        if body.pop("v") != VERSION:
+            raise ValueError("another version of Callgate wrote this")
+        body["user"] = user_from_json(body["user"])
+        return cls(**body)
+
+
+def dump_result(result: ToolResult) -> bytes:
+    """As JSON. What it waits for is kept without its handle, which nobody may make who only reads the store."""
+    kept, pending = result_as_json(result), result.pending
+    if isinstance(pending, Suspension):
+        kept["pending"] = {
+            "kind": pending.kind,
+            "prompt": pending.prompt,
+            "schema": thaw(pending.schema),
+            "expires": pending.expires,
+            "id": None if pending.handle is None else pending.handle.partition(".")[0],
+            "rules": [rule.to_dict() for rule in pending.rules],
+            "place": pending.place,
+        }
+    return json.dumps(kept, separators=(",", ":")).encode()
+
+
+def load_result(keys: SigningKeys, tenant: str, data: bytes) -> ToolResult:
+    """What ``dump_result`` wrote; what it waits for has its handle again.
+
+    Raises:
+        ValueError, TypeError, KeyError: it is none.
+    """
+    kept: dict[str, Any] = json.loads(data)
+    pending: dict[str, Any] | None = kept.pop("pending", None)
+    result = result_from_json(kept)
+    if pending is None:
+        return result
+    id, rules = pending.pop("id"), tuple(Approval.from_dict(rule) for rule in pending.pop("rules"))
+    handle = None if id is None else handle_of(keys, tenant, id)
+    return replace(result, pending=Suspension(**pending, handle=handle, rules=rules))
+
+
+def sealed(keys: SigningKeys, tenant: str, job: Job) -> Job:
+    """The job with its MAC."""
+    return replace(job, mac=keys.sign(*_parts(tenant, job)))
+
+
+def is_whole(keys: SigningKeys, tenant: str, job: Job) -> bool:
+    """Whether nobody has changed what a job is to run, for whom, and when it was asked for."""
+    return keys.verify(job.mac, *_parts(tenant, job))
+
+
+def _parts(tenant: str, job: Job) -> tuple[bytes, ...]:
+    beside: Mapping[str, Any] = {"id": job.id, "tool": job.tool, "user": job.user, "made_at": job.made_at}
+    return b"job", tenant.encode("utf-8", "surrogatepass"), canonical(beside), job.body

@@ -1,0 +1,155 @@
+"""OpenAI's Chat Completions, and the many servers that speak it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from callgate.runtime.models.wire.base import BaseCodec, Rest, described, openai_usage
+from callgate.runtime.models.wire.client import Client
+from callgate.runtime.models.wire.codec import Codec, Request, Translation, translated
+from callgate.runtime.models.wire.folds.chat import REASONING, ChatFold, details_text, thinking_text
+from callgate.runtime.models.wire.history import arguments_text, legal_name, without_nulls
+from callgate.runtime.models.wire.reading import RawCall, cut_short, error_of, text_of, word
+from callgate.runtime.models.wire.result_text import result_text
+from callgate.runtime.models.wire.schema_views import View
+from callgate.runtime.models.wire.shapes import items, mapping
+from callgate.runtime.models.wire.strict_view import openai_view
+from callgate.tools.calls import ToolCall, ToolResult
+from callgate.tools.definition import ToolDefinition
+
+_NOT_SENT_BACK = ("annotations", "audio", "channel", "function_call", "parsed", "refusal", "tool_calls")
+
+
+class ChatCodec(BaseCodec):
+    """The codec of ``/v1/chat/completions`` (contract 57, 58, C3).
+
+    Only the first choice is read: the others are alternatives to it. The legacy ``function_call`` is read where there
+    are no ``tool_calls``. The text of a ``custom`` tool call becomes its arguments, for hydration to refuse.
+    """
+
+    name = "openai_chat"
+
+    def translate(self, definitions: Sequence[ToolDefinition]) -> Translation:
+        """``{"tools": [{type, function: {name, description, parameters, strict}}]}``; see ``Codec``."""
+        return translated(definitions, openai_view, _tool)
+
+    def results(self, results: Sequence[ToolResult], translation: Translation | None = None) -> list[dict[str, Any]]:
+        """One ``tool`` message for each result; see ``Codec``."""
+        return [{"role": "tool", "tool_call_id": result.call_id, "content": result_text(result)} for result in results]
+
+    def _error(self, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The body's, or the choice's."""
+        return error_of(body) or error_of(_choice(body))
+
+    def _found(self, body: Mapping[str, Any]) -> list[RawCall]:
+        """``choices[0].message.tool_calls``; all are truncated if the answer was cut short."""
+        choice = _choice(body)
+        message = mapping(choice.get("message"))
+        cut = cut_short(choice.get("finish_reason"))
+        found: list[RawCall] = []
+        for entry in items(message.get("tool_calls")):
+            call = mapping(entry)
+            function, custom = mapping(call.get("function")), call.get("custom")
+            if call.get("type") == "custom" or (custom and not function):
+                custom = mapping(custom)
+                raw = RawCall(custom.get("name"), custom.get("input"), call.get("id"), entry, cut)
+            else:
+                raw = RawCall(function.get("name"), function.get("arguments"), call.get("id"), entry, cut)
+            if not raw.phantom:
+                found.append(raw)
+        if found or not message.get("function_call"):
+            return found
+        legacy = mapping(message["function_call"])
+        return [RawCall(legacy.get("name"), legacy.get("arguments"), None, legacy, cut)]
+
+    def _read(self, body: Mapping[str, Any]) -> Rest:
+        """The first choice; a refusal is read as text."""
+        choice = _choice(body)
+        message, reason = mapping(choice.get("message")), choice.get("finish_reason")
+        usage = mapping(body.get("usage") or mapping(body.get("x_groq")).get("usage"))
+        return Rest(
+            text=_text(message.get("content")) + text_of(message.get("refusal")),
+            reasoning=_reasoning(message),
+            stop=word(reason),
+            truncated=cut_short(reason),
+            usage=openai_usage(usage, "prompt_tokens", "completion_tokens"),
+            model=word(body.get("model")),
+            id=word(body.get("id")),
+        )
+
+    def _history(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
+        """The message: reasoning in any form goes back, what servers refuse in a request does not."""
+        message = mapping(_choice(body).get("message"))
+        if not message:
+            return []
+        sent = {**without_nulls(message, *_NOT_SENT_BACK), "role": "assistant"}
+        if word(message.get("refusal")):
+            sent["refusal"] = message["refusal"]
+        if word(mapping(message.get("audio")).get("id")):
+            sent["audio"] = {"id": message["audio"]["id"]}
+        if found:
+            sent["tool_calls"] = [_call_back(raw, call) for raw, call in found]
+        sent.setdefault("content", None if found else "")
+        return [sent]
+
+    def _fold(self, tool_of: Callable[[str], str]) -> ChatFold:
+        return ChatFold(tool_of)
+
+    def _asked(self, messages: list[dict[str, Any]], model: str, stream: bool) -> Request:
+        """``chat/completions``; a stream is asked for its usage, too."""
+        streamed = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+        return Request("chat/completions", {"model": model, "messages": messages, **streamed})
+
+
+def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, Any]:
+    strict = {} if view.strict is None else {"strict": view.strict}
+    function = {"name": wire_name, **described(definition), "parameters": view.schema, **strict}
+    return {"type": "function", "function": function}
+
+
+def _choice(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    choices = items(body.get("choices"))
+    return mapping(choices[0]) if choices else {}
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(text_of(mapping(part).get("text")) for part in items(content))
+
+
+def _reasoning(message: Mapping[str, Any]) -> str:
+    for name in REASONING[:2]:
+        if word(message.get(name)):
+            return text_of(message[name])
+    thoughts = "".join(thinking_text(part) for part in items(message.get("content")))
+    return thoughts or details_text(message.get("reasoning_details"))
+
+
+def _call_back(raw: RawCall, call: ToolCall) -> dict[str, Any]:
+    entry = mapping(raw.chunk)
+    extra = without_nulls(entry, "id", "index", "type", "function", "custom", "name", "arguments")
+    if entry.get("type") == "custom":
+        return {"id": call.id, "type": "custom", "custom": entry.get("custom"), **extra}
+    function = {
+        **without_nulls(mapping(entry.get("function")), "name", "arguments"),
+        "name": legal_name(raw.name),
+        "arguments": arguments_text(raw.arguments),
+    }
+    return {"id": call.id, "type": "function", "function": function, **extra}
+
+
+CODEC: Codec = ChatCodec()
+
+
+class OpenAIChat(Client):
+    """A client of Chat Completions: OpenAI's, and the servers that speak it; name theirs by ``base_url``. See ``Client``.
+
+    The key, from ``OPENAI_API_KEY``, goes out as a bearer token. A server that wants it elsewhere, such as Azure's
+    ``api-key``, gets it by ``headers=``.
+    """
+
+    codec = CODEC
+    default_url = "https://api.openai.com/v1"
+    key_variables = ("OPENAI_API_KEY",)

@@ -1,0 +1,135 @@
+"""A streamed message of Anthropic, folded into one that is not streamed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from callgate.runtime.models.wire.history import as_json, joined
+from callgate.runtime.models.wire.reading import text_of, word
+from callgate.runtime.models.wire.reply import CallDelta, Event, ReasoningDelta, text_delta
+from callgate.runtime.models.wire.shapes import items, mapping
+
+_GROWS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+_STARTS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "thinking"}
+
+
+class _Block:
+    """A content block so far: as it began, and the pieces of each text in it."""
+
+    __slots__ = ("fields", "order", "pieces", "tool")
+
+    def __init__(self, fields: dict[str, Any], order: int, tool: str) -> None:
+        self.fields = fields
+        self.order = order  # among the calls
+        self.tool = tool
+        self.pieces: dict[str, list[str]] = {}
+
+    def whole(self) -> dict[str, Any]:
+        """The block. A call's input is the text that came for it, or else what it began with."""
+        block = dict(self.fields)
+        for name, pieces in self.pieces.items():
+            text = joined(pieces)
+            if name != "partial_json":
+                block[name] = text_of(block.get(name)) + text
+            elif text:
+                block["input"] = text
+        return block
+
+
+class AnthropicFold:
+    """Takes events, and gives a message. See ``Fold``. It has ended with its stop reason, or ``message_stop``."""
+
+    def __init__(self, tool_of: Callable[[str], str]) -> None:
+        self.ended = False
+        self._tool_of = tool_of
+        self._message: dict[str, Any] = {}
+        self._blocks: list[_Block] = []
+        self._at: dict[Any, _Block] = {}
+        self._calls = 0
+
+    def add(self, chunk: dict[str, Any], events: list[Event]) -> None:
+        """Take in one event; ``ping`` and those not known are passed over."""
+        kind = chunk.get("type")
+        if kind == "content_block_delta":
+            delta = chunk.get("delta")
+            if isinstance(delta, dict):
+                self._grow(chunk.get("index"), delta, events)
+        elif kind == "content_block_start":
+            self._start(chunk.get("index"), mapping(chunk.get("content_block")), events)
+        elif kind == "message_start":
+            self._begin(mapping(chunk.get("message")), events)
+        elif kind == "message_delta":
+            self._message |= {key: value for key, value in mapping(chunk.get("delta")).items() if value is not None}
+            usage = {key: value for key, value in mapping(chunk.get("usage")).items() if value is not None}
+            self._message["usage"] = {**mapping(self._message.get("usage")), **usage}
+            self.ended = self.ended or bool(self._message.get("stop_reason"))
+        elif kind == "message_stop":
+            self.ended = True
+        elif chunk.get("error"):
+            self._message.setdefault("error", chunk["error"])
+            self.ended = True
+        elif kind == "message":
+            self._begin(chunk, events)
+            self.ended = True
+
+    def body(self) -> dict[str, Any]:
+        """The message."""
+        return {**self._message, "content": [block.whole() for block in self._blocks]}
+
+    def _begin(self, message: Mapping[str, Any], events: list[Event]) -> None:
+        self._message |= {key: value for key, value in message.items() if key != "content"}
+        for index, block in enumerate(items(message.get("content"))):
+            self._start(index, mapping(block), events)
+
+    def _start(self, index: Any, content: Mapping[str, Any], events: list[Event]) -> None:
+        """A new block, even at an index that was there before: what is complete stays as it is."""
+        kind, name = content.get("type"), content.get("name")
+        block = _Block(dict(content), self._calls, self._tool_of(name) if isinstance(name, str) else "")
+        self._blocks.append(block)
+        self._at[index if isinstance(index, int) else None] = block
+        if kind == "tool_use":
+            self._calls += 1
+            given = content.get("input")
+            events.append(CallDelta(block.order, block.tool, as_json(given) if given else ""))
+        elif kind == "text" and word(content.get("text")):
+            events.append(text_delta(content["text"]))
+        elif kind == "thinking" and word(content.get("thinking")):
+            events.append(ReasoningDelta(content["thinking"]))
+
+    def _grow(self, index: Any, delta: dict[str, Any], events: list[Event]) -> None:
+        kind = delta.get("type")
+        block = self._at.get(index if isinstance(index, int) else None)
+        if block is None:
+            block = self._unannounced(index, kind, events)
+        field = _GROWS.get(kind) if isinstance(kind, str) else None
+        if field is None:
+            self._attach(block, kind, delta)
+            return
+        piece = delta.get(field)
+        if not isinstance(piece, str):
+            return
+        pieces = block.pieces.get(field)
+        if pieces is None:
+            pieces = block.pieces[field] = []
+        pieces.append(piece)
+        if field == "partial_json":
+            if block.fields.get("type") == "tool_use":
+                events.append(CallDelta(block.order, block.tool, piece))
+        elif piece:
+            events.append(text_delta(piece) if field == "text" else ReasoningDelta(piece))
+
+    def _unannounced(self, index: Any, kind: Any, events: list[Event]) -> _Block:
+        """The block of a delta without an index (the latest), or one that never began."""
+        if index is None and self._blocks:
+            return self._blocks[-1]
+        self._start(index, {"type": _STARTS.get(kind, "tool_use") if isinstance(kind, str) else "tool_use"}, events)
+        return self._blocks[-1]
+
+    def _attach(self, block: _Block, kind: Any, delta: Mapping[str, Any]) -> None:
+        if kind == "signature_delta":
+            block.fields["signature"] = delta.get("signature")
+        elif kind == "citations_delta":
+            block.fields["citations"] = [*items(block.fields.get("citations")), delta.get("citation")]
+        elif kind == "compaction_delta" and isinstance(delta.get("content"), str):
+            block.fields["content"] = text_of(block.fields.get("content")) + delta["content"]

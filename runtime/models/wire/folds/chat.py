@@ -1,0 +1,203 @@
+"""A streamed chat completion, folded into one that is not streamed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from callgate.runtime.models.wire.folds.chat_calls import ChatCalls
+from callgate.runtime.models.wire.history import joined
+from callgate.runtime.models.wire.reply import CallDelta, Event, ReasoningDelta, text_delta
+from callgate.runtime.models.wire.shapes import items, mapping
+
+REASONING = ("reasoning_content", "reasoning", "reasoning_details")
+"""Where servers show reasoning, in order: some send the same text in two places. DeepSeek and vLLM; Groq, Ollama and
+OpenRouter; OpenRouter's pieces with their signatures."""
+_APART = frozenset({"choices", "usage", "error"})
+
+
+class ChatFold:
+    """Takes chunks; only the first choice is read. See ``Fold``.
+
+    The answer has ended with its finish reason or with ``[DONE]``: servers leave out the one or the other. A piece of
+    a call after the finish reason takes that back.
+    """
+
+    def __init__(self, tool_of: Callable[[str], str]) -> None:
+        self.ended = False
+        self._tool_of = tool_of
+        self._head: dict[str, Any] | None = None
+        self._late: dict[str, Any] = {}
+        self._which: Any = None  # the index of the choice that is read
+        self._choice: dict[str, Any] = {}
+        self._text: dict[str, list[str]] = {}
+        self._parts: list[dict[str, Any]] | None = None  # content as a list (Mistral)
+        self._fields: dict[str, Any] = {}
+        self._shown: str | None = None  # which of REASONING is shown
+        self._calls = ChatCalls(tool_of)
+
+    def add(self, chunk: dict[str, Any], events: list[Event]) -> None:
+        """Take in one chunk; a whole answer counts as one."""
+        if self._head is None:
+            self._head = {key: value for key, value in chunk.items() if key not in _APART}
+        if chunk.get("usage"):
+            self._late["usage"] = chunk["usage"]
+        if chunk.get("error"):
+            self._fail(chunk["error"])
+        choices = chunk.get("choices")
+        if not isinstance(choices, list):
+            return
+        for choice in choices:
+            if not isinstance(choice, dict):
+                continue
+            if self._which is None:
+                self._which = choice.get("index") or 0
+            if (choice.get("index") or 0) == self._which:
+                self._add_choice(choice, events)
+
+    def body(self) -> dict[str, Any]:
+        """The chat completion."""
+        message: dict[str, Any] = {"role": "assistant", "content": self._content()}
+        message |= {key: joined(pieces) for key, pieces in self._text.items() if key != "content"}
+        message |= self._fields
+        if calls := self._calls.entries():
+            message["tool_calls"] = calls
+        choice = {"index": 0, "message": message, "finish_reason": None, **self._choice}
+        head = {**(self._head or {}), "object": "chat.completion"}
+        return {**head, "choices": [choice], **self._late}
+
+    def _fail(self, error: Any) -> None:
+        self._late.setdefault("error", error)
+        self.ended = True
+
+    def _add_choice(self, choice: dict[str, Any], events: list[Event]) -> None:
+        delta = choice.get("delta")
+        whole = not isinstance(delta, dict) and isinstance(choice.get("message"), dict)
+        reopened = False
+        if whole:
+            delta = choice["message"]
+        if isinstance(delta, dict):
+            for key, value in delta.items():
+                if value is None:
+                    continue
+                if key == "content" and isinstance(value, str) and self._parts is None:
+                    if value:
+                        events.append(text_delta(value))
+                    self._text.setdefault("content", []).append(value)
+                elif key == "tool_calls":
+                    self._calls.add(value, events)
+                    reopened = reopened or bool(value)
+                else:
+                    self._add_field(key, value, delta, events)
+        reason = choice.get("finish_reason")
+        if reason is not None:
+            self._choice |= {key: choice[key] for key in ("finish_reason", "native_finish_reason") if key in choice}
+        if choice.get("error"):
+            self._fail(choice["error"])
+        self.ended = bool(reason) or whole or (self.ended and not reopened)
+
+    def _add_field(self, key: str, value: Any, delta: Mapping[str, Any], events: list[Event]) -> None:
+        if key == "content":
+            self._add_parts(value, events)
+        elif key in REASONING:
+            self._add_reasoning(key, value, delta, events)
+        elif key == "refusal" and isinstance(value, str):
+            self._text.setdefault(key, []).append(value)
+            if value:
+                events.append(text_delta(value))
+        elif key == "function_call":
+            self._add_legacy(mapping(value), events)
+        elif isinstance(value, list) and isinstance(known := self._fields.get(key, []), list):
+            self._fields[key] = [*known, *value]
+        elif isinstance(value, dict) and isinstance(known := self._fields.get(key, {}), dict):
+            self._fields[key] = {**known, **{name: _longer(known.get(name), item) for name, item in value.items()}}
+        elif key != "role" or key not in self._fields:
+            self._fields[key] = value
+
+    def _add_legacy(self, piece: Mapping[str, Any], events: list[Event]) -> None:
+        known = self._fields.setdefault("function_call", {"name": "", "arguments": ""})
+        name, arguments = piece.get("name"), piece.get("arguments")
+        if isinstance(name, str) and name != known["name"]:
+            known["name"] += name
+        if isinstance(arguments, str) and isinstance(known["arguments"], str):
+            known["arguments"] += arguments
+        elif arguments is not None:
+            known["arguments"] = arguments
+        if name or arguments:
+            events.append(CallDelta(0, self._tool_of(known["name"]), arguments if isinstance(arguments, str) else ""))
+
+    def _add_reasoning(self, key: str, value: Any, delta: Mapping[str, Any], events: list[Event]) -> None:
+        if key == "reasoning_details":
+            details = self._fields.setdefault(key, [])
+            text = details_text(value)
+            for detail in items(value):
+                _merge_detail(details, detail)
+        else:
+            text = value if isinstance(value, str) else ""
+            self._text.setdefault(key, []).append(text)
+        if not text:
+            return
+        if self._shown is None:
+            self._shown = next((name for name in REASONING if isinstance(delta.get(name), str) and delta[name]), key)
+        if key == self._shown:
+            events.append(ReasoningDelta(text))
+
+    def _add_parts(self, value: Any, events: list[Event]) -> None:
+        """Content as a list of parts, some of them ``thinking``; parts of one kind are joined."""
+        if self._parts is None:
+            before = "".join(self._text.pop("content", ()))
+            self._parts = [{"type": "text", "text": before}] if before else []
+        for part in [{"type": "text", "text": value}] if isinstance(value, str) else items(value):
+            text, thought = mapping(part).get("text"), thinking_text(part)
+            if isinstance(text, str) and text:
+                events.append(text_delta(text))
+            if thought:
+                events.append(ReasoningDelta(thought))
+            last = self._parts[-1] if self._parts else {}
+            if set(mapping(part)) == {"type", "text"} == set(last) and isinstance(text, str):
+                self._parts[-1] = {"type": last["type"], "text": f"{last['text']}{text}"}
+            elif thought and set(mapping(part)) == {"type", "thinking"} == set(last):
+                pieces = [{"type": "text", "text": thinking_text(last) + thought}]
+                self._parts[-1] = {"type": last["type"], "thinking": pieces}
+            elif part:
+                self._parts.append(dict(part) if isinstance(part, dict) else {"type": "text", "text": str(part)})
+
+    def _content(self) -> Any:
+        if self._parts is not None:
+            return self._parts
+        pieces = self._text.get("content")
+        return joined(pieces) if pieces else None
+
+
+def thinking_text(part: Any) -> str:
+    """The text of a ``thinking`` part."""
+    thinking = mapping(part).get("thinking")
+    pieces = [thinking] if isinstance(thinking, str) else [mapping(piece).get("text") for piece in items(thinking)]
+    return "".join(piece for piece in pieces if isinstance(piece, str))
+
+
+def details_text(details: Any) -> str:
+    """What OpenRouter's ``reasoning_details`` show."""
+    shown = (mapping(detail).get("text") or mapping(detail).get("summary") for detail in items(details))
+    return "".join(text for text in shown if isinstance(text, str))
+
+
+def _merge_detail(details: Any, detail: Any) -> None:
+    """Add a piece of ``reasoning_details``: text grows, a signature comes late, encrypted data stays on its own."""
+    if not isinstance(detail, dict) or not isinstance(details, list):
+        return
+    last = details[-1] if details else {}
+    same = all(last.get(key) == detail.get(key) for key in ("type", "index")) and details
+    if not same or "data" in detail or (last.get("signature") and detail.get("signature")):
+        details.append(dict(detail))
+        return
+    for key, value in detail.items():
+        if key in {"text", "summary"} and isinstance(value, str) and isinstance(last.get(key), str):
+            last[key] += value
+        elif value is not None or key not in last:
+            last[key] = value
+
+
+def _longer(known: Any, piece: Any) -> Any:
+    """Audio comes in pieces: base64 and transcript are text that grows."""
+    return known + piece if isinstance(known, str) and isinstance(piece, str) and known != piece else piece

@@ -1,0 +1,172 @@
+"""The tool calls of a streamed chat completion: which call does a piece belong to? Pure.
+
+OpenAI gives each call an index, and its id and name with the first piece. Servers that speak the same wire leave the
+index out, or send 0 for every call; they leave ids out, reuse one, or make a new one for every piece; they repeat the
+name, send it late, or send whole calls; some send the arguments as an object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jiter
+
+from callgate.runtime.models.wire.history import as_json, joined
+from callgate.runtime.models.wire.reply import CallDelta, Event
+
+_OWN = frozenset({"index", "id", "type", "function", "custom"})
+
+
+class _Slot:
+    """One call so far. ``whole`` holds arguments that came as anything but text."""
+
+    __slots__ = ("custom", "extra", "id", "inner", "name", "order", "pieces", "tool", "whole")
+
+    def __init__(self, order: int) -> None:
+        self.order = order
+        self.id: Any = None
+        self.name = ""
+        self.tool = ""
+        self.pieces: list[str] = []
+        self.whole: Any = None
+        self.custom = False
+        self.extra: dict[str, Any] = {}  # other fields, such as a thought signature: they travel back
+        self.inner: dict[str, Any] = {}
+
+    def complete(self) -> bool:
+        """Whether the arguments are a JSON object already."""
+        if self.whole is not None:
+            return True
+        if not self.pieces or not self.pieces[-1].endswith(("}", " ", "\n")):
+            return False
+        try:
+            return jiter.from_json("".join(self.pieces).encode(), cache_mode="none").__class__ is dict
+        except ValueError:
+            return False
+
+    def has(self, arguments: Any) -> bool:
+        """Whether these are the arguments, to the letter."""
+        return bool(arguments == (self.whole if self.whole is not None else "".join(self.pieces)))
+
+    def entry(self) -> dict[str, Any]:
+        """The call as an answer in one piece has it."""
+        arguments = joined(self.pieces) if self.whole is None else self.whole
+        named = {"name": self.name, **self.inner}
+        if self.custom:
+            spelled = {"type": "custom", "custom": {**named, "input": arguments}}
+        else:
+            spelled = {"type": "function", "function": {**named, "arguments": arguments}}
+        return {"id": self.id, **spelled, **self.extra}
+
+
+class ChatCalls:
+    """The calls of one answer, put together from their pieces."""
+
+    def __init__(self, tool_of: Callable[[str], str]) -> None:
+        self._tool_of = tool_of
+        self._slots: list[_Slot] = []
+        self._at: dict[int, _Slot] = {}  # the latest call at an index
+        self._ids: dict[tuple[int | None, str], _Slot] = {}
+
+    def entries(self) -> list[dict[str, Any]]:
+        """``tool_calls`` as an answer in one piece has it."""
+        return [slot.entry() for slot in self._slots]
+
+    def add(self, entries: Any, events: list[Event]) -> None:
+        """Take in the ``tool_calls`` of one delta."""
+        touched: list[_Slot] = []
+        for entry in entries if isinstance(entries, list) else [entries]:
+            if not isinstance(entry, dict):
+                continue
+            function = entry.get("function")
+            if isinstance(function, dict) and len(entry) == 2 and len(function) == 1 and "index" in entry:
+                piece, index = function.get("arguments"), entry["index"]  # what nearly all pieces look like
+                slot = self._at.get(index) if isinstance(index, int) else None
+                if slot is not None and isinstance(piece, str) and slot.whole is None:
+                    slot.pieces.append(piece)
+                    events.append(CallDelta(slot.order, slot.tool, piece))
+                    continue
+            self._add(entry, touched, events)
+
+    def _add(self, entry: dict[str, Any], touched: list[_Slot], events: list[Event]) -> None:
+        function, custom = entry.get("function"), entry.get("custom")
+        is_custom = isinstance(custom, dict) and bool(custom) and (entry.get("type") == "custom" or not function)
+        inner = custom if is_custom else function
+        inner = inner if isinstance(inner, dict) else {}
+        name = inner.get("name")
+        name = name if isinstance(name, str) else ""
+        arguments = inner.get("input" if is_custom else "arguments")
+        slot = self._slot(entry, name, arguments, touched)
+        if slot is None:
+            return
+        touched.append(slot)
+        slot.custom = slot.custom or is_custom
+        slot.extra |= {key: value for key, value in entry.items() if key not in _OWN and value is not None}
+        own = {"name", "input" if is_custom else "arguments"}
+        slot.inner |= {key: value for key, value in inner.items() if key not in own and value is not None}
+        self._name(slot, name)
+        events.append(CallDelta(slot.order, slot.tool, _take_arguments(slot, arguments)))
+
+    def _name(self, slot: _Slot, name: str) -> None:
+        if not name or name == slot.name:
+            return
+        slot.name = name if name.startswith(slot.name) else slot.name + name
+        slot.tool = self._tool_of(slot.name)
+
+    def _slot(self, entry: dict[str, Any], name: str, arguments: Any, touched: list[_Slot]) -> _Slot | None:
+        """The call that a piece belongs to; a new one; None for a call that is sent a second time."""
+        index = entry.get("index")
+        index = index if isinstance(index, int) else None
+        call_id = entry.get("id")
+        key = (index, call_id) if isinstance(call_id, str) and call_id else None
+        known = self._ids.get(key) if key else None
+        slot = known or self._latest(index, touched)
+        brings = arguments not in (None, "", {})
+        if slot is not None and known and name == slot.name and brings and slot not in touched and slot.has(arguments):
+            return None
+        if slot is None or self._begins(slot, name, brings, call_id, index, touched):
+            slot = self._new(index)
+        if call_id and not slot.id:
+            slot.id = call_id
+        if key:
+            self._ids[key] = slot
+        return slot
+
+    def _latest(self, index: int | None, touched: list[_Slot]) -> _Slot | None:
+        """The latest call at the index; without an index, the latest one, unless this very delta has filled it."""
+        if index is not None:
+            return self._at.get(index)
+        return self._slots[-1] if self._slots and self._slots[-1] not in touched else None
+
+    def _begins(
+        self, slot: _Slot, name: str, brings: bool, call_id: Any, index: int | None, touched: list[_Slot]
+    ) -> bool:
+        """Whether a piece begins another call than the one it would belong to by its index or id."""
+        if call_id and slot.id and call_id != slot.id:  # some make a new id for every piece: those bring no name
+            return bool(name) or (brings and slot.complete())
+        if not name:
+            return False
+        if slot in touched or (brings and slot.complete()):
+            return True
+        if not slot.name or name == slot.name:
+            return False
+        return index is None or (bool(slot.pieces) and not name.startswith(slot.name))
+
+    def _new(self, index: int | None) -> _Slot:
+        slot = _Slot(len(self._slots))
+        self._slots.append(slot)
+        if index is not None:
+            self._at[index] = slot
+        return slot
+
+
+def _take_arguments(slot: _Slot, arguments: Any) -> str:
+    if arguments is None:
+        return ""
+    if isinstance(arguments, str):
+        if slot.whole is None:
+            slot.pieces.append(arguments)
+        return arguments
+    slot.whole = arguments
+    return as_json(arguments)

@@ -1,0 +1,200 @@
+"""A streamed Gemini answer, folded into one that is not streamed. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from callgate.runtime.models.wire.history import as_json, joined
+from callgate.runtime.models.wire.reply import CallDelta, Event, ReasoningDelta, text_delta
+from callgate.runtime.models.wire.shapes import items, mapping
+
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[(?:'([^']*)'|\"([^\"]*)\")\]")
+_VALUES = ("stringValue", "numberValue", "boolValue")
+
+
+def call_of(part: Any) -> Mapping[str, Any] | None:
+    """The function call in a part, if it is one; some proxies spell it with an underscore."""
+    call = mapping(part).get("functionCall")
+    if call is None:
+        call = mapping(part).get("function_call")
+    return call if isinstance(call, Mapping) else None
+
+
+class GeminiFold:
+    """Takes chunks; only the first candidate is read. See ``Fold``.
+
+    Calls come whole, unless the request asked for streamed arguments: then they come as values with their JSON paths.
+    Text is joined where nothing but text is in it: a part with a signature keeps its place and its form.
+    """
+
+    def __init__(self, tool_of: Callable[[str], str]) -> None:
+        self.ended = False
+        self._tool_of = tool_of
+        self._head: dict[str, Any] = {}
+        self._candidate: dict[str, Any] = {}
+        self._parts: list[dict[str, Any]] = []
+        self._text: list[str] | None = None  # the pieces of the last part, while it is nothing but text
+        self._thought: Any = None
+        self._open: _OpenCall | None = None
+        self._given: dict[str, dict[str, Any]] = {}  # parts with calls, by id
+        self._calls = 0
+
+    def add(self, chunk: dict[str, Any], events: list[Event]) -> None:
+        """Take in one chunk; a whole answer is one."""
+        if chunk.get("error"):
+            self._head.setdefault("error", chunk["error"])
+            self.ended = True
+            return
+        for key, value in chunk.items():
+            if key == "candidates":
+                for candidate in items(value):
+                    if isinstance(candidate, dict) and not candidate.get("index"):
+                        self._add_candidate(candidate, events)
+            elif value is not None:
+                self._head[key] = value
+                if key == "promptFeedback" and mapping(value).get("blockReason"):
+                    self.ended = True
+
+    def body(self) -> dict[str, Any]:
+        """The answer."""
+        self._close_text()
+        candidates = [{"content": {"role": "model", "parts": self._parts}, **self._candidate}]
+        return {**({"candidates": candidates} if self._parts or self._candidate else {}), **self._head}
+
+    def _add_candidate(self, candidate: dict[str, Any], events: list[Event]) -> None:
+        content = candidate.get("content")
+        if isinstance(content, dict):
+            for part in items(content.get("parts")):
+                if isinstance(part, dict):
+                    self._add_part(part, events)
+        for key, value in candidate.items():
+            if key != "content" and value is not None:
+                self._candidate[key] = value
+        if candidate.get("finishReason"):
+            self.ended = True
+
+    def _add_part(self, part: dict[str, Any], events: list[Event]) -> None:
+        text = part.get("text")
+        if isinstance(text, str):
+            thought = part.get("thought")
+            if text:
+                events.append(ReasoningDelta(text) if thought else text_delta(text))
+            if len(part) == 1 or (len(part) == 2 and "thought" in part):
+                if self._text is None or self._thought != thought:
+                    self._close_text()
+                    self._text, self._thought = [], thought
+                self._text.append(text)
+                return
+        self._close_text()
+        call = call_of(part)
+        if call is not None:
+            self._add_call(part, call, events)
+        else:
+            self._parts.append(dict(part))
+
+    def _close_text(self) -> None:
+        if self._text is not None:
+            text = joined(self._text)
+            if text:
+                self._parts.append(
+                    {"text": text} if self._thought is None else {"text": text, "thought": self._thought}
+                )
+            self._text = None
+
+    def _add_call(self, part: dict[str, Any], call: Mapping[str, Any], events: list[Event]) -> None:
+        if self._open and not call.get("name"):
+            self._open.add(call)
+            extra = {key: value for key, value in part.items() if key not in {"functionCall", "function_call"}}
+            self._open.part.update(extra)
+            pieces = [mapping(piece).get("stringValue") for piece in items(call.get("partialArgs"))]
+            shown = "".join(piece for piece in pieces if isinstance(piece, str))
+            events.append(CallDelta(self._open.order, self._open.tool, shown))
+            if not call.get("willContinue"):
+                self._open = None
+            return
+        self._open = None
+        known = self._given.get(call["id"]) if isinstance(call.get("id"), str) and call["id"] else None
+        if known is not None and call_of(known) == call:  # sent a second time
+            known.update(part)
+            return
+        if not call:
+            return
+        part = dict(part)
+        self._parts.append(part)
+        if isinstance(call.get("id"), str):
+            self._given[call["id"]] = part
+        name = call.get("name")
+        tool = self._tool_of(name) if isinstance(name, str) else ""
+        arguments = call.get("args")
+        events.append(CallDelta(self._calls, tool, as_json(arguments) if arguments else ""))
+        if call.get("willContinue") or call.get("partialArgs"):
+            self._open = _OpenCall(part, call, self._calls, tool)
+            if not call.get("willContinue"):
+                self._open = None
+        self._calls += 1
+
+
+class _OpenCall:
+    """A call whose arguments are streamed: values, each with the JSON path of its place; text comes in pieces."""
+
+    def __init__(self, part: dict[str, Any], call: Mapping[str, Any], order: int, tool: str) -> None:
+        self.part = part
+        self.order = order
+        self.tool = tool
+        self.call = {key: value for key, value in call.items() if key not in {"partialArgs", "willContinue"}}
+        self.args: Any = dict(mapping(call.get("args")))
+        part.pop("function_call", None)
+        self.add(call)
+
+    def add(self, call: Mapping[str, Any]) -> None:
+        """Put the values of one piece where they belong. A path that is none makes the arguments unreadable."""
+        for piece in items(call.get("partialArgs")):
+            if not isinstance(self.args, dict) or not _put(self.args, mapping(piece)):
+                self.args = "unreadable path"  # text that is no JSON: hydration refuses it
+        open_still = {"willContinue": True} if call.get("willContinue") else {}
+        self.part["functionCall"] = {**self.call, "args": self.args, **open_still}
+
+
+def _put(args: dict[str, Any], piece: Mapping[str, Any]) -> bool:
+    """Set or lengthen the value at the piece's path; whether the path led anywhere."""
+    path = piece.get("jsonPath")
+    if not isinstance(path, str) or not path.startswith("$"):
+        return False
+    steps: list[str | int] = []
+    at = 1
+    while match := _STEP.match(path, at):
+        at = match.end()
+        steps.append(int(match[2]) if match[2] is not None else next(g for g in match.group(1, 3, 4) if g is not None))
+    if at != len(path) or not steps:
+        return False
+    here: Any = args
+    for step, after in zip(steps, [*steps[1:], None], strict=True):
+        known = _get(here, step)
+        if after is None:
+            value = next((piece[name] for name in _VALUES if name in piece), None)
+            grown = known + value if isinstance(known, str) and isinstance(value, str) else value
+            return _set(here, step, grown)
+        if not isinstance(known, dict | list):
+            known = [] if isinstance(after, int) else {}
+            if not _set(here, step, known):
+                return False
+        here = known
+    return False
+
+
+def _get(node: Any, step: str | int) -> Any:
+    if isinstance(node, list) and isinstance(step, int):
+        return node[step] if step < len(node) else None
+    return node.get(step) if isinstance(node, dict) else None
+
+
+def _set(node: Any, step: str | int, value: Any) -> bool:
+    if isinstance(node, dict) and isinstance(step, str):
+        node[step] = value
+        return True
+    if isinstance(node, list) and isinstance(step, int) and step <= len(node):
+        node[step : step + 1] = [value]
+        return True
+    return False

@@ -1,0 +1,73 @@
+"""A streamed answer of Ollama, folded into one that is not streamed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from callgate.runtime.models.wire.history import as_json, joined
+from callgate.runtime.models.wire.reply import CallDelta, Event, ReasoningDelta, text_delta
+from callgate.runtime.models.wire.shapes import items, mapping
+
+_KNOWN = frozenset({"role", "content", "thinking", "tool_calls"})
+
+
+class OllamaFold:
+    """Takes lines, and gives the answer in one. See ``Fold``. Calls come whole, in any of the lines."""
+
+    def __init__(self, tool_of: Callable[[str], str]) -> None:
+        self.ended = False
+        self._tool_of = tool_of
+        self._last: dict[str, Any] = {}
+        self._fields: dict[str, Any] = {}
+        self._text: list[str] = []
+        self._thinking: list[str] = []
+        self._calls: list[Any] = []
+
+    def add(self, chunk: dict[str, Any], events: list[Event]) -> None:
+        """Take in one line."""
+        message = chunk.get("message")
+        if isinstance(message, dict):
+            content = message.get("content")
+            if content.__class__ is str and content:
+                self._text.append(content)
+                events.append(text_delta(content))
+            if len(message) != 2 or "role" not in message:  # nearly all lines have no more than that
+                self._add_rest(message, events)
+            if self._last and not chunk.get("done") and "error" not in chunk:
+                return
+        self._add_last(chunk)
+
+    def body(self) -> dict[str, Any]:
+        """The answer."""
+        message: dict[str, Any] = {"role": "assistant", "content": joined(self._text), **self._fields}
+        if self._thinking:
+            message["thinking"] = joined(self._thinking)
+        if self._calls:
+            message["tool_calls"] = self._calls
+        return {**self._last, "message": message}
+
+    def _add_last(self, chunk: dict[str, Any]) -> None:
+        """The first line, the last one, or one without a message: what is beside the message."""
+        known = {key: value for key, value in self._last.items() if value is not None}
+        self._last = {**known, **chunk} if chunk.get("done") else {**chunk, **known}
+        self.ended = self.ended or bool(chunk.get("done") or chunk.get("error"))
+
+    def _add_rest(self, message: dict[str, Any], events: list[Event]) -> None:
+        thinking = message.get("thinking")
+        if thinking and isinstance(thinking, str):
+            self._thinking.append(thinking)
+            events.append(ReasoningDelta(thinking))
+        for entry in items(message.get("tool_calls")):
+            self._add_call(entry, events)
+        for key, value in message.items():
+            if value and key not in _KNOWN:
+                self._fields[key] = value
+
+    def _add_call(self, entry: Any, events: list[Event]) -> None:
+        function = mapping(mapping(entry).get("function"))
+        name, arguments = function.get("name"), function.get("arguments")
+        shown = arguments if isinstance(arguments, str) else as_json(arguments) if arguments else ""
+        tool = self._tool_of(name) if isinstance(name, str) else ""
+        events.append(CallDelta(len(self._calls), tool, shown))
+        self._calls.append(entry)

@@ -1,0 +1,88 @@
+"""A provider's own answer on its way back to it: what its API would refuse is mended, the rest is verbatim. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jiter
+
+from callgate.runtime.models.wire.shapes import is_mapping
+from callgate.tools.calls import ToolResult
+from callgate.tools.values import dump
+
+_REFUSED = re.compile(r"[^A-Za-z0-9_-]")
+_MADE_ID = re.compile(r"call_[0-9]+_*")
+
+
+def arguments_object(arguments: Any) -> dict[str, Any]:
+    """A call's arguments as an object, for an API that takes nothing else; what is none becomes an empty one.
+
+    Text was written by the model bit by bit, and may be anything: in the history it must be acceptable, whereas
+    ``ToolCall.arguments`` has it verbatim.
+    """
+    if isinstance(arguments, str):
+        try:
+            arguments = jiter.from_json(arguments.encode("utf-8", "surrogatepass"), cache_mode="none")
+        except ValueError:
+            return {}
+    return dict(arguments) if is_mapping(arguments) else {}
+
+
+def arguments_text(arguments: Any) -> str:
+    """A call's arguments as JSON text, verbatim if they are; what is no JSON becomes an empty object.
+
+    OpenAI itself takes any text; servers that fill a chat template with it (vLLM, Ollama) refuse the conversation.
+    """
+    if isinstance(arguments, str):
+        try:
+            jiter.from_json(arguments.encode(), cache_mode="none")
+        except ValueError:
+            return "{}"
+        return arguments
+    try:
+        return dump(arguments).decode() if is_mapping(arguments) else "{}"
+    except (TypeError, ValueError, RecursionError):
+        return "{}"
+
+
+def legal_name(name: Any) -> str:
+    """A name that OpenAI and Anthropic take in a history: a model may have made one up that they refuse."""
+    text = name if isinstance(name, str) else ""
+    return _REFUSED.sub("_", text)[:64] or "unnamed"
+
+
+def without_nulls(fields: Mapping[str, Any], *dropped: str) -> dict[str, Any]:
+    """The fields that hold something, save the dropped ones."""
+    return {key: value for key, value in fields.items() if value is not None and key not in dropped}
+
+
+def sent_id(result: ToolResult) -> str | None:
+    """The call id of a result if the provider gave it; None if it was made here (C10b)."""
+    hydration = result.provenance.get("hydration") if is_mapping(result.provenance) else None
+    made = getattr(hydration, "synthetic_id", None)
+    if made is None:
+        made = _MADE_ID.fullmatch(result.call_id) is not None
+    return None if made else result.call_id
+
+
+def joined(pieces: Iterable[str]) -> str:
+    """The text; a character that was cut into its two surrogates is put together again."""
+    text = "".join(pieces)
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    return text
+
+
+def as_json(value: Any) -> str:
+    """A value as JSON text, for showing; "" if it is none."""
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError):
+        return ""

@@ -1,0 +1,152 @@
+"""The way back from a view: drop the nulls and read the spellings that it added (design 10.11; schemas 6). Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import jiter
+
+from callgate.runtime.models.wire import schema_walk as walk
+from callgate.runtime.models.wire.shapes import is_list, is_mapping, items
+
+_EXACT, _PLAIN, _OPEN = "every property is there", "some are left out", "others are there too"
+_SLACKS = (_EXACT, _PLAIN, _OPEN)
+
+
+def canonical_arguments(
+    arguments: Any,
+    schema: Mapping[str, Any],
+    nullable: AbstractSet[str],
+    spelled: AbstractSet[str] = frozenset(),
+) -> Any:
+    """Arguments in the form of the canonical schema: nothing is touched but what the view added.
+
+    Nulls are dropped at *nullable* pointers; at *spelled* ones, text that spells a choice becomes that choice. Text
+    stays text and an object an object; the very same value comes back when there is nothing to undo, or when the text
+    is not strict JSON: then it is for hydration to judge. What was sent is in ``ToolCall.chunk``.
+    """
+    if not nullable and not spelled:
+        return arguments
+    try:
+        text = isinstance(arguments, str)
+        value = _parsed(arguments) if text else arguments
+        bare = _Reverse(schema, nullable, spelled).value(value, schema, "")
+        if bare is value:
+            return arguments
+        return json.dumps(bare, ensure_ascii=False, allow_nan=False) if text else bare
+    except (ValueError, TypeError, RecursionError):
+        return arguments
+
+
+def _parsed(text: str) -> Any:
+    """Strict JSON: a duplicate key, NaN or great depth raises, so that dumping it again loses nothing."""
+    return jiter.from_json(text.encode(), catch_duplicate_keys=True, allow_inf_nan=False, cache_mode="none")
+
+
+class _Reverse:
+    """Walks a value along the schema its view was made from."""
+
+    def __init__(self, root: Mapping[str, Any], nullable: AbstractSet[str], spelled: AbstractSet[str]) -> None:
+        self.root = root
+        self.nullable = nullable
+        self.spelled = spelled
+        self.seen: dict[tuple[str, int, str], bool] = {}  # also cuts cycles, and keeps nested unions polynomial
+
+    def value(self, value: Any, node: Any, at: str) -> Any:
+        """The value as it is meant; the same object if that is what was said."""
+        if not is_mapping(value) and not is_list(value) and not (self.spelled and isinstance(value, str)):
+            return value
+        node, at = walk.settle(self.root, node, at)
+        if at in self.spelled:
+            return meant(value, node)
+        found = walk.union(node)
+        if found:
+            branch = self.branch(value, *found, at)
+            return value if branch is None else self.value(value, *branch)
+        if is_mapping(value):
+            return self.object(value, node, at)
+        return self.array(value, node, at) if is_list(value) else value
+
+    def object(self, value: Mapping[str, Any], node: Mapping[str, Any], at: str) -> Mapping[str, Any]:
+        declared = walk.properties(node)
+        bare: dict[str, Any] = {}
+        changed = False
+        for name, item in value.items():
+            where = walk.below(at, "properties", name)
+            if item is None and where in self.nullable:
+                changed = True
+                continue
+            bare[name] = self.value(item, declared[name], where) if name in declared else item
+            changed = changed or bare[name] is not item
+        return bare if changed else value
+
+    def array(self, value: Sequence[Any], node: Mapping[str, Any], at: str) -> Sequence[Any]:
+        where = walk.below(at, "items")
+        bare = [self.value(item, node.get("items"), where) for item in value]
+        return bare if any(new is not old for new, old in zip(bare, value, strict=True)) else value
+
+    def branch(self, value: Any, keyword: str, branches: Sequence[Any], at: str) -> tuple[Any, str] | None:
+        """The branch that the value was written for: the one that it fits most closely, the first of those."""
+        placed = [(branch, walk.below(at, keyword, index)) for index, branch in enumerate(branches)]
+        for slack in _SLACKS if self.spelled else _SLACKS[:2]:  # a view with added nulls has closed objects
+            for branch, where in placed:
+                if self.fits(value, branch, where, slack):
+                    return branch, where
+        return None
+
+    def fits(self, value: Any, node: Any, at: str, slack: str) -> bool:
+        """Whether the value has the shape of the node's view."""
+        node, at = walk.settle(self.root, node, at)
+        key = (at, id(value), slack)
+        if key not in self.seen:
+            self.seen[key] = False
+            self.seen[key] = self._fits(value, node, at, slack)
+        return self.seen[key]
+
+    def _fits(self, value: Any, node: Mapping[str, Any], at: str, slack: str) -> bool:
+        found = walk.union(node)
+        if found:
+            keyword, branches = found
+            places = ((branch, walk.below(at, keyword, index)) for index, branch in enumerate(branches))
+            return any(self.fits(value, branch, where, slack) for branch, where in places)
+        if at in self.spelled:
+            value = meant(value, node)
+        types = walk.types_of(node)
+        if types and not any(walk.is_type(value, name) for name in types):
+            return False
+        if "const" in node and not walk.same(value, node["const"]):
+            return False
+        if "enum" in node and not any(walk.same(value, item) for item in items(node["enum"])):
+            return False
+        if is_mapping(value):
+            return self._object_fits(value, node, at, slack)
+        where = walk.below(at, "items")
+        return all(self.fits(item, node.get("items"), where, slack) for item in items(value))
+
+    def _object_fits(self, value: Mapping[str, Any], node: Mapping[str, Any], at: str, slack: str) -> bool:
+        declared = walk.properties(node)
+        wanted = set(declared) if slack == _EXACT else set(walk.required(node))
+        if not wanted <= value.keys() or not (slack == _OPEN or value.keys() <= set(declared)):
+            return False
+        for name in declared.keys() & value.keys():
+            item, where = value[name], walk.below(at, "properties", name)
+            added = item is None and where in self.nullable
+            if not added and not self.fits(item, declared[name], where, slack):
+                return False
+        return True
+
+
+def spelling(choice: Any) -> str:
+    """How a choice is spelled on a wire where choices are text: text is itself, anything else is JSON."""
+    return choice if isinstance(choice, str) else json.dumps(choice)
+
+
+def meant(value: Any, node: Mapping[str, Any]) -> Any:
+    """The choice that a text spells; the value itself if it spells none."""
+    if not isinstance(value, str):
+        return value
+    choices = [node["const"]] if "const" in node else items(node.get("enum"))
+    return next((choice for choice in choices if spelling(choice) == value), value)

@@ -1,0 +1,191 @@
+"""Moving through a JSON Schema by keyword and pointer: shared by the strict view and its reverse. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+from callgate.runtime.models.wire.shapes import is_list, is_mapping, items, mapping
+from callgate.tools.values import pointer
+
+LONGEST_CHAIN = 64  # references that lead to references
+
+_OBJECT = (
+    "properties required additionalProperties patternProperties propertyNames minProperties maxProperties "
+    "dependencies dependentRequired dependentSchemas unevaluatedProperties"
+)
+_ARRAY = (
+    "items prefixItems additionalItems minItems maxItems uniqueItems contains minContains maxContains unevaluatedItems"
+)
+_STRING = "minLength maxLength pattern format contentEncoding contentMediaType contentSchema"
+_NUMBER = "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf"
+_ANY = "type enum const allOf anyOf oneOf not if then else $ref $dynamicRef $recursiveRef"
+
+_TYPES: dict[str, frozenset[str]] = {
+    **dict.fromkeys(_OBJECT.split(), frozenset({"object"})),
+    **dict.fromkeys(_ARRAY.split(), frozenset({"array"})),
+    **dict.fromkeys(_STRING.split(), frozenset({"string"})),
+    **dict.fromkeys(_NUMBER.split(), frozenset({"number", "integer"})),
+}
+ASSERTIONS = frozenset(_TYPES) | frozenset(_ANY.split())
+
+_NODES = (
+    "items additionalItems contains additionalProperties propertyNames unevaluatedProperties unevaluatedItems "
+    "not if then else contentSchema"
+).split()
+_LISTS = "allOf anyOf oneOf prefixItems items".split()
+_MAPS = "properties patternProperties $defs definitions dependentSchemas dependencies".split()
+
+
+def applies(keyword: str, types: Iterable[str]) -> bool:
+    """Whether a keyword has any effect on values of these types."""
+    only = _TYPES.get(keyword)
+    return only is None or not only.isdisjoint(types)
+
+
+def asserted(node: Mapping[str, Any]) -> set[str]:
+    """The keywords of a node that say something about values: no titles, no defaults, no unknown words."""
+    return {keyword for keyword in node if keyword in ASSERTIONS}
+
+
+def types_of(node: Mapping[str, Any]) -> list[str]:
+    """The declared types; empty when none is declared."""
+    declared: Any = node.get("type")
+    if isinstance(declared, str):
+        return [declared]
+    return [str(item) for item in items(declared)]
+
+
+def properties(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The declared properties."""
+    return mapping(node.get("properties"))
+
+
+def required(node: Mapping[str, Any]) -> list[str]:
+    """The names of the required properties."""
+    return [str(item) for item in items(node.get("required"))]
+
+
+def below(at: str, *path: str | int) -> str:
+    """The JSON Pointer of something under *at*."""
+    return at + pointer(path)
+
+
+def subschemas(node: Mapping[str, Any]) -> Iterator[Any]:
+    """What stands directly under a node in a place for schemas: data in ``enum`` or ``default`` is none."""
+    yield from (node[word] for word in _NODES if word in node)
+    for word in _LISTS:
+        yield from items(node.get(word))
+    for word in _MAPS:
+        yield from mapping(node.get(word)).values()
+
+
+def union(node: Mapping[str, Any]) -> tuple[str, Sequence[Any]] | None:
+    """``anyOf`` or ``oneOf`` and its branches, where the node says nothing else but a type."""
+    said = asserted(node) - {"type"}
+    if said not in ({"anyOf"}, {"oneOf"}):
+        return None
+    (keyword,) = said
+    branches = items(node[keyword])
+    return (keyword, branches) if branches else None
+
+
+def only_of_all(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The one branch of an ``allOf`` that stands alone: another spelling of the node itself."""
+    branches = items(node.get("allOf"))
+    if asserted(node) != {"allOf"} or len(branches) != 1:
+        return None
+    return branches[0] if is_mapping(branches[0]) else None
+
+
+def resolve(root: Mapping[str, Any], reference: Any) -> tuple[Any, str] | None:
+    """What a local reference points to, and its JSON Pointer; None if it is not local or leads nowhere."""
+    if not isinstance(reference, str) or not re.fullmatch(r"#(/.*)?", reference, re.DOTALL):
+        return None
+    at = unquote(reference[1:])
+    node: Any = root
+    for part in at.split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        if is_mapping(node) and key in node:
+            node = node[key]
+        elif is_list(node) and key.isdecimal() and int(key) < len(node):
+            node = node[int(key)]
+        else:
+            return None
+    return node, at
+
+
+def settle(root: Mapping[str, Any], node: Any, at: str) -> tuple[Mapping[str, Any], str]:
+    """The node that a chain of references and lone ``allOf`` ends in; an empty one if it ends nowhere."""
+    for _ in range(LONGEST_CHAIN):
+        here = mapping(node)
+        if "$ref" in here:
+            node, at = resolve(root, here["$ref"]) or ({}, at)
+        elif (branch := only_of_all(here)) is not None:
+            node, at = branch, below(at, "allOf", 0)
+        else:
+            return here, at
+    return {}, at
+
+
+def choices(here: Mapping[str, Any], types: Iterable[str]) -> list[Any]:
+    """The values that ``const`` or ``enum`` lists, those of these types."""
+    listed = [here["const"]] if "const" in here else items(here.get("enum"))
+    return [value for value in listed if any(is_type(value, name) for name in types)]
+
+
+def types_of_values(here: Mapping[str, Any]) -> list[str]:
+    """The types of a node that lists its values but declares no type; empty if one is an object or an array."""
+    values = [here["const"]] if "const" in here else items(here.get("enum"))
+    names = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
+    found = {names.get(type(value)) for value in values}
+    return [] if None in found else sorted(name for name in found if name)
+
+
+def names_in(node: Any) -> set[str] | None:
+    """The property names that a composition mentions; None if it leads elsewhere by reference."""
+    if is_list(node):
+        return _joined(names_in(item) for item in node)
+    here = mapping(node)
+    if any(word in here for word in ("$ref", "$dynamicRef", "$recursiveRef")):
+        return None
+    found: set[str] = set()
+    for word in ("properties", "dependencies", "dependentRequired", "dependentSchemas"):
+        found |= set(mapping(here.get(word)))
+    for listed in (here.get("required"), *mapping(here.get("dependentRequired")).values()):
+        found |= {str(name) for name in items(listed)}
+    return _joined([found, *(names_in(value) for value in here.values())])
+
+
+def _joined(found: Iterable[set[str] | None]) -> set[str] | None:
+    sets = list(found)
+    return None if any(item is None for item in sets) else set().union(*(item or () for item in sets))
+
+
+def same(left: Any, right: Any) -> bool:
+    """JSON equality of scalars: true is not 1."""
+    return left == right and isinstance(left, bool) == isinstance(right, bool)
+
+
+def is_type(value: Any, name: str) -> bool:
+    """Whether a JSON value is of a JSON Schema type; 2.0 is an integer, true is no number (contract C7)."""
+    match name:
+        case "null":
+            return value is None
+        case "boolean":
+            return isinstance(value, bool)
+        case "integer":
+            number = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+            return number and not isinstance(value, bool)
+        case "number":
+            return isinstance(value, int | float) and not isinstance(value, bool)
+        case "string":
+            return isinstance(value, str)
+        case "array":
+            return is_list(value)
+        case "object":
+            return is_mapping(value)
+        case _:
+            return False

@@ -1,0 +1,1 @@
+"""Recorded calls, evaluated against another set of hooks."""

@@ -1,0 +1,235 @@
+"""Recorded calls against another set of hooks: which verdicts would have been different. No tool runs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from callgate.errors import Control, ControlRespond, InvocationError, UnknownTool
+from callgate.hooks.builtin import FROZEN
+from callgate.hooks.plan import Plan
+from callgate.hooks.selection import Registration, register, select_for_stage
+from callgate.hooks.stages import STAGES, Section, Stage
+from callgate.providers.stores.base import AuditRow
+from callgate.providers.stores.memory import MemoryStore
+from callgate.runtime.call.around import nested
+from callgate.runtime.call.invoke import run, walk
+from callgate.runtime.call.results import surface_original
+from callgate.runtime.engine import close_all
+from callgate.runtime.replay.context import ReplayContext
+from callgate.runtime.replay.report import Replayed, ReplayReport, Verdict
+from callgate.tools.calls import Outcome, User
+
+Rows: TypeAlias = "Iterable[AuditRow] | AsyncIterable[AuditRow] | tuple[Any, Any]"
+"""Audit rows, or ``(since, until)`` in seconds since the epoch or as aware datetimes, None for open ends."""
+
+_RECORDERS = frozenset({"audit", "metrics", "tracing"})
+_UNDONE = frozenset({Stage.WILL_REDACT_INPUT, Stage.WILL_INJECT_SECRETS})
+_SHAPING = frozenset({Stage.WILL_PARSE_INPUT, Stage.WILL_VALIDATE_INPUT, Stage.WILL_NORMALIZE_INPUT})
+_DECIDED = frozenset({Outcome.DENIED, Outcome.RETRY_LATER, Outcome.SUSPENDED})
+
+
+class _Clock:
+    """The time of the row that is replayed: windows of quotas pass as they did."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def read(self) -> float:
+        """Seconds since the epoch."""
+        return self.now
+
+
+_REACHED = object()
+
+
+class _Replaying:
+    def __init__(self, gate: Any, hooks: Iterable[Any]) -> None:
+        self.gate = gate
+        self.clock = _Clock()
+        self.host = copy.copy(gate._engine)
+        self.host.monotonic, self.host.wall_offset = self.clock.read, 0.0
+        self.host.store, self.host.closers, self.host.waits = MemoryStore(self.clock.read), [], None
+        self.shared = [one for one in (register(hook, "replay") for hook in hooks) if not _records(one)]
+        self.plans: dict[str, Plan] = {}
+        self.run_id = f"replay {id(self):x}"
+
+    def plan(self, name: str) -> Plan:
+        """A tool's plan with the other hooks and without its body, records and errors' observers."""
+        plan = self.plans.get(name)
+        if plan is None:
+            plan = self.gate._engine.compile(self.gate.registry.get(name), self.shared)
+            plan.host, plan.now, plan.straight = self.host, self.clock.read, None
+            plan.records = plan.on_error = plan.on_give_up = plan.shaping = plan.after_response = ()
+            plan.unchecked_shaping, plan.closing, plan.watched, plan.surface = (), plan.finals, False, surface_original
+            plan.before = tuple(_before(plan))
+            plan.execute = _stop_inside(plan)
+            self.plans[name] = plan
+        return plan
+
+    async def one(self, row: AuditRow) -> Replayed:
+        body = row.body
+        was = _recorded(body)
+        if was is None:
+            return Replayed(row, Verdict(str(body["outcome"])), None, "it was cancelled before any verdict")
+        if body.get("code") == "unknown_tool":
+            there = body["called"] in self.gate.registry
+            return Replayed(row, was, None if there else was, "there is such a tool now" if there else None)
+        try:
+            plan = self.plan(body["tool"])
+        except UnknownTool:
+            return Replayed(row, was, None, "there is no such tool any more")
+        self.clock.now = body["started_us"] / 1_000_000
+        user = User(body["user"], body["tenant"], body["roles"], body["scopes"])
+        ctx = ReplayContext(plan, None, user, self.clock.now)
+        ctx.row, ctx.run_id = body, self.run_id
+        ctx.session_id, ctx._request_id, ctx.depth = body["session_id"], body["request_id"], body["depth"]
+        ctx.parse_rules, ctx.step = tuple(body["rules"]), plan.start
+        try:
+            await run(plan, ctx)
+        except (Exception, Control):
+            if ctx._error is None:
+                raise
+        return self._judge(row, was, ctx)
+
+    def _judge(self, row: AuditRow, was: Verdict, ctx: ReplayContext) -> Replayed:
+        if ctx.why is not None:
+            return Replayed(row, was, None, ctx.why)
+        if isinstance(ctx._error, _Unread):
+            return self._unread(row, was, ctx)
+        if ctx._error is None:
+            what = "allowed" if ctx._output is _REACHED or ctx.cache_hit else "answered"
+            return Replayed(row, was, Verdict(what))
+        if ctx.row["masked"] and not isinstance(ctx._error, InvocationError):
+            return Replayed(
+                row, was, None, f"{ctx.failed_in.name} failed, and arguments are masked" if ctx.failed_in else "failed"
+            )
+        return Replayed(row, was, _refused(ctx))
+
+    def _unread(self, row: AuditRow, was: Verdict, ctx: ReplayContext) -> Replayed:
+        """It got as far as its arguments, and those were never valid, or never looked at."""
+        plan = ctx.plan
+        if was.what == "invalid":
+            if any(step.stage in _SHAPING and step.hook is not None for _, _, step in plan.before):
+                return Replayed(row, was, None, "its arguments are not recorded, and a hook might change them")
+            return Replayed(row, was, was)
+        later = [step for _, _, step in (*plan.before, *plan.around, *plan.will_execute) if _decides_later(step)]
+        if later:
+            who = f"{later[0].name} at {later[0].stage}"
+            return Replayed(
+                row, was, None, f"it gets past {was.hook}, and {who} may refuse its arguments, which are not recorded"
+            )
+        return Replayed(row, was, Verdict("allowed, if its arguments are valid"))
+
+
+class _Unread(InvocationError):
+    """The replay is where arguments are read, and the record has none."""
+
+
+def _decides_later(step: Any) -> bool:
+    position = STAGES[Stage.WILL_PARSE_INPUT].position
+    return step.hook is not None and not step.shadow and step.row.position >= position
+
+
+def _records(one: Registration) -> bool:
+    return one.option("concern") in _RECORDERS
+
+
+def _before(plan: Plan) -> Iterable[Any]:
+    """Steps up to the tool. Recorded arguments were parsed and valid: those steps only hand them on."""
+    admitted = False
+    for kind, call, step in plan.before:
+        if step.stage in _UNDONE or step.stage in (Stage.WILL_EXECUTE, Stage.AROUND_EXECUTE):  # of the ledger
+            continue
+        own = step.hook is None and step.stage in _SHAPING
+        if (own or step.row.position > STAGES[Stage.WILL_NORMALIZE_INPUT].position) and not admitted:
+            yield 0, _admit, plan.start
+            admitted = True
+        if not own:
+            yield kind, call, step
+    if not admitted:
+        yield 0, _admit, plan.start
+
+
+def _admit(ctx: Any) -> None:
+    if not ctx.row["frozen"]:
+        raise _Unread
+    ctx._input, ctx._input_state = {}, FROZEN
+
+
+def _stop_inside(plan: Plan) -> Any:
+    """The wrappers and ``will_execute``, and in the place of the tool an end."""
+
+    async def stop(ctx: Any) -> Any:
+        await walk(ctx, plan.will_execute)
+        raise ControlRespond(_REACHED)
+
+    chosen = select_for_stage(Stage.AROUND_EXECUTE, plan.definition, plan.registrations)
+    return nested(zip(plan.around, chosen, strict=True), stop)
+
+
+def _recorded(body: Mapping[str, Any]) -> Verdict | None:
+    """The verdict of the hooks that is in a row; None where it was cancelled before there was one."""
+    outcome, stage = body["outcome"], str(body.get("stage"))
+    if outcome == Outcome.SUCCESS:
+        return Verdict("allowed" if body["executed"] or body["cache_hit"] else "answered")
+    refusal = Verdict(outcome, body["code"], stage, body["hook"])
+    section = STAGES[Stage(stage)].section
+    if section in (Section.BEFORE, Section.CACHE):
+        return None if outcome == Outcome.CANCELLED else refusal
+    if section is Section.EXECUTE and not body["own"] and outcome in _DECIDED:
+        return refusal
+    return Verdict("allowed")  # how the tool ended, and what became of its output, is no matter of the hooks before it
+
+
+def _refused(ctx: Any) -> Verdict:
+    error, outcome = ctx._error, ctx.outcome
+    code = getattr(error, "code", None) if isinstance(error, InvocationError) else None
+    if code is None:
+        code = "policy_error" if outcome is Outcome.DENIED else "hook_failed"
+    return Verdict(outcome.value, code, ctx.failed_in.stage.value, ctx.failed_in.name)
+
+
+async def _all(gate: Any, rows: Any) -> AsyncIterator[AuditRow]:
+    if isinstance(rows, tuple) and len(rows) == 2 and not any(isinstance(one, AuditRow) for one in rows):
+        since, until = (one.timestamp() if isinstance(one, datetime) else one for one in rows)
+        rows = gate._engine.store.audit.read(None, since=since or 0.0, until=until)
+    if isinstance(rows, AsyncIterable):
+        async for row in rows:
+            yield row
+    else:
+        for row in rows:
+            yield row
+
+
+async def replay(gate: Any, rows: Rows, hooks: Iterable[Any]) -> ReplayReport:
+    """Run recorded calls against *hooks* in the place of the gate's, and report every verdict that flips.
+
+    *rows* are audit rows, or ``(since, until)`` of the gate's own store: seconds since the epoch or aware datetimes, None
+    for an open end. Tools keep the hooks of their own. No tool runs, no secret is read, nothing is written: hooks see an
+    empty store in memory, the recorded time, principal and masked arguments; recorders are left out. Where a policy reads
+    what was masked or never recorded, the verdict is undecidable. The gate must be open where hooks have dependencies.
+
+    Raises:
+        HookError: a hook is refused.
+    """
+    work, report = _Replaying(gate, hooks), ReplayReport()
+    ended: list[AuditRow] = [row async for row in _all(gate, rows) if row.body.get("kind") == "outcome"]
+    sessions: set[str] = set()
+    for row in sorted(ended, key=lambda one: one.body["started_us"]):
+        report.rows += 1
+        done = await work.one(row)
+        if row.body["session_id"] is not None:
+            sessions.add(f"{work.run_id} {row.body['session_id']}")
+        if done.now is None:
+            report.undecidable.append(done)
+        elif done.flips:
+            report.flips.append(done)
+    for session in sessions:
+        await close_all(gate.providers.sessions.end(session))
+    return report
+
+
+__all__ = ["ReplayReport", "Replayed", "Verdict", "replay"]

@@ -1,0 +1,80 @@
+"""From a turn to what is sent, with its faults."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from callgate.runtime.testing.model.http import Sent
+from callgate.runtime.testing.model.requests import Asked
+from callgate.runtime.testing.model.script import Fault, Turn
+from callgate.runtime.testing.model.wire_format import Wire
+
+STREAMS = {"ollama": "application/x-ndjson"}
+
+
+def whole(status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Sent:
+    """An answer in one piece."""
+    content = json.dumps(body).encode()
+    return Sent(status, {"content-type": "application/json", **(headers or {})}, (content,), len(content))
+
+
+def answered(wire: Wire, turn: Turn, asked: Asked) -> Sent:
+    """What is sent for a turn."""
+    faults: dict[str, Fault] = {fault.kind: fault for fault in turn.faults}
+    failed, error = faults.get("status"), faults.get("error")
+    if failed is not None:
+        sent = whole(failed.status, wire.error(failed.status, failed.message), failed.headers)
+    elif asked.stream:
+        events = wire.events(turn, asked)
+        if error is not None:
+            events = [*events[: error.events], wire.error_event(error.message, error.events or 0)]
+        sent = Sent(200, {"content-type": STREAMS.get(wire.name, "text/event-stream")}, tuple(events))
+    elif error is not None:
+        sent = whole(500, wire.error(500, error.message))
+    else:
+        body = wire.answer(turn, asked)
+        sent = whole(500 if isinstance(body.get("error"), str) else 200, body)  # Ollama alone fails so
+    return _faulty(sent, faults)
+
+
+def _faulty(sent: Sent, faults: Mapping[str, Fault]) -> Sent:
+    chunks, headers = [*sent.chunks], dict(sent.headers)
+    malformed, called, slow, cut = (faults.get(kind) for kind in ("malformed", "content_type", "slow", "cut"))
+    if malformed is not None and malformed.events is not None and malformed.events < len(chunks):
+        chunks[malformed.events] = _halved(chunks[malformed.events])
+    if called is not None:
+        headers |= called.headers
+    length = sum(len(chunk) for chunk in chunks)
+    kept = chunks if cut is None else _kept(cut, chunks)
+    if cut is not None and cut.ending == "clean":
+        length = sum(len(chunk) for chunk in kept)
+    return Sent(
+        sent.status,
+        headers,
+        tuple(kept),
+        None if sent.length is None else length,
+        None if cut is None else cut.ending,
+        None if slow is None else slow.pause,
+        head=cut is None or cut.events is not None or cut.byte is not None,
+    )
+
+
+def _kept(cut: Fault, chunks: Sequence[bytes]) -> list[bytes]:
+    if cut.byte is None:
+        return [*chunks[: cut.events or 0]]
+    kept: list[bytes] = []
+    left = cut.byte
+    for chunk in chunks:
+        if left > 0:
+            kept.append(chunk[:left])
+        left -= len(chunk)
+    return kept
+
+
+def _halved(event: bytes) -> bytes:
+    """The event with the second half of its JSON gone, its framing intact."""
+    body = event.rstrip(b"\n")
+    start = max(0, body.find(b"{"))
+    return body[: start + (len(body) - start) // 2] + event[len(body) :]

@@ -1,0 +1,1 @@
+"""The tool system of threads, and discovery of tools by a model."""

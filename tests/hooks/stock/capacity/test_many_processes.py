@@ -1,0 +1,158 @@
+"""One limit for several processes, on a real Redis: never over it, and what a killed process held is free within one TTL."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from callgate import Gate, InvocationError, User, tool
+from callgate.hooks.stock.capacity.concurrency import Concurrency
+from callgate.hooks.stock.capacity.quota import Quota
+from callgate.hooks.stock.resilience.circuit_breaker import CircuitBreaker
+from callgate.providers.stores.redis import RedisStore
+from tests.hooks.stock.capacity.limiting import key_in
+from tests.providers.stores.backends import REDIS, keyspace
+
+ROOT = Path(__file__).resolve().parents[4]
+WORKER = Path(__file__).with_name("permits_worker.py")
+
+
+@pytest.fixture
+def prefix() -> Iterator[str]:
+    with keyspace() as made:
+        yield made
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    with contextlib.closing(redis.Redis.from_url(REDIS, decode_responses=True)) as made:
+        yield made
+
+
+def started(prefix: str, calls: int, places: int, ttl: float) -> subprocess.Popen[str]:
+    command = [sys.executable, str(WORKER), REDIS, prefix, str(calls), str(places), str(ttl)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+async def held(prefix: str, places: int) -> int:
+    store = RedisStore(REDIS, prefix=prefix)
+    await store.open()
+    try:
+        return await store.semaphores.holders(*key_in(Concurrency(places)))
+    finally:
+        await store.close()
+
+
+def one_limit(server: Any, prefix: str, *, calls: int, places: int = 4, ttl: float = 2.0) -> None:
+    """Four processes, one of them killed in the middle of its work."""
+    workers = [started(prefix, calls, places, ttl) for _ in range(4)]
+    victim = workers[0]
+    try:
+        while not any(member.startswith(f"{victim.pid}:") for member in server.zrange(f"{prefix}:inside", 0, -1)):
+            time.sleep(0.002)
+            assert victim.poll() is None, victim.stderr.read() if victim.stderr else ""
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+        killed = time.monotonic()
+        lost = [one for one in server.zrange(f"{prefix}:inside", 0, -1) if one.startswith(f"{victim.pid}:")]
+        assert lost, "it held places as it died"
+        server.zrem(f"{prefix}:inside", *lost)
+        for worker in workers[1:]:
+            out, err = worker.communicate(timeout=600)
+            assert (worker.returncode, out.strip()) == (0, str(calls)), err[-2000:]
+        assert 1 <= int(server.get(f"{prefix}:most")) <= places
+        time.sleep(max(0.0, killed + ttl + 0.2 - time.monotonic()))
+        assert asyncio.run(held(prefix, places)) == 0
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+
+
+def test_four_processes_keep_one_limit_and_a_killed_one_loses_its_places_within_a_ttl(server: Any, prefix: str) -> None:
+    """Design 8, I11."""
+    one_limit(server, prefix, calls=100)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_soak_four_processes_with_2500_calls_each(server: Any, prefix: str) -> None:
+    """Design 8, I11."""
+    one_limit(server, prefix, calls=2500, places=8)
+
+
+def test_the_dead_mans_places_are_taken_over_by_the_living_within_a_ttl(server: Any, prefix: str) -> None:
+    """I11: all of them were his."""
+    victim = started(prefix, 100_000, 2, 1.0)
+    try:
+        while asyncio.run(held(prefix, 2)) < 2:
+            assert victim.poll() is None, victim.stderr.read() if victim.stderr else ""
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+        killed = time.monotonic()
+
+        async def next_one() -> float:
+            async with Gate([work], [Concurrency(2, shared=True, queue=1, wait=5)], store=made(prefix)) as gate:
+                await gate.invoke("work", user=User("u"))
+            return time.monotonic() - killed
+
+        assert asyncio.run(next_one()) < 1.0 + 2.0  # the lease, and a busy machine
+    finally:
+        victim.kill()
+        victim.communicate()
+
+
+@tool(effect="read")
+async def work(fail: bool = False) -> str:
+    """Works, or does not."""
+    if fail:
+        raise ConnectionError
+    return "done"
+
+
+def made(prefix: str) -> RedisStore:
+    return RedisStore(REDIS, prefix=prefix)
+
+
+async def test_a_quota_on_redis_is_never_over_spent_by_two_gates(prefix: str) -> None:
+    """I11."""
+
+    def gate() -> Gate:
+        return Gate([work], [Quota("40/hour; 60/day", by="user")], store=made(prefix))
+
+    async with gate() as one, gate() as two:
+        calls = [(one, two)[n % 2].invoke("work", user=User("u")) for n in range(120)]
+        ends = await asyncio.gather(*calls, return_exceptions=True)
+    assert ends.count("done") == 40
+
+
+async def test_a_circuit_on_redis_is_one_for_two_gates(prefix: str) -> None:
+    """Design 8."""
+
+    def gate() -> Gate:
+        breaker = CircuitBreaker(4, open_for=0.5, shared=True, refresh=0.0)
+        return Gate([work], [breaker], store=made(prefix))
+
+    async with gate() as one, gate() as two:
+
+        async def ends(which: Gate, fail: bool) -> str:
+            try:
+                return str(await which.invoke("work", {"fail": fail}, user=User("u")))
+            except InvocationError as error:
+                return type(error).__name__
+
+        assert [await ends((one, two)[n % 2], True) for n in range(5)] == ["ToolFailed"] * 4 + ["RetryLater"]
+        assert await ends(two, False) == "RetryLater"
+        await asyncio.sleep(0.6)
+        assert await ends(two, False) == "done"
+        assert await ends(one, False) == "done"

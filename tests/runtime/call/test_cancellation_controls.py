@@ -1,0 +1,308 @@
+"""The harness must fail on what it is there to find: sabotaged engines and hand-written pipelines with known faults."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any
+
+import anyio
+import pytest
+
+from callgate.runtime.call import deadlines, invoke, leases, scopes
+from callgate.runtime.testing import cancel
+from callgate.runtime.testing.cancel import SweepFailed, SweepReport
+from callgate.runtime.testing.cancel_modes import DEADLINE, DEADLINE_PAIRED, Native, Scope
+from callgate.runtime.testing.lease_ledger import Ledger
+from tests.runtime.call import cancel_cases as cases
+from tests.runtime.call.leasing import asyncio_limit
+
+
+def findings(scenario: Any, *args: Any, **options: Any) -> SweepReport:
+    """The report of a sweep that must fail."""
+    with pytest.raises(SweepFailed) as failed:
+        cancel.every_cancel_point(scenario, *args, **{"paired": (), "stop_after": 10_000, **options})
+    assert failed.value.report.findings
+    return failed.value.report
+
+
+# ---------------------------------------------------------------------- sabotaged engines
+
+
+def test_a_release_that_is_dropped_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1: control."""
+    pushed = leases.push
+
+    def forgetful(ctx: Any, release: Any) -> None:
+        if release[2].name != "Place":
+            pushed(ctx, release)
+
+    monkeypatch.setattr(leases, "push", forgetful)
+    report = findings(cases.plain())
+    assert report.count("leak") == report.count("late") == 2  # both places, in the undisturbed run already
+    assert report.points == 0
+
+
+def test_a_release_that_is_dropped_only_after_a_cancellation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1: control."""
+    pushed = leases.push
+
+    async def forgetful(ctx: Any, coroutine: Any, pending: Any, mark: int, step: Any) -> Any:
+        carried = leases.Carried(coroutine, mark, grace=leases.ACQUIRE_GRACE)
+        answer = await carried.through(pending)
+        if carried.held is not None:
+            raise carried.held
+        pushed(ctx, step.release)
+        return answer
+
+    monkeypatch.setattr(invoke, "finish_acquire", forgetful)
+    monkeypatch.setattr(leases, "finish_acquire", forgetful)
+    report = findings(cases.plain(), (Native,))
+    assert report.count("leak") > 10
+    assert report.count("double") == 0
+
+
+def test_a_release_that_is_doubled_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1: control."""
+    pushed = leases.push
+
+    def twice(ctx: Any, release: Any) -> None:
+        pushed(ctx, release)
+        pushed(ctx, release)
+
+    monkeypatch.setattr(leases, "push", twice)
+    assert findings(cases.plain()).count("double release") >= 6
+
+
+def test_releases_in_the_wrong_order_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C1a: control."""
+    taken_off = leases.taken_off
+    monkeypatch.setattr(invoke, "taken_off", lambda held: taken_off(held)[::-1])
+    assert findings(cases.plain()).count("out of order") >= 5
+
+
+def test_a_release_that_is_not_waited_for_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1b: control."""
+    tasks = set()
+
+    async def later(ctx: Any, coroutine: Any, pending: Any, mark: int, limit: float) -> None:
+        async def rest() -> None:
+            await leases.carry_on(ctx, coroutine, pending, mark, limit)
+
+        task = asyncio.ensure_future(rest())
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    monkeypatch.setattr(invoke, "carry_on", later)
+    report = findings(cases.plain())
+    assert report.count("late release") >= 4
+    assert report.count("stray task") >= 1
+
+
+def test_acquires_that_are_just_awaited_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I1: what the prototype's figures say of plain awaiting; control."""
+
+    async def just_awaited(ctx: Any, coroutine: Any, pending: Any, mark: int, step: Any) -> Any:
+        pending._asyncio_future_blocking = True
+        answer = await _Rest(coroutine, pending)
+        leases.push(ctx, step.release)
+        return answer
+
+    monkeypatch.setattr(invoke, "finish_acquire", just_awaited)
+    monkeypatch.setattr(leases, "finish_acquire", just_awaited)
+    report = findings(cases.other_tasks(), (Native,))
+    assert report.count("leak") > 5
+
+
+class _Rest:
+    """The rest of a coroutine that has yielded a future, as ``await`` would drive it."""
+
+    def __init__(self, coroutine: Any, pending: Any) -> None:
+        self.coroutine, self.pending = coroutine, pending
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        pending, thrown = self.pending, None
+        while True:
+            try:
+                yield pending
+            except BaseException as error:  # noqa: BLE001
+                thrown = error
+            try:
+                pending = self.coroutine.send(None) if thrown is None else self.coroutine.throw(thrown)
+            except StopIteration as stop:
+                return stop.value
+            thrown = None
+
+
+def test_a_cancellation_that_an_acquire_swallows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I13: control."""
+    monkeypatch.setattr(leases, "_raise_held", lambda carried, error=None: None)
+    assert findings(cases.plain(), (Native, Scope)).count("cancellation lost") > 10
+
+
+def test_a_cancellation_that_the_closing_swallows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I13: control."""
+    monkeypatch.setattr(leases, "hold_back", lambda ctx, cancelled: None)
+    assert findings(cases.plain(), (Native,)).count("cancellation lost") > 5
+
+
+def test_a_cancellation_that_no_longer_counts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I13: ``cancelling()``; control."""
+
+    async def uncounted(self: leases.Carried) -> None:
+        if self.spared:
+            self.held = asyncio.CancelledError()
+
+    monkeypatch.setattr(leases.Carried, "_arrive", uncounted)
+    assert findings(cases.plain(), (Native,)).count("cancelling() is 0, it ought to be 1") > 10
+
+
+def test_a_deadline_that_passes_for_a_cancellation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I12, I13: control."""
+
+    def never_alone(self: deadlines.Alarm) -> bool:
+        self.fired = False
+        self.task.uncancel()
+        return False
+
+    monkeypatch.setattr(deadlines.Alarm, "forget", never_alone)
+    report = findings(cases.with_deadline(), DEADLINE)
+    assert report.count("a deadline ended it with CancelledError") > 10
+
+
+def test_a_deadline_that_is_not_taken_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I12: control."""
+
+    def kept(self: deadlines.Alarm) -> bool:
+        alone, self.fired = self.alone, False
+        return alone
+
+    monkeypatch.setattr(deadlines.Alarm, "forget", kept)
+    assert findings(cases.with_deadline(), DEADLINE).count("cancelling() is 1, it ought to be 0") > 10
+
+
+def test_an_outside_cancellation_that_a_deadline_hides_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I13: control."""
+    forget = deadlines.Alarm.forget
+
+    def always_alone(self: deadlines.Alarm) -> bool:
+        forget(self)
+        return True
+
+    monkeypatch.setattr(deadlines.Alarm, "forget", always_alone)
+    assert findings(cases.with_deadline(), (), paired=DEADLINE_PAIRED).count("cancellation lost") > 3
+
+
+def test_own_time_limits_that_pass_for_outside_ones_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I13: control."""
+    monkeypatch.setattr(scopes, "hide", lambda: None)
+    cancelled = leases.Carried.cancel
+
+    def all_outside(self: leases.Carried, msg: Any) -> bool:
+        self.mark = -1
+        return cancelled(self, msg)
+
+    monkeypatch.setattr(leases.Carried, "cancel", all_outside)
+    report = findings(cases.own_limit(asyncio_limit)())
+    assert report.points == 0  # already undisturbed: its acquire is cancelled by nobody
+    assert report.count("leak") >= 1
+
+
+# ---------------------------------------------------------------------- hand-written pipelines
+
+
+class Pipeline:
+    """Three leases about a body, written by hand; ``step`` is how a step of a lease is run."""
+
+    def __init__(self, step: Callable[[Awaitable[None]], Awaitable[Any]]) -> None:
+        self.step = step
+
+    async def __call__(self, ledger: Ledger) -> None:
+        await self.nest(ledger, 3)
+
+    async def nest(self, ledger: Ledger, depth: int) -> None:
+        if not depth:
+            await asyncio.sleep(0)
+            return
+        await self.step(self.take(ledger, depth))
+        try:
+            await self.nest(ledger, depth - 1)
+        finally:
+            await self.step(self.give(ledger, depth))
+
+    async def take(self, ledger: Ledger, lease: int) -> None:
+        ledger.take(lease)
+        await asyncio.sleep(0)
+        ledger.take(lease)
+        await asyncio.sleep(0)
+
+    async def give(self, ledger: Ledger, lease: int) -> None:
+        await asyncio.sleep(0)
+        ledger.give(lease)
+        await asyncio.sleep(0)
+        ledger.give(lease)
+
+
+async def plainly(step: Awaitable[None]) -> None:
+    await step
+
+
+async def shielded(step: Awaitable[None]) -> None:
+    with anyio.CancelScope(shield=True):
+        await step
+
+
+def test_try_finally_leaks_when_its_steps_wait() -> None:
+    """I1: control."""
+    report = findings(Pipeline(plainly), (Native,))
+    assert report.count("leak") > 5
+
+
+def test_an_anyio_shield_holds_against_scopes_and_leaks_under_a_native_cancellation() -> None:
+    """I1: what invariants.md says of shields."""
+    cancel.every_cancel_point(Pipeline(shielded), (Scope,), paired=())
+    assert findings(Pipeline(shielded), (Native,)).count("leak") > 5
+
+
+def test_a_task_that_is_left_running_is_found() -> None:
+    """I1b: control."""
+
+    async def leaves_a_task(ledger: Ledger) -> None:
+        ledger.kept["task"] = asyncio.ensure_future(asyncio.sleep(5))
+
+    assert findings(leaves_a_task).count("stray task") >= 1
+
+
+def test_a_callback_that_fails_is_found() -> None:
+    """Control."""
+
+    def fails() -> None:
+        raise ValueError
+
+    async def calls(ledger: Ledger) -> None:
+        asyncio.get_running_loop().call_soon(fails)
+
+    assert findings(calls).count("unhandled") >= 1
+
+
+def test_a_pipeline_that_hangs_is_found() -> None:
+    """Control."""
+
+    async def hangs(ledger: Ledger) -> None:
+        while True:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    assert findings(hangs).count("stuck") == 1
+
+
+def test_a_good_pipeline_passes() -> None:
+    """Control."""
+
+    async def good(ledger: Ledger) -> int:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
+        return 3
+
+    report = cancel.every_cancel_point(good)
+    assert report.findings == []
+    assert report.points > 10

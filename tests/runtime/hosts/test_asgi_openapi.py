@@ -1,0 +1,109 @@
+"""The OpenAPI document is true: a generator of requests that believes it finds no server error and no surprise."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import callgate
+from callgate import User
+from callgate.runtime.hosts.asgi.spec import embedded, openapi
+from tests.runtime.hosts.catalogue import PAIR, catalogue
+from tests.runtime.hosts.making import ANN, MAX, Desk
+from tests.runtime.hosts.serving import served
+
+# What the gate refuses whatever a schema says (NUL characters, endless digits) passes for valid there.
+EXCEPT = "positive_data_acceptance"
+
+
+async def schemathesis(app: Any, folder: Path, examples: int, seconds: float, *more: str) -> tuple[int, int, str]:
+    """Exit code, number of requests and what it printed."""
+    async with served(app) as running:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()", "run"),
+            *(f"http://127.0.0.1:{running.port}/openapi.json", "-H", "Authorization: Bearer ann"),
+            *("--exclude-checks", EXCEPT, "--phases", "coverage,fuzzing", "--continue-on-failure"),
+            *("-n", str(examples), "--seed", "20", "--no-color", "--suppress-health-check", "all", *more),
+            cwd=folder,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        try:
+            printed = (await asyncio.wait_for(process.communicate(), seconds))[0].decode()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+    found = re.search(r"(\d+) generated", printed)
+    return process.returncode or 0, int(found[1]) if found else 0, printed
+
+
+async def test_a_generator_of_requests_finds_no_server_error(tmp_path: Path) -> None:
+    """Design 4: valid and invalid requests; statuses, media types and bodies are as the document says."""
+    code, cases, printed = await schemathesis(callgate.asgi(catalogue()), tmp_path, 5, 60)
+    assert code == 0, printed
+    assert cases > 100
+
+
+async def test_the_generator_would_have_found_one(tmp_path: Path) -> None:
+    """The control: a tool that fails is found."""
+    desk = Desk()
+    desk.go.set()
+    code, _, printed = await schemathesis(callgate.asgi(desk.gate), tmp_path, 2, 60, "--include-path", "/tools/broken")
+    assert code != 0
+    assert "Server error" in printed
+
+
+@pytest.mark.soak
+async def test_two_thousand_requests_find_no_server_error(tmp_path: Path) -> None:
+    """Design 4."""
+    code, cases, printed = await schemathesis(callgate.asgi(catalogue()), tmp_path, 250, 1800)
+    print(f"schemathesis: {cases} cases")
+    assert code == 0, printed
+    assert cases >= 2000
+
+
+def test_references_lead_to_where_the_schema_now_lies() -> None:
+    """Contract 11: and what merely looks like one, in data or as a property's name, is left as it is."""
+    schema = {**PAIR, "properties": {**PAIR["properties"], "kind": {"const": {"$ref": "#/not/a/reference"}}}}
+    made = embedded(schema, "pair.arguments")
+    assert made["properties"]["right"] == {"$ref": "#/components/schemas/pair.arguments/properties/left"}
+    assert made["properties"]["$ref"] == PAIR["properties"]["$ref"]
+    assert made["properties"]["kind"] == {"const": {"$ref": "#/not/a/reference"}}
+    assert not {"$id", "$schema"} & set(made)
+    assert embedded({"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#"}}}, "t") == {
+        "$ref": "#/components/schemas/t/$defs/A",
+        "$defs": {"A": {"$ref": "#/components/schemas/t"}},
+    }
+
+
+def test_the_document_is_of_the_user_who_asks() -> None:
+    """Contract I8: a tool that a user may not see is not in it."""
+    gate = Desk().gate
+    assert "/tools/secret" in openapi(gate, MAX, "Bearer")["paths"]
+    mine = openapi(gate, ANN, "Bearer")
+    assert not [name for name in (*mine["paths"], *mine["components"]["schemas"]) if "secret" in name]
+
+
+@pytest.mark.parametrize(
+    ("challenge", "scheme"), [("Bearer", "bearer"), ('Basic realm="x"', "basic"), ("Negotiate", None), (None, None)]
+)
+async def test_the_document_says_how_to_say_who_asks(challenge: str | None, scheme: str | None) -> None:
+    """Design 4."""
+    document = openapi(Desk().gate, ANN, challenge)
+    schemes = document["components"].get("securitySchemes")
+    assert schemes == (scheme and {"user": {"type": "http", "scheme": scheme}})
+    async with served(callgate.asgi(Desk().gate, challenge=challenge)) as running, running.client(None) as nobody:
+        said: httpx.Response = await nobody.get("/tools")
+    assert (said.status_code, said.headers.get("www-authenticate")) == (401, challenge)
+
+
+def test_a_gate_without_tools_has_a_document() -> None:
+    """Design 4."""
+    assert set(openapi(callgate.Gate(), User("u"), None)["paths"]) == {"/health", "/tools", "/openapi.json"}

@@ -1,0 +1,75 @@
+"""``Depends(gate.bound)``: an endpoint is given the gate of its user."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import pytest
+from fastapi import Depends, FastAPI
+
+from callgate import Gate, InvocationError, RegistrationError, User
+from callgate.runtime.faces.bound import Bound
+from tests.runtime.gate.making import gate_of
+from tests.runtime.hosts.making import Desk
+from tests.runtime.hosts.serving import served
+
+
+def application(gate: Gate) -> FastAPI:
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
+        async with gate:
+            yield
+
+    app = FastAPI(lifespan=lifespan)
+
+    async def add(a: int, tools: Annotated[Bound, Depends(gate.bound)]) -> dict[str, Any]:
+        try:
+            return {"sum": await tools.invoke("add", {"a": a}), "user": tools.user.id}
+        except InvocationError as error:
+            return {"code": error.code}
+
+    def names(tools: Annotated[Bound, Depends(gate.bound)]) -> list[str]:  # a plain endpoint, in a thread
+        return [definition.name for definition in tools.definitions()]
+
+    add.__annotations__["tools"] = names.__annotations__["tools"] = Annotated[Bound, Depends(gate.bound)]
+    app.get("/add")(add)
+    app.get("/names")(names)
+    return app
+
+
+async def test_an_endpoint_is_given_the_gate_of_its_user() -> None:
+    """Design 4: and nothing of it appears in the endpoint's own OpenAPI."""
+    desk = Desk()
+    async with (
+        served(application(desk.gate)) as running,
+        running.client() as ann,
+        running.client("max") as manager,
+        running.client(None) as nobody,
+    ):
+        assert (await ann.get("/add", params={"a": 2})).json() == {"sum": 3, "user": "ann"}
+        assert (await manager.get("/add", params={"a": 2000})).json() == {"sum": 2001, "user": "max"}
+        assert "secret" in (await manager.get("/names")).json()
+        assert "secret" not in (await ann.get("/names")).json()
+        refused = await nobody.get("/add", params={"a": 2})
+        document = (await ann.get("/openapi.json")).json()
+    assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+    assert [parameter["name"] for parameter in document["paths"]["/add"]["get"]["parameters"]] == ["a"]
+    assert desk.places.held == 0
+
+
+def test_a_gate_that_does_not_know_who_asks_says_so_when_the_application_is_made() -> None:
+    """Design 4: not at the first request."""
+    with pytest.raises(RegistrationError, match="authenticate"):
+        _ = gate_of([]).bound
+
+
+async def test_the_dependency_is_one_object_and_can_be_overridden() -> None:
+    """Design 4: FastAPI looks it up by identity."""
+    desk = Desk()
+    assert desk.gate.bound is desk.gate.bound
+    app = application(desk.gate)
+    app.dependency_overrides[desk.gate.bound] = lambda: Bound(desk.gate, User("test"))
+    async with served(app) as running, running.client(None) as nobody:
+        assert (await nobody.get("/add", params={"a": 2})).json()["user"] == "test"

@@ -1,0 +1,29 @@
+"""The how-to pages of hosts show the code of the example services, and not something like it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = sorted((ROOT / "docs" / "how-to").glob("embed-in-*.md"))
+SHOWN = re.compile(r"```python\n# (examples/\S+)\n(.*?)```", re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_a_page_shows_of_an_example_is_the_example(page: Path) -> None:
+    """Design 4."""
+    shown = SHOWN.findall(page.read_text("utf-8"))
+    assert shown
+    for name, code in shown:
+        assert code in (ROOT / name).read_text("utf-8"), name
+
+
+def test_every_service_has_a_page_and_a_command() -> None:
+    """Design 4."""
+    services = sorted(folder.name.removesuffix("_service") for folder in (ROOT / "examples").glob("*_service"))
+    assert [page.stem.removeprefix("embed-in-") for page in PAGES] == services
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    assert [name for name in services if f"example-{name}:" not in makefile] == []

@@ -1,0 +1,126 @@
+"""The request for one answer, on every wire: simple messages, native ones, tools, options (contract 57)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from callgate.runtime.models import codec
+from tests.runtime.models.wires import WIRES, tool
+
+SIMPLE = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Hi"},
+    {"role": "assistant", "content": "Hello"},
+    {"role": "user", "content": "Weather?"},
+]
+TURNS = [
+    {"role": "user", "parts": [{"text": "Hi"}]},
+    {"role": "model", "parts": [{"text": "Hello"}]},
+    {"role": "user", "parts": [{"text": "Weather?"}]},
+]
+BODIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "openai_chat": ("chat/completions", {"model": "m", "messages": SIMPLE}),
+    "openai_responses": ("responses", {"model": "m", "input": SIMPLE}),
+    "anthropic": ("messages", {"model": "m", "max_tokens": 4096, "system": "Be brief.", "messages": SIMPLE[1:]}),
+    "gemini": (
+        "models/m:generateContent",
+        {"contents": TURNS, "systemInstruction": {"parts": [{"text": "Be brief."}]}},
+    ),
+    "ollama": ("api/chat", {"model": "m", "messages": SIMPLE, "stream": False}),
+}
+STREAMED: dict[str, tuple[str, dict[str, Any]]] = {
+    "openai_chat": ("chat/completions", {"stream": True, "stream_options": {"include_usage": True}}),
+    "openai_responses": ("responses", {"stream": True}),
+    "anthropic": ("messages", {"stream": True}),
+    "gemini": ("models/m:streamGenerateContent?alt=sse", {}),
+    "ollama": ("api/chat", {"stream": True}),
+}
+PLACE = {"openai_responses": "input", "gemini": "contents"}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_simple_messages_are_understood_by_every_wire(wire: str) -> None:
+    request = codec(wire).request(SIMPLE, model="m")
+    assert (request.path, request.body) == BODIES[wire]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_stream_is_asked_for_in_the_wires_own_way(wire: str) -> None:
+    request = codec(wire).request(SIMPLE, model="m", stream=True)
+    path, more = STREAMED[wire]
+    assert (request.path, request.body) == (path, {**BODIES[wire][1], **more})
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_text_is_one_user_message(wire: str) -> None:
+    spelled = codec(wire).request([{"role": "user", "content": "Hi"}], model="m")
+    assert codec(wire).request("Hi", model="m") == spelled
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_messages_in_the_wires_own_form_go_through_as_they_are(wire: str) -> None:
+    natives: dict[str, list[dict[str, Any]]] = {
+        "openai_chat": [
+            {"role": "tool", "tool_call_id": "c", "content": "x"},
+            {"role": "user", "content": [{"type": "text"}]},
+        ],
+        "openai_responses": [
+            {"type": "reasoning", "id": "r", "encrypted_content": "E=="},
+            {"type": "function_call_output"},
+        ],
+        "anthropic": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t"}]}],
+        "gemini": [{"role": "model", "parts": [{"functionCall": {"name": "f"}, "thoughtSignature": "T=="}]}],
+        "ollama": [{"role": "tool", "tool_name": "f", "content": "x"}],
+    }
+    native = natives[wire]
+    body = codec(wire).request(native, model="m").body
+    assert body[PLACE.get(wire, "messages")] == native
+    native[0]["role"] = "changed"
+    assert body[PLACE.get(wire, "messages")][0].get("role") != "changed"
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_tools_are_offered_and_left_out_where_there_are_none(wire: str) -> None:
+    translation = codec(wire).translate([tool()])
+    assert codec(wire).request("Hi", translation, model="m").body["tools"] == translation.request["tools"]
+    assert "tools" not in codec(wire).request("Hi", codec(wire).translate([]), model="m").body
+    assert "tools" not in codec(wire).request("Hi", model="m").body
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_options_come_last_and_none_takes_a_key_away(wire: str) -> None:
+    translation = codec(wire).translate([tool()])
+    options = {"temperature": 0, "tools": None, "max_tokens": 5}
+    body = codec(wire).request("Hi", translation, model="m", options=options).body
+    assert (body["temperature"], body["max_tokens"]) == (0, 5)
+    assert "tools" not in body
+
+
+def test_a_model_of_gemini_with_a_slash_in_it_is_a_path() -> None:
+    for model in ("models/m", "tunedModels/x", "publishers/google/models/m"):
+        assert codec("gemini").request("Hi", model=model).path == f"{model}:generateContent"
+
+
+def test_several_system_messages_are_one_instruction() -> None:
+    messages = [
+        {"role": "system", "content": "A"},
+        {"role": "user", "content": "Hi"},
+        {"role": "system", "content": "B"},
+    ]
+    assert codec("anthropic").request(messages, model="m").body["system"] == "A\n\nB"
+    assert codec("gemini").request(messages, model="m").body["systemInstruction"] == {"parts": [{"text": "A\n\nB"}]}
+
+
+def test_the_answer_to_a_request_can_be_sent_back_with_its_results() -> None:
+    """A whole round on each wire: what a reply and the results give are messages that the next request takes."""
+    from callgate.tools.calls import Outcome, ToolResult
+    from tests.runtime.models.wires import calling
+
+    for wire in WIRES:
+        reply = codec(wire).reply(calling(wire, ("f", {"a": 1}, "x")))
+        results = codec(wire).results([ToolResult(call.id, call.tool, Outcome.SUCCESS, "ok") for call in reply.calls])
+        history = [*reply.messages, *results]
+        body = codec(wire).request(history, model="m").body
+        assert body[PLACE.get(wire, "messages")] == history

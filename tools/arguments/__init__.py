@@ -1,0 +1,1 @@
+"""From raw arguments to validated ones: parsing, tolerance, hydration, conversion."""

@@ -1,0 +1,153 @@
+"""Arguments, read strictly: text or objects from outside become plain JSON objects, under limits (contract 44-47).
+
+``parse_strict`` reads JSON text and nothing else; ``parse_arguments`` takes an object as well (``objects.py`` copies it)
+and may, once, read almost-JSON by the named rules of ``callgate.tools.arguments.tolerance``. Both return a plain ``dict`` of plain
+JSON values that nobody else holds, or raise ``ParseError``: a code and a place, never a value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+from typing import Any, NamedTuple
+
+from jiter import from_json
+
+from callgate.tools.arguments.measures import admitted
+from callgate.tools.arguments.objects import parse_value
+from callgate.tools.arguments.parse_errors import ParseError, beyond, explained, not_an_object
+from callgate.tools.arguments.tolerance import tolerate
+from callgate.tools.limits import DEFAULT_LIMITS, Limits
+
+__all__ = ["Parsed", "parse_arguments", "parse_strict"]
+
+_INFINITIES = frozenset({float("inf"), float("-inf")})
+_CAN_HIDE_INFINITY = frozenset({float, dict, list})
+_REPAIRABLE = frozenset({"invalid_json", "empty", "not_an_object"})
+
+
+class Parsed(NamedTuple):
+    """Arguments, and how they were read (contract 46).
+
+    ``rules`` names the tolerance applied; it is empty when the input was strict. Only otherwise are ``original`` (the
+    text received, None where there was none) and ``effective`` (the text parsed) kept, and hashed when asked for.
+    """
+
+    value: dict[str, Any]
+    rules: tuple[str, ...] = ()
+    original: str | None = None
+    effective: str | None = None
+
+    @property
+    def raw_sha256(self) -> str | None:
+        """SHA-256 of the text received, as hex; None when the input was strict or no text."""
+        return None if self.original is None else hashlib.sha256(self.original.encode()).hexdigest()
+
+    @property
+    def effective_sha256(self) -> str | None:
+        """SHA-256 of the text that was parsed in its stead, as hex; None when the input was strict."""
+        return None if self.effective is None else hashlib.sha256(self.effective.encode()).hexdigest()
+
+
+_strictly = partial(tuple.__new__, Parsed)  # what the class does, less a Python frame
+
+
+def parse_arguments(
+    raw: Any, *, limits: Limits = DEFAULT_LIMITS, tolerant: bool = True, truncated: bool = False
+) -> Parsed:
+    """Arguments as a provider sent them: JSON text, an object, or None (contract 44-47, C10d).
+
+    *truncated* says that the provider stopped for length: refused whatever the text, for a cut text can be valid JSON.
+    *tolerant* allows one reading by the rules of ``callgate.tools.arguments.tolerance``; turn it off for irreversible tools.
+    None means that the provider sent no arguments, as Ollama and Gemini do for a tool without parameters: like empty
+    text it is ``{}`` by the rule ``empty``, for the schema to judge, and refused where *tolerant* is off. The JSON
+    text ``null`` is something that the model wrote, and no object: always refused.
+
+    Raises:
+        ParseError: in every other case.
+    """
+    if truncated:
+        raise ParseError("truncated", "the model's output was cut off")
+    if raw is None:
+        if not tolerant:
+            raise ParseError("null", "no arguments were sent")
+        return Parsed({}, ("empty",), None, "{}")
+    if raw.__class__ is not str and not isinstance(raw, (str, bytes, bytearray)):
+        return _strictly((parse_value(raw, limits), (), None, None))
+    try:
+        return _strictly((parse_strict(raw, limits), (), None, None))
+    except ParseError as error:
+        problem = error
+    if not tolerant or problem.code not in _REPAIRABLE:
+        raise problem
+    return _parse_tolerated(_as_text(raw, limits), limits, problem)
+
+
+def _parse_tolerated(text: str, limits: Limits, problem: ParseError) -> Parsed:
+    """One re-spelling, read as strictly as the first; *problem*, with its place, stands where that does not help."""
+    tolerated = tolerate(text)
+    if tolerated is None:
+        raise problem
+    try:
+        return Parsed(parse_strict(tolerated.text, limits), tolerated.rules, text, tolerated.text)
+    except ParseError as error:
+        again = error
+    if again.code in _REPAIRABLE:
+        raise problem
+    raise ParseError(again.code, again.detail)  # its place is one in the other text
+
+
+def parse_strict(text: str | bytes | bytearray, limits: Limits = DEFAULT_LIMITS) -> dict[str, Any]:
+    """The JSON object that *text* is, exactly (contract 44, B1).
+
+    Duplicate keys, NaN, infinities and numbers that overflow to one, lone surrogates and NUL characters are refused.
+    This is on the path of every call: what a small text cannot break is not looked at.
+
+    Raises:
+        ParseError: it is anything else, or beyond the *limits*.
+    """
+    if not isinstance(text, str):
+        text = _as_text(text, limits)
+    small = len(text) <= limits._small
+    try:
+        data = text.encode() if small else admitted(text, limits)
+        value = from_json(data, catch_duplicate_keys=True, allow_inf_nan=False, cache_mode="none")
+    except ParseError:
+        raise
+    except ValueError as error:
+        problem = explained(error, text)
+    else:
+        if type(value) is dict:
+            # jiter reads 1e999 as infinity, which takes an exponent or more than 308 digits.
+            if small or "e" in text or "E" in text or len(text) > 308:
+                for item in value.values():
+                    if type(item) in _CAN_HIDE_INFINITY and _holds_infinity(item):
+                        raise ParseError("number_overflow", "a number is too large for a float")
+            if "\\u0000" in text and "\\u0000" in text.replace("\\\\", ""):
+                raise ParseError("nul", "a string holds a NUL character")
+            return value
+        problem = not_an_object(value)
+    raise problem  # outside of `except`: the parser's own error may quote a key, and would hang on as its context
+
+
+def _as_text(raw: Any, limits: Limits) -> str:
+    if isinstance(raw, str):
+        return raw
+    if not isinstance(raw, (bytes, bytearray)):
+        raise ParseError("not_text", "the arguments are neither text nor an object")
+    if len(raw) > limits.max_bytes:
+        raise beyond("too_large", limits)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        pass
+    raise ParseError("not_text", "the text is not UTF-8")
+
+
+def _holds_infinity(value: Any) -> bool:
+    if type(value) is float:
+        return value in _INFINITIES
+    for item in value.values() if type(value) is dict else value:
+        if type(item) in _CAN_HIDE_INFINITY and _holds_infinity(item):
+            return True
+    return False

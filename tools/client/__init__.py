@@ -1,0 +1,1 @@
+"""Client tools, which a client supplies and runs."""

@@ -1,0 +1,1 @@
+"""Declaration of tools: functions, classes and executors."""

@@ -1,0 +1,341 @@
+"""``@tool`` and ``as_tool``: how functions, classes and executors become tools."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
+from weakref import WeakKeyDictionary, ref
+
+from callgate.errors import DefinitionError
+from callgate.tools.approval import Requirement
+from callgate.tools.arguments import conversion
+from callgate.tools.declaring.component import ToolComponent, component_record, make_component, read_constructor
+from callgate.tools.declaring.executor import executor_record, is_executor
+from callgate.tools.declaring.signature import read_colour, read_docstring, read_signature, resolve_hints
+from callgate.tools.declaring.typed import json_schema, make_adapter, read_output
+from callgate.tools.definition import Effect, NoSchemaMode, ToolAnnotations, ToolDefinition
+from callgate.tools.limits import Limits
+from callgate.tools.naming import did_you_mean
+from callgate.tools.record import Place, Style, ToolRecord
+
+__all__ = ["FunctionTool", "ToolOptions", "as_tool", "tool"]
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+C = TypeVar("C", bound=type)
+
+_RECORD_OPTIONS = frozenset(
+    {
+        "deadline",
+        "dedupe",
+        "hard_deadline",
+        "hooks",
+        "hooks_by_stage",
+        "inline",
+        "limits",
+        "max_threads",
+        "parallel",
+        "requires_approval",
+        "resumable",
+        "run_on",
+        "within",
+    }
+)
+
+
+class ToolOptions(TypedDict, total=False):
+    """The options of ``@tool``: fields of ``ToolDefinition`` and of ``ToolRecord``, by the same names.
+
+    ``name`` defaults to the function's or class's name, ``description`` to its docstring.
+    ``parameters`` is kept verbatim (contract 11); left out, it is made from the signature.
+    ``output_schema`` is made from the return annotation; ``False`` asks for none.
+    """
+
+    name: str
+    title: str | None
+    description: str | None
+    parameters: Mapping[str, Any] | None
+    output_schema: Mapping[str, Any] | Literal[False] | None
+    effect: Effect | Literal["read", "idempotent", "keyed", "irreversible"] | None
+    key: Sequence[str]
+    tags: Iterable[str]
+    safe: bool | None
+    safety: Mapping[str, Any]
+    allowed_roles: Iterable[str]
+    capabilities: Mapping[str, Any]
+    annotations: ToolAnnotations
+    examples: Sequence[Any]
+    version: str
+    strict: bool | None
+    provider_schema: Mapping[str, Any] | None
+    allow_no_schema: bool
+    no_schema_mode: NoSchemaMode | Literal["read-only", "human-approval", "full"] | None
+    tolerant: bool | None
+    metadata: Mapping[str, Any]
+    deadline: float | None
+    hard_deadline: bool
+    inline: bool
+    max_threads: int
+    parallel: bool
+    run_on: Place
+    limits: Limits | None
+    requires_approval: Requirement
+    resumable: bool
+    dedupe: Literal["arguments"] | None
+    within: float | None
+    hooks: Sequence[Any]
+    hooks_by_stage: Mapping[str, Sequence[Any]]
+
+
+class FunctionTool(Generic[P, R_co]):
+    """A function that is a tool: calling it calls the function, ungoverned; a gate runs its ``record``."""
+
+    __name__: str
+    __wrapped__: Callable[P, R_co]
+
+    def __init__(self, function: Callable[P, R_co], record: ToolRecord) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._record = record
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):  # what inspect knows a coroutine function by
+            if hasattr(function, name):
+                setattr(self, name, getattr(function, name))
+        mark = getattr(inspect, "markcoroutinefunction", None)  # the proper way, from Python 3.12 on
+        if mark is not None and inspect.iscoroutinefunction(function):
+            mark(self)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Call the function itself: no gate, no validation, no policy."""
+        return self._function(*args, **kwargs)
+
+    @property
+    def record(self) -> ToolRecord:
+        """The tool as the runtime runs it."""
+        return self._record
+
+    @property
+    def definition(self) -> ToolDefinition:
+        """The frozen contract."""
+        return self._record.definition
+
+    def get_definition(self) -> ToolDefinition:
+        """The frozen contract; the same accessor that class tools have (contract 3)."""
+        return self._record.definition
+
+    def __repr__(self) -> str:
+        return f"<tool {self.definition.name!r} of {getattr(self._function, '__qualname__', self._function)}>"
+
+
+class ToolDecorator(Protocol):
+    """What ``@tool(...)`` gives."""
+
+    @overload
+    def __call__(self, target: C, /) -> C: ...  # type: ignore[overload-overlap]  # a class is callable, too
+    @overload
+    def __call__(self, target: Callable[P, R_co], /) -> FunctionTool[P, R_co]: ...
+
+
+@overload
+def tool(target: C, /) -> C: ...  # type: ignore[overload-overlap]  # a class is callable, too
+@overload
+def tool(target: Callable[P, R_co], /) -> FunctionTool[P, R_co]: ...
+@overload
+def tool(**options: Unpack[ToolOptions]) -> ToolDecorator: ...
+def tool(target: Any = None, /, **options: Any) -> Any:
+    """Make a tool of a function or a class, bare or with options (contract 1, 9-14; design 4).
+
+    A function, async or plain, stays a plain callable; its schema comes from its signature and docstring. Parameters
+    marked ``Annotated[T, Provide[...]]`` and one annotated ``ToolContext`` are supplied by the gate and absent from
+    the schema. An async generator sends partial outputs. A plain function runs in a worker thread unless ``inline``.
+
+    A class gets ``ToolComponent`` added: it is constructed with the validated arguments as one object, afresh for
+    each call, and ``run()`` does the work.
+
+    Raises:
+        DefinitionError: a rule is broken, or the signature cannot be given by JSON; nothing is registered.
+        TypeError: an option is unknown, or the target is neither a function nor a class.
+    """
+    known = ToolOptions.__annotations__
+    for name in options.keys() - known:
+        raise TypeError(f"@tool has no option {name!r}{did_you_mean(name, known)}")
+
+    def decorate(item: Any) -> Any:
+        if isinstance(item, type):
+            return _class_tool(item, options)
+        if isinstance(item, FunctionTool):
+            raise DefinitionError(f"{item!r} is a tool already")
+        if not callable(item):
+            raise TypeError(f"@tool takes a function or a class, and options by name; not {type(item).__name__}")
+        return FunctionTool(item, _function_record(item, options))
+
+    return decorate if target is None else decorate(target)
+
+
+def as_tool(item: Any) -> ToolRecord:
+    """The record of anything that is a tool: what ``@tool`` made, a function, an executor, a record itself.
+
+    Raises:
+        DefinitionError: it could be a tool, and something is missing; the message says what.
+        TypeError: it is nothing of the kind.
+    """
+    if isinstance(item, ToolRecord):
+        return item
+    if isinstance(item, FunctionTool):
+        return cast("FunctionTool[..., Any]", item).record
+    if isinstance(item, type):
+        return _from_class(item)
+    if isinstance(item, ToolComponent):
+        raise DefinitionError(f"give the class {type(item).__qualname__}, not an instance: one is made for each call")
+    if is_executor(item):
+        return _remembered(item, executor_record)
+    if callable(item):
+        return _remembered(item, lambda function: _function_record(function, {}))
+    raise TypeError(f"a tool is a function, a class made with @tool, an executor or a ToolRecord; not {item!r:.80}")
+
+
+_RECORDS: WeakKeyDictionary[Any, ref[ToolRecord]] = WeakKeyDictionary()
+
+
+def _remembered(item: Any, build: Callable[[Any], ToolRecord]) -> ToolRecord:
+    """One record for one object, while anybody holds it; not where equality is not identity."""
+    kind: Any = type(item)
+    if kind.__eq__ is not object.__eq__ or kind.__weakrefoffset__ == 0:
+        return build(item)
+    known = _RECORDS.get(item)
+    record = known() if known else None
+    if record is None:
+        record = build(item)
+        _RECORDS[item] = ref(record)
+    return record
+
+
+def _from_class(cls: type) -> ToolRecord:
+    if record := component_record(cls):
+        return record
+    if is_executor(cls):
+        raise DefinitionError(f"give an instance of {cls.__qualname__}, not the class")
+    if callable(getattr(cls, "run", None)):
+        raise DefinitionError(f"{cls.__qualname__} has run() and no definition of its own: decorate it with @tool")
+    raise TypeError(f"the class {cls.__qualname__} is no tool: it has no run() and is not decorated with @tool")
+
+
+def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The definition's options and the record's."""
+    record = {name: value for name, value in options.items() if name in _RECORD_OPTIONS}
+    return {name: value for name, value in options.items() if name not in record}, record
+
+
+def _define(options: dict[str, Any], streams: bool, **found: Any) -> ToolDefinition:
+    """A definition from the author's options, else from what was found."""
+    if streams:
+        options["capabilities"] = {"streaming": True, **options.get("capabilities", {})}
+    if options.get("parameters", found) is None:
+        del options["parameters"]
+    return ToolDefinition(**{**found, **options})
+
+
+def _callable(target: Any) -> Callable[..., Any]:
+    if isinstance(target, functools.partial):
+        raise DefinitionError("a partial has no annotations of its own; write a function that calls it")
+    return target if inspect.isroutine(target) else target.__call__
+
+
+def _function_record(function: Any, options: Mapping[str, Any]) -> ToolRecord:
+    call = _callable(function)
+    declared, record = _split(options)
+    output = declared.pop("output_schema", None)
+    found = read_signature(
+        call,
+        parameters=declared.pop("parameters", None),
+        generate=not declared.get("allow_no_schema"),
+        output=output is None,
+    )
+    definition = _define(
+        declared,
+        found.streams,
+        name=getattr(function, "__name__", type(function).__name__),
+        description=found.description,
+        parameters=found.parameters,
+        output_schema=found.output.schema if output is None else output or None,
+    )
+    return ToolRecord(
+        definition=definition,
+        execute=call,
+        style=Style.KEYWORDS,
+        is_async=found.is_async,
+        injected=found.injected,
+        context_parameter=found.context_parameter,
+        convert=found.convert,
+        to_json=found.output.to_json,
+        from_json=found.output.from_json,
+        streams=found.streams,
+        **record,
+    )
+
+
+def _class_tool(cls: Any, options: Mapping[str, Any]) -> type:
+    if component_record(cls) is not None:
+        raise DefinitionError(f"{cls.__qualname__} is a tool already")
+    where = cls.__qualname__
+    declared, record = _split(options)
+    run = _run_of(cls)
+    constructor = read_constructor(cls)
+    schema, convert = _object_schema(constructor.hint, where)
+    is_async, streams, returned = read_colour(run, resolve_hints(run, where).get("return", Any), where)
+    wanted = declared.pop("output_schema", None)
+    output = read_output(returned, f"{where}.run", schema=wanted is None, parts=streams)
+    definition = _define(
+        declared,
+        streams,
+        name=cls.__name__,
+        description=read_docstring(cls.__doc__)[0],
+        parameters=None if declared.get("allow_no_schema") else schema,
+        output_schema=output.schema if wanted is None else wanted or None,
+    )
+    template = ToolRecord(
+        definition=definition,
+        execute=type,
+        style=Style.COMPONENT,
+        is_async=is_async,
+        injected=constructor.injected,
+        context_parameter=constructor.context_parameter,
+        convert=convert,
+        to_json=output.to_json,
+        from_json=output.from_json,
+        streams=streams,
+        **record,
+    )
+    return make_component(
+        cls,
+        definition,
+        lambda made: dataclasses.replace(template, execute=made, component=made),
+        takes_arguments=constructor.takes_arguments,
+    )
+
+
+def _run_of(cls: type) -> Callable[..., Any]:
+    """``run``, overridden and callable without arguments (contract 22)."""
+    run = inspect.getattr_static(cls, "run", None)
+    if run is None or run is ToolComponent.run or not inspect.isfunction(run):
+        raise DefinitionError(f"{cls.__qualname__}: a class tool has a method `async def run(self, params=None)`")
+    _, *others = inspect.signature(run).parameters.values()
+    if any(item.default is item.empty and item.kind not in {item.VAR_POSITIONAL, item.VAR_KEYWORD} for item in others):
+        raise DefinitionError(f"{cls.__qualname__}.run is called without arguments: give its parameters defaults")
+    return run
+
+
+def _object_schema(hint: Any, where: str) -> tuple[dict[str, Any] | None, conversion.Convert | None]:
+    """What the type of a constructor's arguments object says: a TypedDict, dataclass or model has a schema."""
+    if conversion.is_mapping(hint):
+        return None, None
+    if not conversion.is_structured(hint):
+        raise DefinitionError(
+            f"{where}: the constructor's first parameter receives all the arguments as one object; annotate it with "
+            "dict[str, Any], a TypedDict, a dataclass or a model"
+        )
+    adapter = make_adapter(hint, where)
+    schema = {"additionalProperties": False} | json_schema(adapter)
+    return schema, None if conversion.kind_of(hint) == "same" else conversion.typed_convert(adapter)

@@ -1,0 +1,230 @@
+"""From a function's signature and docstring to its parameter schema, conversions and injected parameters."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from inspect import Parameter
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from callgate.errors import DefinitionError, ProviderError
+from callgate.providers.markers import Injected, find_injected, hints_of
+from callgate.tools.arguments import conversion
+from callgate.tools.arguments.conversion import Convert
+from callgate.tools.context import ToolContext
+from callgate.tools.declaring.typed import Argument, Output, arguments_adapter, parameters_schema, read_output
+from callgate.tools.definition_rules import TEXT_LIMIT
+
+_COMPOSING = frozenset({"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if"})
+_ITERATORS = (AsyncIterator, AsyncIterable, AsyncGenerator)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What was read from a callable. ``streams``: it is an async generator, and ``output`` tells of its parts."""
+
+    parameters: Mapping[str, Any] | None
+    convert: Convert | None
+    output: Output
+    injected: tuple[Injected, ...]
+    context_parameter: str | None
+    is_async: bool
+    streams: bool
+    description: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The parameters of a callable, sorted by who fills them."""
+
+    given: tuple[Argument, ...]
+    injected: tuple[Injected, ...]
+    context_parameter: str | None
+    variadic: bool
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """The names that a model may never send."""
+        context = [self.context_parameter] if self.context_parameter else []
+        return frozenset([item.name for item in self.injected] + context)
+
+
+def read_signature(
+    call: Callable[..., Any],
+    *,
+    parameters: Mapping[str, Any] | None = None,
+    generate: bool = True,
+    output: bool = True,
+) -> Signature:
+    """Read a function or bound method.
+
+    ``parameters`` is the author's own schema, kept verbatim; else one is generated, unless ``generate=False``.
+    ``output=False`` leaves the return annotation's schema out; what it returns is still made JSON.
+
+    Raises:
+        DefinitionError: a parameter cannot be given by JSON, or signature and schema contradict each other.
+    """
+    where = getattr(call, "__qualname__", type(call).__name__)
+    hints = resolve_hints(call, where)
+    description, documented = read_docstring(call.__doc__)
+    arguments = read_arguments(call, hints, documented, where)
+    if arguments.variadic and generate and parameters is None:
+        raise DefinitionError(f"{where}: **kwargs has no schema; name the parameters, or give `parameters`")
+    generating = generate and parameters is None
+    adapter = None
+    if generating or any(conversion.kind_of(item.hint) == "typed" for item in arguments.given):
+        adapter = arguments_adapter(arguments.given, where, variadic=arguments.variadic)
+    convert = _convert(arguments, adapter)
+    if generating:
+        parameters = parameters_schema(arguments.given, adapter)
+    elif parameters is None or _leaves_room(parameters, arguments, where):
+        accepted = None if arguments.variadic else frozenset(item.wire for item in arguments.given)
+        required = frozenset(item.wire for item in arguments.given if item.required)
+        convert = conversion.guarded(convert, accepted, arguments.hidden, required)
+    colour, streams, returned = read_colour(call, hints.get("return", Parameter.empty), where)
+    return Signature(
+        parameters=parameters,
+        convert=convert,
+        output=read_output(returned, where, schema=output, parts=streams),
+        injected=arguments.injected,
+        context_parameter=arguments.context_parameter,
+        is_async=colour,
+        streams=streams,
+        description=description,
+    )
+
+
+def resolve_hints(call: Callable[..., Any], where: str) -> dict[str, Any]:
+    """Type hints with their metadata; raises ``DefinitionError`` where a name in them is not defined."""
+    try:
+        return hints_of(call)
+    except (ProviderError, TypeError, AttributeError, SyntaxError) as error:
+        raise DefinitionError(f"{where}: an annotation cannot be read: {error}") from error
+
+
+def read_arguments(
+    call: Callable[..., Any], hints: Mapping[str, Any], documented: Mapping[str, str], where: str
+) -> Arguments:
+    """Sort the parameters by who fills them; raises ``DefinitionError`` for those that JSON cannot fill by name."""
+    injected = find_injected(call)
+    names = {item.name for item in injected}
+    given: list[Argument] = []
+    contexts: list[str] = []
+    variadic = False
+    for parameter in inspect.signature(call).parameters.values():
+        name = parameter.name
+        hint = hints.get(name, Parameter.empty)
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            variadic = True
+        elif parameter.kind in {Parameter.VAR_POSITIONAL, Parameter.POSITIONAL_ONLY}:
+            raise DefinitionError(f"{where}: parameter {name!r} is positional; a tool's arguments are given by name")
+        elif is_context(hint):
+            contexts.append(name)
+        elif name not in names:
+            given.append(_argument(parameter, hint, documented.get(name), where))
+    if len(contexts) > 1:
+        raise DefinitionError(f"{where}: only one parameter may be a ToolContext, not {' and '.join(contexts)}")
+    return Arguments(tuple(given), injected, contexts[0] if contexts else None, variadic)
+
+
+def is_context(hint: Any) -> bool:
+    """Whether a parameter so annotated receives the context: ``ToolContext``, a subclass, optional or annotated."""
+    if get_origin(hint) in {Annotated, Union, types.UnionType}:
+        return any(is_context(item) for item in get_args(hint))
+    return ToolContext in getattr(hint, "__mro__", ())
+
+
+def _argument(parameter: Parameter, hint: Any, documented: str | None, where: str) -> Argument:
+    name = parameter.name
+    if hint is Parameter.empty and name in {"self", "cls", "ctx"}:
+        mend = "annotate it with ToolContext" if name == "ctx" else "decorate a function or a class, not a method"
+        raise DefinitionError(f"{where}: parameter {name!r} has no annotation; {mend}")
+    if conversion.is_field_info(parameter.default):
+        raise DefinitionError(
+            f"{where}: parameter {name!r} has Field(...) as its default, which a plain call would receive; "
+            f"write {name}: Annotated[<type>, Field(...)] = <default>"
+        )
+    metadata = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    fields = [item for item in metadata if conversion.is_field_info(item)]
+    if any(not item.is_required() for item in fields):
+        raise DefinitionError(f"{where}: parameter {name!r}: write the default after =, not into Field(...)")
+    aliases = [item.validation_alias or item.alias for item in fields if item.validation_alias or item.alias]
+    if not all(isinstance(item, str) for item in aliases):
+        raise DefinitionError(f"{where}: parameter {name!r}: an alias must be one name")
+    own = [item.description for item in fields if item.description]
+    own += [item.documentation for item in metadata if type(item).__name__ == "Doc"]
+    own += [item for item in metadata if isinstance(item, str)]
+    return Argument(
+        name=name,
+        wire=aliases[-1] if aliases else name,
+        hint=Any if hint is Parameter.empty else hint,
+        required=parameter.default is Parameter.empty,
+        default=parameter.default,
+        description=own[0] if own else documented,
+    )
+
+
+def _convert(arguments: Arguments, adapter: Any) -> Convert | None:
+    kinds = {item.name: conversion.kind_of(item.hint) for item in arguments.given}
+    if "typed" in kinds.values():
+        return conversion.typed_convert(adapter)
+    ints = [name for name, kind in kinds.items() if kind == "int"]
+    return conversion.flat_convert(ints, [name for name, kind in kinds.items() if kind == "float"])
+
+
+def _leaves_room(schema: Mapping[str, Any], arguments: Arguments, where: str) -> bool:
+    """Check an author's schema against the signature; whether it lets through what the function does not take."""
+    properties = schema.get("properties") or {}
+    for name in sorted(arguments.hidden & properties.keys()):
+        raise DefinitionError(f"{where}: {name!r} is supplied by the gate and must not be in the schema")
+    if _COMPOSING & schema.keys():
+        return True
+    known = {item.wire for item in arguments.given}
+    for name in sorted(properties.keys() - known):
+        if not arguments.variadic:
+            raise DefinitionError(f"{where}: the schema has {name!r}, which the function does not take")
+    for item in arguments.given:
+        if item.required and item.wire not in (schema.get("required") or ()):
+            raise DefinitionError(f"{where}: the schema does not require {item.wire!r}, which has no default")
+    return schema.get("additionalProperties") is not False or "patternProperties" in schema
+
+
+def read_colour(call: Callable[..., Any], returned: Any, where: str) -> tuple[bool, bool, Any]:
+    """Whether a callable is async, whether it streams, and what it gives in the end (or part by part)."""
+    if inspect.isgeneratorfunction(call):
+        raise DefinitionError(f"{where}: a tool that streams is an async generator; write `async def`")
+    origin, args = get_origin(returned), get_args(returned)
+    if inspect.isasyncgenfunction(call):
+        return True, True, args[0] if origin in _ITERATORS and args else Parameter.empty
+    if inspect.iscoroutinefunction(call):
+        return True, False, returned
+    if origin in {Awaitable, Coroutine} and args:
+        return True, False, args[-1]
+    return False, False, returned
+
+
+def read_docstring(text: str | None) -> tuple[str | None, dict[str, str]]:
+    """The description (at most 1024 characters) and what is said of each parameter; Google, NumPy or reST style."""
+    if not text or not text.strip():
+        return None, {}
+    import docstring_parser
+
+    try:
+        parsed = docstring_parser.parse(text)
+    except docstring_parser.ParseError:
+        return _cut(inspect.cleandoc(text).split("\n\n", 1)[0]), {}
+    short, long = (parsed.short_description or "").strip(), (parsed.long_description or "").strip()
+    whole = f"{short}\n\n{long}".strip()
+    told = {
+        name.strip().lstrip("*"): " ".join(item.description.split())
+        for item in parsed.params
+        if item.description
+        for name in item.arg_name.split(",")
+    }
+    return _cut(whole if len(whole) <= TEXT_LIMIT else short) or None, told
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 1] + "…"

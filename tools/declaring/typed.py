@@ -1,0 +1,149 @@
+"""Where pydantic is asked: adapters, their JSON Schemas, and what a return annotation says. Imported only on use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from inspect import Parameter
+from typing import Annotated, Any, Never, NoReturn
+
+from callgate.errors import DefinitionError
+from callgate.tools.arguments import conversion
+from callgate.tools.calls import ToolResult
+
+_NO_OUTPUT = (None, type(None), Any, object, Parameter.empty, ToolResult, Never, NoReturn)
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One parameter that a caller fills. ``wire`` is its name in JSON: the alias, or else the parameter's name."""
+
+    name: str
+    wire: str
+    hint: Any
+    required: bool
+    default: Any
+    description: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a return annotation says. All None: nothing."""
+
+    schema: dict[str, Any] | None = None
+    to_json: Callable[[Any], Any] | None = None
+    from_json: Callable[[Any], Any] | None = None
+
+
+def arguments_adapter(given: Sequence[Argument], where: str, *, variadic: bool = False) -> Any:
+    """One pydantic adapter for all arguments; what is missing stays missing, so that defaults are the function's."""
+    import typing_extensions
+    from pydantic import ConfigDict, Field
+
+    fields: dict[str, Any] = {}
+    for item in given:
+        hint = Annotated[item.hint, Field(description=item.description)] if item.description else item.hint
+        fields[item.name] = hint if item.required else typing_extensions.NotRequired[hint]
+    make: Any = typing_extensions.TypedDict
+    shape = make("Arguments", fields)
+    shape.__pydantic_config__ = ConfigDict(extra="allow" if variadic else "forbid")
+    with_hints = {item.name: item.hint for item in given}
+    return make_adapter(shape, where, parts=with_hints)
+
+
+def make_adapter(hint: Any, where: str, parts: Mapping[str, Any] | None = None) -> Any:
+    """A pydantic ``TypeAdapter``; an error names the part that pydantic cannot handle."""
+    from pydantic import PydanticUndefinedAnnotation, PydanticUserError, TypeAdapter
+    from pydantic_core import SchemaError
+
+    try:
+        adapter: Any = TypeAdapter(hint)
+        adapter.json_schema(schema_generator=_generator())
+    except (PydanticUserError, PydanticUndefinedAnnotation, SchemaError, TypeError) as error:
+        for name, part in (parts or {}).items():
+            make_adapter(part, f"{where}: parameter {name!r}")
+        text = str(error).split("\n", 1)[0]
+        raise DefinitionError(f"{where}: this type has no JSON form: {text}") from error
+    return adapter
+
+
+@cache
+def _generator() -> Any:
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Untitled(GenerateJsonSchema):
+        """Without a title for each field, which only repeats its name."""
+
+        def field_title_should_be_set(self, schema: Any) -> bool:
+            return False
+
+    return Untitled
+
+
+def json_schema(adapter: Any, *, mode: str = "validation") -> dict[str, Any]:
+    """The adapter's schema without titles that only repeat a type's name, its root never a bare ``$ref``."""
+    schema: dict[str, Any] = adapter.json_schema(schema_generator=_generator(), mode=mode)
+    definitions: dict[str, Any] = schema.pop("$defs", {})
+    if schema.keys() == {"$ref"}:
+        schema = dict(definitions[schema["$ref"].removeprefix("#/$defs/")])
+    for name, definition in definitions.items():
+        if definition.get("title") == name:
+            del definition["title"]
+    schema.pop("title", None)
+    return schema | ({"$defs": definitions} if definitions else {})
+
+
+def parameters_schema(given: Sequence[Argument], adapter: Any) -> dict[str, Any]:
+    """The schema of all arguments: an object that takes nothing else."""
+    found = json_schema(adapter)
+    properties = found.get("properties", {})
+    for item in given:
+        if not item.required and "default" not in properties[item.wire]:
+            properties[item.wire] |= _default(item)
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
+    if "required" in found:
+        schema["required"] = found["required"]
+    schema["additionalProperties"] = False
+    return schema | ({"$defs": found["$defs"]} if "$defs" in found else {})
+
+
+def _default(item: Argument) -> dict[str, Any]:
+    """``{"default": ...}`` where the default is JSON and fits the type; a misleading one is left out."""
+    from pydantic import TypeAdapter
+    from pydantic_core import PydanticSerializationError, ValidationError
+
+    adapter: TypeAdapter[Any] = TypeAdapter(item.hint)
+    try:
+        adapter.validate_python(item.default)
+        return {"default": adapter.dump_python(item.default, mode="json", warnings="error")}
+    except (ValidationError, PydanticSerializationError, ValueError):
+        return {}
+
+
+def read_output(hint: Any, where: str, *, schema: bool = True, parts: bool = False) -> Output:
+    """The schema and the conversions of a return annotation (serialised form).
+
+    With ``parts`` the hint is of one part of a stream: ``to_json`` is for a part, the rest for the list of all parts.
+
+    Raises:
+        DefinitionError: pydantic cannot make it JSON.
+    """
+    if parts and not any(hint is item for item in _NO_OUTPUT):
+        whole = read_output(list[hint], where, schema=schema)
+        return replace(whole, to_json=read_output(hint, where, schema=False).to_json)
+    if any(hint is item for item in _NO_OUTPUT):
+        untold = hint is Parameter.empty or hint is Any or hint is object
+        return Output(to_json=conversion.loose_dump if untold else None)
+    native = conversion.is_json(hint, numbers=True)
+    if native and not schema:
+        return Output()
+    try:
+        adapter = make_adapter(hint, f"{where}: return")
+        found = json_schema(adapter, mode="serialization") if schema else None
+    except DefinitionError as error:
+        raise DefinitionError(f"{error}; return a dataclass, a model or a TypedDict, or annotate Any") from error
+    if native:
+        return Output(found)
+    back = conversion.typed_convert(adapter, stage="output", code="invalid_output")
+    return Output(found, conversion.typed_dump(adapter), back)

@@ -1,0 +1,1 @@
+"""Validation against JSON Schema, and admission of schemas from outside."""

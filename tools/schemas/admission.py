@@ -1,0 +1,91 @@
+"""Admission of schemas from outside: static limits before an engine sees them, a budget for every value after.
+
+Nobody here has written such a schema: a client, an MCP server or an agent has (invariants B2, I14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from callgate.errors import SchemaRefused
+from callgate.tools.calls import Issue
+from callgate.tools.schemas.engines.base import Compiled, Rejected, Validator, guard_json
+from callgate.tools.schemas.engines.budget import Budget
+from callgate.tools.schemas.engines.document import Document, read
+from callgate.tools.schemas.engines.raw import AUTHOR_LIMITS, INPUT_LIMITS, OUTPUT_LIMITS, SchemaLimits
+from callgate.tools.values import clip
+
+__all__ = [
+    "AUTHOR_LIMITS",
+    "INPUT_LIMITS",
+    "OUTPUT_LIMITS",
+    "Guard",
+    "SchemaLimits",
+    "admit",
+    "guarded",
+]
+
+_REFUSED = frozenset({"$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor", "$vocabulary", "$anchor"})
+_NESTED = frozenset({"$id", "id", "$schema"})
+
+
+def admit(schema: Mapping[str, Any], limits: SchemaLimits = INPUT_LIMITS) -> tuple[Document, Budget]:
+    """Read a schema from outside and refuse what could not be checked in bounded time (schemas.md 8, "untrusted").
+
+    Raises:
+        SchemaRefused: its size first, then everything that ``read`` refuses, keywords that only a whole library of
+            schemas needs, control characters in names, and references that multiply beyond the limits.
+    """
+    document = read(schema, limits)
+    for at, subschema in document.nodes.items():
+        if isinstance(subschema, dict):
+            _refuse_outside(subschema, at)
+    return document, Budget(document, limits)
+
+
+def _refuse_outside(schema: dict[str, Any], at: str) -> None:
+    for key, item in schema.items():
+        if key in _REFUSED or (at and key in _NESTED and isinstance(item, str)):
+            message = f"{key} is not accepted from outside"
+            raise SchemaRefused("keyword_refused", message, clip(f"{at}/{key}", 200))
+        if key in {"properties", "patternProperties", "$defs", "definitions"}:
+            for name in item:
+                if not name.isprintable():
+                    raise SchemaRefused("bad_name", f"{clip(name)} has control characters", clip(f"{at}/{key}", 200))
+
+
+class Guard:
+    """Refuses a value that is too large, too deep, not JSON, or too costly for one schema, before an engine sees it."""
+
+    __slots__ = ("_budget", "_limits")
+
+    def __init__(self, budget: Budget, limits: SchemaLimits) -> None:
+        self._budget, self._limits = budget, limits
+
+    def __call__(self, value: Any) -> None:
+        """Raises ``Rejected`` when the value must not be checked."""
+        limits, budget = self._limits, self._budget
+        nodes, characters = guard_json(
+            value, depth=limits.value_depth, nodes=limits.value_nodes, characters=limits.value_characters
+        )
+        if budget.has_refs or budget.quick(nodes, characters) > limits.budget:
+            budget.cost(value)
+
+
+def guarded(validator: Validator, guard: Guard) -> Validator:
+    """*validator* behind *guard*: for engines that do not bound their own work."""
+    inner = validator.check
+
+    def check(value: Any) -> None:
+        guard(value)
+        inner(value)
+
+    def find(value: Any, limit: int) -> list[Issue]:
+        try:
+            guard(value)
+        except Rejected as rejected:
+            return [rejected.issue]
+        return validator.issues(value, limit)
+
+    return Compiled(f"{validator.id};guarded", validator.engine, validator.version, check, find)

@@ -1,0 +1,232 @@
+"""What checking a value against a schema can cost, known before an engine starts (schemas.md 8, invariants B2).
+
+An engine holds the interpreter lock and cannot be stopped, so the cost is bounded beforehand: statically for one
+value checked in place, and for schemas whose references multiply, by counting over the actual value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from callgate.errors import SchemaRefused
+from callgate.tools.schemas.engines.base import Rejected
+from callgate.tools.schemas.engines.document import Document
+from callgate.tools.schemas.engines.graph import Node, measure, nodes_of, postorder
+from callgate.tools.schemas.engines.raw import SchemaLimits
+from callgate.tools.values import SCALARS, clip
+
+HEAVY = 10_000
+CHARACTERS_PER_CHECK = 3  # as a shift: eight characters against one automaton state cost at most about 0.2 µs
+LONG_PATTERNS = 256
+LONG_ENUM = 256
+
+
+class Budget:
+    """Counts the checks that a value can need under one schema.
+
+    ``heavy`` names the keyword through which even a modest value could cost much: references that recur or multiply,
+    large regular expressions, many objects in an enum. ``branches`` says that there is an ``anyOf`` or ``oneOf``.
+
+    Raises:
+        SchemaRefused: a reference cycle that never descends into the value, or too many checks in place.
+    """
+
+    def __init__(self, document: Document, limits: SchemaLimits) -> None:
+        self._limits = limits
+        self._nodes = nodes_of(document)
+        self._order = self._in_place_order()
+        self._refuse_expansion()
+        self.has_refs = bool(document.targets)
+        self.weight = sum(node.weight + node.key_weight for node in self._nodes)
+        self.heavy = (
+            "$ref" if self.has_refs and self._multiplies() else "pattern" if self.weight > LONG_PATTERNS else ""
+        )
+        self.branches = any(node.branches for node in self._nodes)
+        self._flat: _Flat | None = None
+
+    def _in_place_order(self) -> list[int]:
+        order, back = postorder([node.in_place for node in self._nodes])
+        if back is not None:
+            at = clip(self._nodes[back].at, 200)
+            raise SchemaRefused("ref_cycle", "a $ref cycle that never descends into the value checks nothing", at)
+        return order
+
+    def _refuse_expansion(self) -> None:
+        expansion = [1] * len(self._nodes)
+        for index in self._order:
+            node = self._nodes[index]
+            expansion[index] += node.factor * sum(expansion[child] for child in node.in_place)
+            if expansion[index] > self._limits.max_expansion:
+                message = f"one value could be checked over {self._limits.max_expansion} times in one place"
+                raise SchemaRefused("expansion", message, clip(node.at, 200))
+        if sum(expansion) > 50 * self._limits.max_expansion:
+            raise SchemaRefused("expansion", "its parts refer to each other too often")
+
+    def _heavy(self) -> str:
+        if self.has_refs and self._multiplies():
+            return "$ref"
+        if self.weight > LONG_PATTERNS:
+            return "pattern"
+        return "enum" if max(node.own for node in self._nodes) > LONG_ENUM else ""
+
+    def _multiplies(self) -> bool:
+        edges = [[*node.in_place, *(child for child, _ in node.below())] for node in self._nodes]
+        order, back = postorder(edges)
+        if back is not None:
+            return True
+        total = [1] * len(self._nodes)
+        for index in order:
+            node = self._nodes[index]
+            total[index] += node.factor * sum(total[child] for child in node.in_place)
+            total[index] += sum(total[child] * times for child, times in node.below())
+            total[index] = min(total[index], HEAVY + 1)
+        return total[0] > HEAVY
+
+    def quick(self, nodes: int, characters: int) -> int:
+        """An upper bound on the cost of a value of that size; holds only where there are no references."""
+        return nodes * self._flattened().most + (characters * self.weight >> CHARACTERS_PER_CHECK)
+
+    def cost(self, value: Any) -> int:
+        """The checks that *value* can need; *value* must be JSON of limited depth.
+
+        Raises:
+            Rejected: more than the schema's budget.
+        """
+        flat = self._flattened()
+        return _Count(self._nodes, flat, flat.checks, self._limits.budget, {}).total(value)
+
+    def explaining(self, value: Any, limit: int) -> tuple[int, int]:
+        """About how many microseconds building all errors may take, and all those of its largest anyOf or oneOf.
+
+        jsonschema-rs copies the broken part of the value into every error, and into those of every branch.
+
+        Raises:
+            Rejected: more than *limit*.
+        """
+        flat = self._flattened()
+        sizes: dict[int, int] = {}
+        measure(value, sizes)
+        count = _Count(self._nodes, flat, flat.mistakes, limit, sizes)
+        return count.total(value), count.branched
+
+    def _flattened(self) -> _Flat:
+        if self._flat is None:
+            self._flat = self._flatten()
+        return self._flat
+
+    def _flatten(self) -> _Flat:
+        nodes = self._nodes
+        checks, mistakes = [node.own for node in nodes], [node.mistakes for node in nodes]
+        weights, branching = [node.weight for node in nodes], [node.branches for node in nodes]
+        descending: list[tuple[tuple[int, int], ...]] = [()] * len(nodes)
+        for index in self._order:
+            node = nodes[index]
+            counts = {index: 1} if node.below() or node.key_weight else {}
+            for child in node.in_place:
+                checks[index] += node.factor * checks[child]
+                mistakes[index] += node.factor * mistakes[child]
+                weights[index] += node.factor * weights[child]
+                branching[index] = branching[index] or branching[child]
+                for other, times in descending[child]:
+                    counts[other] = counts.get(other, 0) + node.factor * times
+            descending[index] = tuple(counts.items())
+        return _Flat(checks, mistakes, weights, branching, descending, max(checks))
+
+
+@dataclass(frozen=True, slots=True)
+class _Flat:
+    """Per subschema, over everything that applies in place: checks, possible errors, regex weight, and what descends."""
+
+    checks: list[int]
+    mistakes: list[int]
+    weights: list[int]
+    branching: list[bool]
+    descending: list[tuple[tuple[int, int], ...]]
+    most: int
+
+
+class _Count:
+    """One count over one value; each pair of subschema and container is counted once.
+
+    *prices* are per subschema; what a container costs is multiplied by its size where *sizes* tells it.
+    ``branched`` is the cost of the most costly part of the value that an ``anyOf`` or ``oneOf`` applies to.
+    """
+
+    __slots__ = ("_flat", "_limit", "_memo", "_nodes", "_prices", "_sizes", "_weights", "branched")
+
+    def __init__(self, nodes: list[Node], flat: _Flat, prices: list[int], limit: int, sizes: dict[int, int]) -> None:
+        self._nodes, self._flat, self._prices, self._limit, self._sizes = nodes, flat, prices, limit, sizes
+        self._weights = flat.weights
+        self._memo: dict[tuple[int, int], int] = {}
+        self.branched = 0
+
+    def total(self, value: Any) -> int:
+        total = self.visit(0, value)
+        if total > self._limit:
+            raise too_costly()
+        return total
+
+    def visit(self, index: int, value: Any) -> int:
+        total = self._prices[index]
+        if not value or value.__class__ in SCALARS:
+            if value.__class__ is str:
+                total += len(value) * self._weights[index] >> CHARACTERS_PER_CHECK
+            return total
+        key = (index, id(value))
+        known = self._memo.get(key)
+        if known is not None:
+            return known
+        if self._sizes:
+            total *= self._sizes[id(value)]
+        count = self._object if isinstance(value, dict) else self._array
+        for child, times in self._flat.descending[index]:
+            total += times * count(self._nodes[child], value)
+            if total > self._limit:
+                raise too_costly()
+        self._memo[key] = total
+        if self._flat.branching[index]:
+            self.branched = max(self.branched, total)
+        return total
+
+    def _object(self, node: Node, value: Any) -> int:
+        total, prices, weights, visit = 0, self._prices, self._weights, self.visit
+        properties, others = node.properties, node.others
+        for key, item in value.items():
+            child = properties.get(key)
+            if child is None:
+                for other, times in others:
+                    total += times * visit(other, item)
+            elif not weights[child] and (not item or item.__class__ in SCALARS):
+                total += prices[child]
+            else:
+                total += visit(child, item)
+            if node.by_key:
+                total += self._keyed(node, key, item)
+            if total > self._limit:
+                raise too_costly()
+        return total
+
+    def _keyed(self, node: Node, key: str, item: Any) -> int:
+        total = len(key) * node.key_weight >> CHARACTERS_PER_CHECK
+        total += sum(self.visit(other, item) for other in node.patterns)
+        return total + sum(self.visit(other, key) for other in node.names)
+
+    def _array(self, node: Node, value: Any) -> int:
+        total, prices, weights = 0, self._prices, self._weights
+        for child, item in zip(node.prefix, value, strict=False):
+            total += self.visit(child, item)
+        for child, times in node.items:
+            for item in value:
+                if item.__class__ in SCALARS and not weights[child]:
+                    total += times * prices[child]
+                else:
+                    total += times * self.visit(child, item)
+                if total > self._limit:
+                    raise too_costly()
+        return total
+
+
+def too_costly() -> Rejected:
+    """What a value over the budget is refused with."""
+    return Rejected("is too costly to check against the schema; send less")

@@ -1,0 +1,137 @@
+"""A schema as a graph: which subschemas apply to the same value, and which to its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from callgate.tools.schemas.engines.document import Document
+from callgate.tools.schemas.engines.patterns import pattern_weight
+from callgate.tools.values import SCALARS, pointer
+
+IN_PLACE_ONE = ("not", "if", "then", "else")
+IN_PLACE_LIST = ("allOf", "anyOf", "oneOf")
+IN_PLACE_MAP = ("dependentSchemas", "dependencies")
+UNEVALUATED = 3  # measured on jsonschema-rs 0.60: each nested unevaluated* checks what is below it up to 3 times
+NODES_PER_ERROR = 5
+
+
+@dataclass(slots=True)
+class Node:
+    """One subschema as the count sees it; subschemas are indices."""
+
+    at: str
+    in_place: list[int] = field(default_factory=list[int])
+    factor: int = 1
+    properties: dict[str, int] = field(default_factory=dict[str, int])
+    patterns: list[int] = field(default_factory=list[int])
+    names: list[int] = field(default_factory=list[int])
+    others: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    prefix: list[int] = field(default_factory=list[int])
+    items: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    own: int = 1
+    mistakes: int = 1
+    weight: int = 0
+    key_weight: int = 0
+    by_key: bool = False
+    branches: bool = False
+
+    def below(self) -> list[tuple[int, int]]:
+        """Subschemas for parts of the value, each with how often the engine may check it."""
+        plain = [*self.properties.values(), *self.patterns, *self.names, *self.prefix]
+        return [*((child, 1) for child in plain), *self.others, *self.items]
+
+
+def postorder(edges: list[list[int]]) -> tuple[list[int], int | None]:
+    """Children before parents, and a node that closes a cycle if there is one; iterative."""
+    state = [0] * len(edges)
+    order: list[int] = []
+    for start in range(len(edges)):
+        stack = [(start, 0)] if not state[start] else []
+        while stack:
+            index, step = stack.pop()
+            state[index] = 1
+            if step == len(edges[index]):
+                state[index] = 2
+                order.append(index)
+                continue
+            stack.append((index, step + 1))
+            child = edges[index][step]
+            if state[child] == 1:
+                return order, child
+            if not state[child]:
+                stack.append((child, 0))
+    return order, None
+
+
+def nodes_of(document: Document) -> list[Node]:
+    """The graph of a document; the root comes first."""
+    index_of = {at: index for index, at in enumerate(document.nodes)}
+    nodes: list[Node] = []
+    for at, schema in document.nodes.items():
+        node = Node(at)
+        nodes.append(node)
+        if isinstance(schema, bool):
+            continue
+        node.in_place = [index_of[target] for target in document.targets.get(at, ())]
+        node.in_place += [index_of[place] for place in _in_place(schema, at) if place in index_of]
+        node.factor = UNEVALUATED if not schema.keys().isdisjoint(_UNEVALUATED) else 1
+        node.weight = pattern_weight(schema["pattern"]) if "pattern" in schema else 0
+        node.own = _own_checks(schema)
+        node.mistakes = 1 + len(schema.get("required", ()))
+        node.branches = "anyOf" in schema or "oneOf" in schema
+        _descend(node, schema, index_of)
+        node.by_key = bool(node.patterns or node.names)
+    return nodes
+
+
+def _own_checks(schema: dict[str, Any]) -> int:
+    """Only enums of plain values are looked up at once; objects in them are compared one by one."""
+    listed = [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else ())]
+    compared = 0 if all(item.__class__ in SCALARS for item in listed) else sum(measure(item, {}) for item in listed)
+    return 1 + compared + len(schema.get("dependentRequired", ())) // 8 + len(schema.get("dependencies", ())) // 8
+
+
+_UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")
+
+
+def _in_place(schema: dict[str, Any], at: str) -> Iterable[str]:
+    for key in IN_PLACE_ONE:
+        if key in schema:
+            yield f"{at}/{key}"
+    for key in IN_PLACE_LIST:
+        for number in range(len(schema.get(key, ()))):
+            yield f"{at}/{key}/{number}"
+    for key in IN_PLACE_MAP:
+        for name in schema.get(key, ()):
+            yield f"{at}/{key}{pointer([name])}"
+
+
+def _descend(node: Node, schema: dict[str, Any], index_of: dict[str, int]) -> None:
+    at = node.at
+    for name in schema.get("properties", ()):
+        node.properties[name] = index_of[f"{at}/properties{pointer([name])}"]
+    for name in schema.get("patternProperties", ()):
+        node.patterns.append(index_of[f"{at}/patternProperties{pointer([name])}"])
+        node.key_weight += pattern_weight(name)
+    prefix = "items" if isinstance(schema.get("items"), list) else "prefixItems"
+    node.prefix = [index_of[f"{at}/{prefix}/{number}"] for number in range(len(schema.get(prefix, ())))]
+    for key in ("items", "contains", "additionalItems", "unevaluatedItems"):
+        if f"{at}/{key}" in index_of:
+            node.items.append((index_of[f"{at}/{key}"], UNEVALUATED if key in _UNEVALUATED else 1))
+    for key in ("additionalProperties", "unevaluatedProperties"):
+        if f"{at}/{key}" in index_of:
+            node.others.append((index_of[f"{at}/{key}"], UNEVALUATED if key in _UNEVALUATED else 1))
+    if f"{at}/propertyNames" in index_of:
+        node.names.append(index_of[f"{at}/propertyNames"])
+
+
+def measure(value: Any, sizes: dict[int, int]) -> int:
+    """Notes the size of every container in *value*, in units of one error's own cost."""
+    if value.__class__ in SCALARS:
+        return 1
+    parts = value.values() if isinstance(value, dict) else value
+    nodes = 1 + sum(measure(part, sizes) for part in parts)
+    sizes[id(value)] = 1 + nodes // NODES_PER_ERROR
+    return nodes

@@ -1,0 +1,201 @@
+"""jsonschema-rs: offline, with its own regular expressions; the engine for every schema from outside (schemas.md 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from typing import Any
+
+from callgate.errors import SchemaRefused
+from callgate.tools.calls import Issue
+from callgate.tools.schemas.admission import Guard, admit
+from callgate.tools.schemas.engines.base import (
+    NO_MATCH,
+    Check,
+    Compiled,
+    Rejected,
+    Validator,
+    fit,
+    guard_depth,
+    validator_id,
+)
+from callgate.tools.schemas.engines.budget import Budget
+from callgate.tools.schemas.engines.document import Document, read
+from callgate.tools.schemas.engines.raw import AUTHOR_LIMITS, INPUT_LIMITS, SchemaLimits
+from callgate.tools.schemas.engines.reasons import issues_of
+from callgate.tools.schemas.engines.texts import basic_issues
+from callgate.tools.values import clip, pointer
+
+BACKTRACK_LIMIT = 10_000
+REGEX_SIZE = 262_144
+MAX_EXPLAINED = 2_000  # nodes of a value for which every error is built
+MAX_POINTED = 10_000  # nodes of a value for which the first one is
+MAX_EFFORT = 5_000  # errors of about five microseconds
+MAX_COUNTED = 100_000
+
+
+@cache
+def _library() -> Any:
+    try:
+        import jsonschema_rs
+    except ImportError:
+        return None
+    return jsonschema_rs
+
+
+def rust_installed() -> bool:
+    """Whether jsonschema-rs can be imported; it has no wheel for some platforms."""
+    return _library() is not None
+
+
+@cache
+def _version() -> str:
+    return version("jsonschema-rs")
+
+
+class RustEngine:
+    """jsonschema-rs (contract 18, 48): formats are asserted, nothing is fetched, regular expressions are bounded.
+
+    Author-written schemas get its fancy-regex engine with a small backtracking limit; schemas from outside its
+    linear-time one, behind ``callgate.tools.schemas.admission``, whose *limits* may be set here.
+    """
+
+    name = "jsonschema-rs"
+
+    def __init__(self, limits: SchemaLimits = INPUT_LIMITS) -> None:
+        self.limits = limits
+
+    @property
+    def version(self) -> str:
+        """The installed version."""
+        return _version()
+
+    def compile(self, schema: Mapping[str, Any], *, trusted: bool) -> Validator:
+        """See ``Engine.compile``."""
+        if trusted:
+            document = read(schema)
+            return self.build(document, Budget(document, AUTHOR_LIMITS), trusted=True)
+        document, budget = admit(schema, self.limits)
+        return self.build(document, budget, trusted=False)
+
+    def build(self, document: Document, budget: Budget, *, trusted: bool) -> Validator:
+        """A validator of a document that was read (and admitted, when it is not *trusted*)."""
+        native = _native(document, trusted=trusted)
+        limits = AUTHOR_LIMITS if trusted else self.limits
+        guard = Guard(budget, limits) if budget.heavy or not trusted else None
+        policy = "offline,formats=on," + (
+            f"fancy-regex={BACKTRACK_LIMIT}" if trusted else f"linear-regex={REGEX_SIZE},limits={limits.digest}"
+        )
+        ident = validator_id(self.name, self.version, policy, document.digest)
+        check = _asking(native.is_valid) if guard is None else _guarded(guard, native.is_valid)
+        return Compiled(ident, self.name, self.version, check, _Finder(document, native, budget, guard).find)
+
+
+def _guarded(guard: Guard, is_valid: Check) -> Check:
+    def check(value: Any) -> None:
+        guard(value)
+        if not is_valid(value):
+            raise Rejected("does not match the schema", "schema")
+
+    return check
+
+
+def _asking(is_valid: Check) -> Check:
+    """``validate`` would copy the value that failed into an error, and the errors of every branch of an anyOf."""
+
+    def check(value: Any) -> None:
+        if not is_valid(value):
+            raise Rejected("does not match the schema", "schema")
+
+    return check
+
+
+def _native(document: Document, *, trusted: bool) -> Any:
+    """Compiles offline; the library checks the schema against its meta-schema on the way."""
+    return _compiled(document, "validator_for", trusted=trusted)
+
+
+def subschema_checks(document: Document) -> Callable[[str], Callable[[Any], bool] | None]:
+    """From the pointer of a subschema to a function that tells whether a value is valid under it, where known.
+
+    Raises:
+        SchemaRefused: jsonschema-rs is not installed, or cannot compile the schema.
+    """
+    compiled = _compiled(document, "validator_map_for", trusted=False)
+
+    def find(at: str) -> Callable[[Any], bool] | None:
+        validator = compiled.get(f"#{at}")
+        return None if validator is None else validator.is_valid
+
+    return find
+
+
+def _compiled(document: Document, factory: str, *, trusted: bool) -> Any:
+    library = _library()
+    if library is None:
+        raise SchemaRefused("no_engine", "jsonschema-rs is not installed")
+    if trusted:
+        regex = library.FancyRegexOptions(backtrack_limit=BACKTRACK_LIMIT, size_limit=REGEX_SIZE)
+    else:
+        regex = library.RegexOptions(size_limit=REGEX_SIZE)
+    # References were found to stay inside the document, so the base address is not needed; some cannot be parsed.
+    schema = {key: item for key, item in document.schema.items() if key not in {"$id", "id"}}
+    try:
+        return getattr(library, factory)(
+            schema, offline=True, validate_formats=True, pattern_options=regex, mask="(value)"
+        )
+    except library.ValidationError as error:
+        where = clip(pointer(error.instance_path), 200)
+        raise SchemaRefused("invalid_schema", f"breaks its meta-schema: {clip(error.message, 160)}", where) from None
+    except Exception as error:
+        raise SchemaRefused("engine_failed", f"jsonschema-rs cannot compile it: {clip(str(error), 160)}") from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise SchemaRefused("engine_failed", "jsonschema-rs cannot compile it") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Finder:
+    """Says what is wrong with a value that failed. Building errors is eager and slow, so it is done for small ones."""
+
+    document: Document
+    native: Any
+    budget: Budget
+    guard: Guard | None
+
+    def find(self, value: Any, limit: int) -> list[Issue]:
+        try:
+            if self.guard is not None:
+                self.guard(value)
+            errors = self._errors(value, guard_depth(value))
+        except Rejected as rejected:
+            return [rejected.issue]
+        except ValueError:
+            return [Issue("", "json", "must be JSON")]
+        return fit(errors, limit)
+
+    def _errors(self, value: Any, nodes: int) -> list[Issue]:
+        schema = self.document.schema
+        whole, branch = self._effort(value, nodes)
+        if nodes <= MAX_EXPLAINED and whole <= MAX_EFFORT:
+            return issues_of(self.native.iter_errors(value), value, schema)
+        if self.native.is_valid(value):
+            return []
+        found = basic_issues(schema, value)
+        if found or nodes > MAX_POINTED or branch > MAX_EFFORT:
+            return found or [NO_MATCH]
+        try:
+            self.native.validate(value)
+        except _library().ValidationError as error:
+            return issues_of([error], value, schema)
+        return []
+
+    def _effort(self, value: Any, nodes: int) -> tuple[int, int]:
+        """What all errors would cost, and those of the largest anyOf: even the first error holds them."""
+        try:
+            return self.budget.explaining(value, MAX_COUNTED) if nodes <= MAX_POINTED else (MAX_COUNTED, MAX_COUNTED)
+        except Rejected:
+            return MAX_COUNTED, MAX_COUNTED if self.budget.branches else 0
