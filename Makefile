@@ -15,6 +15,8 @@ ARGS   ?=
 JOBS   ?= 2
 
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
+# The tests start hundreds of processes: compiled modules are kept, or each would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 # A link that is missing, or an environment made in another folder, asks for a new installation.
@@ -37,8 +39,8 @@ run: $(READY) ## run the worked example; INPUT=FILE feeds it a file
 run-workers: $(READY) ## two workers, one is killed, and the tally of 500 calls; ARGS="--calls N --on sqlite" goes to it
 	@$(PYTHON) -m examples.worker_desk $(ARGS)
 
-test: $(READY) ## run the tests; ARGS="..." goes to pytest
-	@$(PYTHON) -m pytest -n $(JOBS) $(ARGS)
+test: $(READY) ## run the tests, and print the ten slowest; ARGS="..." goes to pytest
+	@$(PYTHON) -m pytest -n $(JOBS) --dist worksteal --durations 10 $(ARGS)
 
 example-chat: $(READY) ## talk with a scripted model, or yours: CALLGATE_PROVIDER, CALLGATE_MODEL; MESSAGE=TEXT
 	@$(PYTHON) -m examples.chat $(if $(MESSAGE),--message '$(MESSAGE)')

@@ -55,10 +55,10 @@ async def _repeat_bare(n: int) -> None:
         lines = ["async def call():", " ctx = Context(plan, raw, user, now())"]
         for i, (kind, method, step) in enumerate(steps):
             names |= {f"call{i}": method, f"step{i}": step}
-            lines.append(f" ctx.step = step{i}")
+            lines.append(f" ctx.run.step = step{i}")
             waits = "" if kind in (SYNC, SYNC_LEASE) else "await "
             lines.append(
-                f" ctx._output = await call{i}(**ctx._input)" if step is plan.running else f" {waits}call{i}(ctx)"
+                f" ctx.run.output = await call{i}(**ctx.run.input)" if step is plan.running else f" {waits}call{i}(ctx)"
             )
         exec("\n".join(lines), names)
         await _repeat(names["call"], n)

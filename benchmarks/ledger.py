@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from benchmarks.floors import ARGS_JSON, IN_SCHEMA, OUT_SCHEMA, add, floor2
 from benchmarks.timing import Call, Effort, interleave
 from benchmarks.twelve import USER, call_of, make_tool
-from callgate import Gate, tool
+from callgate import Effects, Gate, tool
 
 
 def effectful(gate: Gate) -> Call:
@@ -32,7 +32,10 @@ async def measure(effort: Effort) -> dict[str, float]:
     effect = tool(name="add", parameters=IN_SCHEMA, output_schema=OUT_SCHEMA, effect="irreversible")(add)
     async with AsyncExitStack() as stack:
         plain = await stack.enter_async_context(Gate([make_tool()]))
-        gates = [await stack.enter_async_context(Gate([effect], open=True, durable=False)) for _ in range(3)]
+        gates = [
+            await stack.enter_async_context(Gate([effect], allow_unguarded=True, effects=Effects(durable=False)))
+            for _ in range(3)
+        ]
         cases = {"none": call_of(plain)}
         cases |= {
             name: make(gate)

@@ -266,7 +266,7 @@ async def _hydrate(effort: Effort) -> dict[str, float]:
 
         async def read() -> Any:
             (call,) = chat.calls(answer, translation)
-            return EXPECTED if call.tool == "joker" else None
+            return EXPECTED if call.name == "joker" else None
 
         (call,) = chat.calls(answer, translation)
 

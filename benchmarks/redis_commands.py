@@ -15,7 +15,8 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from callgate import Cache, CircuitBreaker, Concurrency, Consent, Gate, Hook, Limit, Quota, ToolCall, User, tool
+from callgate import Gate, Hook, ToolCall, User, tool
+from callgate.hooks import Cache, CircuitBreaker, Concurrency, Consent, Limit, Quota
 from callgate.providers.stores.base import Grant
 from callgate.providers.stores.redis import RedisStore
 
@@ -39,9 +40,9 @@ HOOKS: Mapping[str, Callable[[], Hook]] = {
     "`Quota`, one limit": lambda: Quota("1000000/hour"),
     "`Quota`, three limits": lambda: Quota([Limit(10**6, seconds) for seconds in (3_600, 7_200, 86_400)]),
     "`Concurrency(shared=True)`": lambda: Concurrency(1_000, shared=True),
-    "`Cache`, a miss": lambda: Cache(ttl=60),
-    "`Cache`, a miss, with a tag": lambda: Cache(ttl=60, tags=["one"]),
-    "`Cache`, a hit": lambda: Cache(ttl=60),
+    "`Cache`, a miss": lambda: Cache(60),
+    "`Cache`, a miss, with a tag": lambda: Cache(60, entry_tags=["one"]),
+    "`Cache`, a hit": lambda: Cache(60),
     "`CircuitBreaker(shared=True)`, closed": lambda: CircuitBreaker(shared=True, refresh=60.0),
     "`Consent`, given": lambda: Consent(scope="all"),
 }
@@ -102,15 +103,15 @@ def monitored(prefix: str) -> Generator[Callable[[], Counter[str]]]:
 async def count(name: str, taken: Callable[[], Counter[str]], prefix: str) -> tuple[str, ...]:
     """A line of the table."""
     store = RedisStore(REDIS, prefix=f"{prefix}:{list(HOOKS).index(name)}")
-    async with Gate([look], [HOOKS[name]()], store=store, open=True) as gate:
+    async with Gate([look], [HOOKS[name]()], store=store, allow_unguarded=True) as gate:
         if "given" in name:
             await store.consents.grant(ANN.tenant or "", Grant(ANN.id, "look", "all", 0.0, None))
         hits = "a hit" in name
         for n in (-2, -1):  # scripts are loaded, and what is to be hit is there
-            await gate.call(ToolCall("c", "look", {"n": 0 if hits else n}), user=ANN)
+            await gate.call(ToolCall(id="c", name="look", arguments={"n": 0 if hits else n}), user=ANN)
         taken()
         for n in range(CALLS):
-            result = await gate.call(ToolCall("c", "look", {"n": 0 if hits else n}), user=ANN)
+            result = await gate.call(ToolCall(id="c", name="look", arguments={"n": 0 if hits else n}), user=ANN)
             if result.outcome != "success":
                 raise SystemExit(f"the benchmark is broken: {name} gave {result}")
         found = taken()

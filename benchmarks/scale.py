@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.floors import ARGS_JSON, IN_SCHEMA, floor2s
 from benchmarks.timing import Call, Effort, batch, interleave, quiet_heap
 from benchmarks.twelve import USER, make_tool, twelve
-from callgate import Gate, ToolDefinition, ToolRecord, as_tool
+from callgate import Gate, Options, ToolDefinition, ToolRecord, as_tool
 from callgate.tools.schemas.validation import compile_schema
 
 FEW = 10
@@ -61,7 +61,7 @@ def rotation(gate: Gate, n: int) -> Call:
 
 async def call_among_many(effort: Effort) -> dict[str, float]:
     record = as_tool(make_tool())
-    few, many = Gate(lazy=True), Gate(lazy=True)
+    few, many = Gate(options=Options(lazy=True)), Gate(options=Options(lazy=True))
     _register(few, twins(record, FEW))
     growth = fill(many, twins(record, effort.tools))
     async with few, many:

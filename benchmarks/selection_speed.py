@@ -15,7 +15,7 @@ from benchmarks.floors import floor2s
 from benchmarks.selection_peers import Rank, bm25s, callgate, make_index, rank_bm25
 from benchmarks.selection_sets import Case
 from benchmarks.timing import Call, batch, quiet_heap
-from callgate import Gate, Hook, InvokeContext, ToolDefinition, ToolRecord, User
+from callgate import Gate, Hook, InvokeContext, Options, ToolDefinition, ToolRecord, User
 
 LARGE = 8_000
 FLOOR_US = 4.0  # what floor2s takes on the machine that the targets are for
@@ -102,7 +102,12 @@ class MaySee(Hook):
 
 async def gate_pick(catalog: list[dict[str, Any]], queries: Sequence[str], rounds: int) -> float:
     """Microseconds for one ``gate.pick`` where a hook is asked about every tool."""
-    gate, user, floor, chance = Gate(records(catalog), [MaySee()], lazy=True), User("u"), floor2s(), random.Random(1)
+    gate, user, floor, chance = (
+        Gate(records(catalog), [MaySee()], options=Options(lazy=True)),
+        User("u"),
+        floor2s(),
+        random.Random(1),
+    )
     taken = []
     await gate.pick(queries[0], user=user)
     with quiet_heap():

@@ -17,7 +17,7 @@ from benchmarks.selection_peers import callgate, make_index
 from callgate.tools.picking.embedding import Embeddings
 from callgate.tools.picking.meaning import Meanings
 from callgate.tools.picking.minilm import MiniLM
-from callgate.tools.picking.scorers import Asked
+from callgate.tools.picking.scorers import Query
 from callgate.tools.picking.semantic import MEANING, UNRELATED, SemanticScorer, mixed
 
 MACRO = ("metatool", "livemcp", "bfcl_live", "stabletoolbench")
@@ -37,7 +37,7 @@ async def quality(case: sets.Case, scorer: SemanticScorer) -> tuple[dict[str, fl
     for query in case.queries:
         text = query["query"]
         began = time.process_time()
-        scores = await scorer.score_slots(Asked(text, text), index, None)
+        scores = await scorer.score_slots(Query(text, text), index, None)
         best = sorted(scores, key=lambda slot: (-scores[slot].score, slot))[: max(sets.CUTS)]
         cpu += time.process_time() - began
         if any("fallback" in scores[slot].details for slot in best):

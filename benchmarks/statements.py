@@ -17,9 +17,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.workers_place import ANN, KEY, NoPostgres, schemas
-from callgate import Approve, Audit, EmbeddedJobs, Gate, JobOptions, ToolCall, User, tool
+from callgate import Approve, Gate, Jobs, ToolCall, User, tool
+from callgate.hooks import Audit
+from callgate.jobs import EmbeddedJobs
 from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
-from callgate.runtime.jobs.jobs import JobBackend, Tally
+from callgate.runtime.jobs.backend import JobBackend, Tally
 
 CALLS = 16
 LEA = User("lea", "acme")
@@ -151,12 +153,14 @@ async def phases(engine: JobBackend, store: str, kind: str) -> list[Cost]:
     """Submit, run, decide."""
     used, hooks = KINDS[kind]
     tally, stop = Tally(), asyncio.Event()
-    options: dict[str, Any] = {"job_options": JobOptions(lease=3_600.0), "signing_keys": [KEY]}
+    options: dict[str, Any] = {"jobs": Jobs(engine=engine, lease=3_600.0), "signing_keys": [KEY]}
     with watching() as sent:
-        async with Gate([used], hooks, open=True, store=store, jobs=engine, **options) as gate, asyncio.timeout(60.0):
+        async with Gate([used], hooks, allow_unguarded=True, store=store, **options) as gate, asyncio.timeout(60.0):
             name = gate.registry.list()[0].id
             sent.take()
-            jobs = [await gate.submit(ToolCall(f"c{n}", name, {"n": n}), user=ANN) for n in range(CALLS)]
+            jobs = [
+                await gate.submit(ToolCall(id=f"c{n}", name=name, arguments={"n": n}), user=ANN) for n in range(CALLS)
+            ]
             found = [cost(sent.take())]
             work = asyncio.create_task(engine.work(1, (), stop, 10.0, tally))
             while tally.done < CALLS:  # noqa: ASYNC110  (the store says so, and is not to be asked)

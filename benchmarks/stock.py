@@ -8,7 +8,8 @@ from contextlib import AsyncExitStack
 from benchmarks.floors import floor2
 from benchmarks.timing import Effort, interleave
 from benchmarks.twelve import call_of, make_tool
-from callgate import Audit, Authorize, Cache, Concurrency, Gate, Hook, Metrics, OutputPolicy, Quota
+from callgate import Gate, Hook
+from callgate.hooks import Audit, Authorize, Cache, Concurrency, Metrics, OutputPolicy, Quota
 
 
 def stock(*, hit: bool = False) -> dict[str, Hook]:
@@ -18,8 +19,8 @@ def stock(*, hit: bool = False) -> dict[str, Hook]:
         "authorize": Authorize(scopes={"math"}),
         "quota": Quota("1000000000/hour"),
         "concurrency": Concurrency(1000),
-        "cache": Cache(ttl=3600) if hit else Cache(ttl=3600, vary_by=[lambda _ctx: str(next(number))]),
-        "output_policy": OutputPolicy(max_bytes=100_000),
+        "cache": Cache(3600) if hit else Cache(3600, vary_by=[lambda _ctx: str(next(number))]),
+        "output_policy": OutputPolicy(100_000),
         "audit": Audit(),
         "metrics": Metrics(),
     }

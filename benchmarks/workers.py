@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks import workers_backlog, workers_engine, workers_memory, workers_two
 from benchmarks.table import Row, show
 from benchmarks.workers_place import NoPostgres, schemas
-from callgate import StoreError
+from callgate.errors import StoreError
 
 OUT = Path(__file__).parent / "out" / "workers.json"
 KEYS = ("submit_x_engine", "two_workers_x_one", "cost_spread_1e3_1e5", "lost", "doubled")

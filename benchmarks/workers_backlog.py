@@ -18,9 +18,11 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.workers_place import POSTGRES, RAN, account, copy, gate, sql, written
-from callgate import EmbeddedJobs, Gate, JobState
+from callgate import Gate
+from callgate.jobs import EmbeddedJobs
 from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
-from callgate.runtime.jobs.jobs import JobBackend, Tally
+from callgate.runtime.jobs.backend import JobBackend, Tally
+from callgate.stores import JobState
 
 CONCURRENCY = 4
 ENGINES: dict[str, Callable[[], JobBackend]] = {"procrastinate": ProcrastinateJobs, "embedded": lambda: EmbeddedJobs(0)}

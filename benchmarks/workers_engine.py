@@ -22,7 +22,7 @@ from callgate import Gate, ToolCall
 from callgate.providers.stores.jobs import JobState
 from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
 from callgate.runtime.hosts.procrastinate.backend import NEVER
-from callgate.runtime.jobs.jobs import Tally
+from callgate.runtime.jobs.backend import Tally
 
 CONCURRENCY = 4
 """Calls that are submitted at once, and that the worker runs at once."""
@@ -128,7 +128,7 @@ class Ours:
         self.asked: dict[str, int] = {}
 
     async def submit(self, n: int) -> None:
-        job = await self.gate.submit(ToolCall(f"c{n}", "look", {"n": n}), user=ANN)
+        job = await self.gate.submit(ToolCall(id=f"c{n}", name="look", arguments={"n": n}), user=ANN)
         self.asked[job.id] = n
 
     @asynccontextmanager

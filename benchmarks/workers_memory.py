@@ -8,9 +8,10 @@ import tracemalloc
 from collections.abc import Callable
 
 from benchmarks.workers_place import ANN, KEY, copy, sql, written
-from callgate import Gate, JobState, ToolCall, tool
+from callgate import Gate, ToolCall, tool
 from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
-from callgate.runtime.jobs.jobs import Tally
+from callgate.runtime.jobs.backend import Tally
+from callgate.stores import JobState
 
 RECORD = "SELECT pg_total_relation_size('callgate_jobs')"
 ROWS = "SELECT pg_total_relation_size('procrastinate_jobs') + pg_total_relation_size('procrastinate_events')"
@@ -54,7 +55,9 @@ async def measure(make: Callable[[], str], number: int, step: Callable[[], None]
             while (await gate.store.jobs.count())[JobState.DONE] < number:  # noqa: ASYNC110  (the store does not tell)
                 await asyncio.sleep(0.05)
             go.clear()
-            await gate.submit(ToolCall("one", "hold", {"n": 0}), user=ANN)  # what the worker itself has, and one call
+            await gate.submit(
+                ToolCall(id="one", name="hold", arguments={"n": 0}), user=ANN
+            )  # what the worker itself has, and one call
             one = await all_here(1)
             go.set()
         finally:

@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from callgate import Gate, JobState, Outcome, User, tool
+from callgate import Gate, Outcome, User, tool
 from callgate.providers.stores.jobs import Job
 from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
 from callgate.runtime.hosts.procrastinate.rows import TASK
-from callgate.runtime.jobs.jobs import JobBackend
-from callgate.runtime.jobs.records import Order, sealed
+from callgate.runtime.jobs.backend import JobBackend
+from callgate.runtime.jobs.records import JobRequest, signed
+from callgate.stores import JobState
 
 POSTGRES = os.environ.get("CALLGATE_TEST_POSTGRES", "postgresql://127.0.0.1:5432/test")
 STORE, FOLDER = "CALLGATE_BENCH_STORE", "CALLGATE_BENCH_FOLDER"
@@ -64,7 +65,7 @@ def napped(folder: Path) -> list[int]:
 
 def gate(store: str, jobs: JobBackend) -> Gate:
     """A gate of one process."""
-    return Gate([look, nap], open=True, store=store, signing_keys=[KEY], jobs=jobs)
+    return Gate([look, nap], allow_unguarded=True, store=store, signing_keys=[KEY], jobs=jobs)
 
 
 def worker() -> Gate:
@@ -111,9 +112,9 @@ def written(owner: Gate, tool: str, queue: str, numbers: Iterable[int]) -> list[
     keys, version, now = owner.jobs.keys, owner.registry.get(tool).definition.digest, time.time()
     found = []
     for n in numbers:
-        order = Order(tool, version, {"n": n}, ANN, f"c{n}", f"{n:032x}")
+        order = JobRequest(tool, version, {"n": n}, ANN, f"c{n}", f"{n:032x}")
         job = Job(f"{n:032x}", tool, ANN.id, order.dump(), "", now, now, queue=queue, sent_at=now)
-        found.append(sealed(keys, ANN.tenant or "", job))
+        found.append(signed(keys, ANN.tenant or "", job))
     return found
 
 
@@ -127,7 +128,7 @@ async def copy(owner: Gate, jobs: Collection[Job], *, engine: bool) -> None:
         async with driver.cursor().copy(f"COPY callgate_jobs ({listed}) FROM STDIN") as rows:
             for job in jobs:
                 told = (getattr(job, "user" if name == "person" else name) for name in columns)
-                await rows.write_row((ANN.tenant, 1, *told, 0, job.most, "queued", 0, 0))
+                await rows.write_row((ANN.tenant, 1, *told, 0, job.max_attempts, "queued", 0, 0))
         if engine:
             listed = "queue_name, task_name, queueing_lock, args"
             async with driver.cursor().copy(f"COPY procrastinate_jobs ({listed}) FROM STDIN") as rows:

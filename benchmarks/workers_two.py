@@ -18,8 +18,9 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from benchmarks.workers_place import FOLDER, STORE, account, copy, gate, napped, sql, written
-from callgate import Gate, JobState
+from callgate import Gate
 from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
+from callgate.stores import JobState
 
 ROOT = Path(__file__).resolve().parents[1]
 CONCURRENCY = 4

@@ -1,4 +1,4 @@
-"""Tools by thread: what a planner may be told, what its plan may run, and what is recorded of it.
+"""Tools by thread: the tools that a planner sees, the calls that its plan may run, and the recorded observations.
 
 Run it with ``python -m examples.thread_tools``.
 """
@@ -6,23 +6,16 @@ Run it with ``python -m examples.thread_tools``.
 import asyncio
 from typing import Any
 
-from callgate import (
-    CalculatorTool,
-    Gate,
-    InMemoryObservations,
-    InMemoryState,
-    ToolSystem,
-    ToolSystemFault,
-    User,
-    tool,
-)
+from callgate import Gate, User, tool
+from callgate.threads import InMemoryObservations, InMemoryState, ToolSystem, ToolSystemFault
+from callgate.tools import CalculatorTool
 
 STOCK = {"lamp": 3}
 
 
 @tool(effect="read")
 async def stock(item: str) -> int:
-    """How many of an item there are."""
+    """Count an item in stock."""
     return STOCK[item]
 
 

@@ -1,4 +1,4 @@
-"""Where a call asks a person or a client: the first time it ends there, when it is resumed it goes on with the answer."""
+"""Suspension of a call for a person or a client: the first run ends here; a resumed run continues with the answer."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from callgate.errors import ControlSuspend
-from callgate.hooks.builtin import FROZEN
-from callgate.hooks.facts import Suspension
+from callgate.hooks.facts import FROZEN, Suspension
 from callgate.tools.approval import Approval
 
 
@@ -21,8 +20,8 @@ def ask(
 ) -> Any:
     """See ``InvokeContext.suspend``."""
     place = _place(ctx, kind)
-    if ctx.resumed is not None:
-        answer = ctx.resumed.answer_at(place, ctx.input_hash if ctx._input_state == FROZEN else None)
+    if ctx.run.resumed is not None:
+        answer = ctx.run.resumed.answer_at(place, ctx.input_hash if ctx.run.input_state == FROZEN else None)
         if answer is not None:
             return answer.take()
     rules = (by or Approval(),) if kind == "approval" or by is not None else ()
@@ -32,14 +31,14 @@ def ask(
 
 
 def _place(ctx: Any, kind: str) -> str:
-    """A name for where somebody is asked that is the same when the call runs again."""
-    asker = f"{ctx.step.stage}/{ctx.step.name}/{kind}"
-    if ctx.asked is None:
-        ctx.asked = {}
-    ctx.asked[asker] = number = ctx.asked.get(asker, 0) + 1
+    """Return a name for the request that stays the same when the call runs again."""
+    asker = f"{ctx.run.step.stage}/{ctx.run.step.name}/{kind}"
+    if ctx.run.asked is None:
+        ctx.run.asked = {}
+    ctx.run.asked[asker] = number = ctx.run.asked.get(asker, 0) + 1
     return f"{asker}/{number}"
 
 
 def token_of(ctx: Any) -> int | None:
     """See ``ToolContext.fencing_token``."""
-    return None if ctx.claim is None else ctx.claim.token
+    return None if ctx.run.claim is None else ctx.run.claim.token

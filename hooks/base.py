@@ -1,4 +1,4 @@
-"""What a hook author writes: subclass ``Hook`` and override methods named after stages, or put ``@on`` on a function."""
+"""The API for hook authors: subclass ``Hook`` and override methods named after stages, or put ``@on`` on a function."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from callgate.errors import HookError
 from callgate.hooks.context import InvokeContext
@@ -15,30 +15,39 @@ from callgate.hooks.stages import Stage
 from callgate.tools.naming import did_you_mean
 
 Step: TypeAlias = Awaitable[None] | None
-"""What a stage method returns: nothing; ``async def`` methods are awaited."""
-Next: TypeAlias = Callable[[], Awaitable[Any]]
-"""What ``around_execute`` calls to go on; once, unless the hook declares ``repeats = True``."""
+"""The return type of a stage method: no value. The runtime awaits ``async def`` methods."""
+
+
+class Next(Protocol):
+    """The ``next`` of ``around_execute``: ``await next()`` or ``await next(ctx)`` continues the call.
+
+    A hook may call it once, unless the hook declares ``repeats = True``.
+    """
+
+    def __call__(self, ctx: InvokeContext | None = None, /) -> Awaitable[Any]:
+        """Run the next wrapper, or the tool, and return the output."""
+        ...
 
 
 class Hook:
-    """Base of hooks (contract 90-93). Override the stages you need, ``def`` or ``async def``; the others cost nothing.
+    """Base class of hooks. Override the stages you need, with ``def`` or ``async def``; the others cost nothing.
 
     Class attributes, all optional:
 
-    * ``priority``: number, or a method returning one; higher runs earlier, later for ``did_*`` (contract 91).
-    * ``tools``, ``tags``, ``tenants``: names that the hook is limited to; None means all.
-    * ``on_failure``: ``"deny"`` lets a hook that raises fail the invocation; ``"ignore"`` records it and goes on.
-      ``on_error="ignore"`` means the same, on a hook that does not use the stage of that name.
-    * ``timeout``: seconds that one ``async def`` method may take, or None.
-    * ``mode``: ``"shadow"`` runs the hook but only records what it would have done.
-    * ``repeats``: its ``around_execute`` may call ``next`` more than once (a retry).
-    * ``binds``: tokens that its ``will_bind_providers`` provides, so that the start-up check knows them.
-    * ``releases_by_token``: its release is harmless without an acquire, so it also runs after an interrupted one.
-    * ``effects``: the effects of tools that it is limited to; None means all.
-    * ``leaves_out``: stages that it has a method for and takes no part in; an object may set its own.
-    * ``guards``: whether it may refuse any call, so that a gate with a tool that may change the world needs nobody else
-      who authorises. None, the default: it does, unless it has a ``filter`` or is limited to tenants.
-    * ``concern``: what it is about (``"cache"``, ``"retry"``, ``"redact"``, …), for the linter.
+    * ``priority``: a number, or a method that returns a number. Higher runs earlier, and later for ``did_*``.
+    * ``tools``, ``tags``, ``tenants``: names that limit the hook; None means all.
+    * ``on_failure``: with ``"deny"``, a hook that raises fails the invocation; ``"ignore"`` records the error.
+      ``on_error="ignore"`` means the same, on a hook without a method for that stage.
+    * ``timeout``: the time limit of one ``async def`` method in seconds, or None.
+    * ``mode``: ``"shadow"`` runs the hook, records its verdict, and does not enforce it.
+    * ``repeats``: ``around_execute`` may call ``next`` more than once, as a retry does.
+    * ``binds``: tokens that ``will_bind_providers`` provides, for the start-up check.
+    * ``releases_by_token``: the release is harmless without an acquire, so it also runs after an interrupted acquire.
+    * ``effects``: effects of tools that limit the hook; None means all.
+    * ``leaves_out``: stages that the hook implements but skips; an instance may set its own.
+    * ``guards``: True if the hook may refuse any call. A gate needs such a hook for tools that change something.
+      None, the default, means True unless the hook has a ``filter`` or is limited to tenants.
+    * ``concern``: the hook's concern (``"cache"``, ``"retry"``, ``"redact"``, …), for the linter.
     """
 
     priority: Any = 0
@@ -57,108 +66,108 @@ class Hook:
     concern: str | None = None
 
     def filter(self, ctx: InvokeContext) -> bool | Awaitable[bool]:
-        """Whether the hook takes part in this invocation (contract 92); an error here fails closed (C22)."""
+        """Return True if the hook takes part in this invocation. An error here denies the call."""
         return True
 
     def will_create_invoke_context(self, ctx: InvokeContext) -> Step:
-        """Last chance to shape the context; session and global providers can be read."""
+        """Prepare the context; session and global providers can be read."""
 
     def did_create_invoke_context(self, ctx: InvokeContext) -> Step:
-        """The context stands."""
+        """Run when the context is complete."""
 
     def will_bind_providers(self, ctx: InvokeContext) -> Any:
-        """Bind request providers, by ``ctx.bind_provider`` or by returning a mapping or pairs (contract 89)."""
+        """Bind request providers, by ``ctx.bind_provider`` or by returning a mapping or pairs."""
 
     def will_authorize(self, ctx: InvokeContext) -> Step:
-        """May this user call this tool at all? ``ctx.abort`` says no."""
+        """Check that this user may call this tool; ``ctx.abort`` denies the call."""
 
     def will_check_consent(self, ctx: InvokeContext) -> Step:
-        """Has the user agreed? ``ctx.respond`` may carry the challenge."""
+        """Check the user's consent; ``ctx.respond`` may return the challenge."""
 
     def will_check_feature_flags(self, ctx: InvokeContext) -> Step:
-        """Is the tool switched on?"""
+        """Check that the tool is enabled."""
 
     def will_acquire_quota(self, ctx: InvokeContext) -> Step:
-        """Take quota; returning means holding it until ``did_release_quota``."""
+        """Acquire quota. A hook that returns holds it until ``did_release_quota``."""
 
     def will_acquire_semaphore(self, ctx: InvokeContext) -> Step:
-        """Take a place; returning means holding it until ``did_release_semaphore``."""
+        """Acquire a permit. A hook that returns holds it until ``did_release_semaphore``."""
 
     def will_parse_input(self, ctx: InvokeContext) -> Step:
-        """``ctx.input`` is raw; the runtime parses after the last hook."""
+        """Change the raw ``ctx.input``; the runtime parses it after the last hook."""
 
     def will_validate_input(self, ctx: InvokeContext) -> Step:
-        """``ctx.input`` is parsed; the runtime validates after the last hook."""
+        """Change the parsed ``ctx.input``; the runtime validates it after the last hook."""
 
     def will_normalize_input(self, ctx: InvokeContext) -> Step:
-        """``ctx.input`` is valid; changes are validated again, then it is frozen."""
+        """Normalize the valid ``ctx.input``. The runtime validates changes again, then freezes the input."""
 
     def will_authorize_input(self, ctx: InvokeContext) -> Step:
-        """Policies on the frozen arguments; approval is the last step here."""
+        """Apply policies to the frozen arguments; approval is the last step here."""
 
     def will_redact_input(self, ctx: InvokeContext) -> Step:
-        """Write ``ctx.masked_input``: what logs, audit and spans may see."""
+        """Write ``ctx.masked_input``: the arguments that logs, audit rows and spans may show."""
 
     def will_inject_secrets(self, ctx: InvokeContext) -> Step:
         """Bind secrets as request providers; they never enter ``ctx.input``."""
 
     def will_read_cache(self, ctx: InvokeContext) -> Step:
-        """``ctx.respond(value)`` on a hit."""
+        """Read the cache; call ``ctx.respond(value)`` on a hit."""
 
     def did_cache_hit(self, ctx: InvokeContext) -> Step:
-        """A cache hook responded or set ``ctx.cache_hit``."""
+        """Run after a cache hook responded or set ``ctx.cache_hit``."""
 
     def did_cache_miss(self, ctx: InvokeContext) -> Step:
-        """A cache hook looked and found nothing."""
+        """Run after a cache hook found no entry."""
 
     async def around_execute(self, ctx: InvokeContext, next: Next) -> Any:
-        """Wrap the attempt; call ``next()`` to go on and return the output (contract 93)."""
+        """Wrap the attempt; ``await next()`` continues the call and returns the output."""
         return await next()
 
     def on_retry(self, ctx: InvokeContext) -> Step:
-        """Before attempt N > 1."""
+        """Run before each attempt after the first."""
 
     def will_execute(self, ctx: InvokeContext) -> Step:
-        """Just before the tool runs, once an attempt."""
+        """Run just before the tool, once per attempt."""
 
     def did_execute(self, ctx: InvokeContext) -> Step:
-        """The tool returned."""
+        """Run after the tool returned."""
 
     def on_give_up(self, ctx: InvokeContext) -> Step:
-        """The last attempt failed."""
+        """Run after the last attempt failed."""
 
     def will_write_cache(self, ctx: InvokeContext) -> Step:
-        """``ctx.output`` is raw; also runs on hits: see ``ctx.executed``."""
+        """Write the cache. ``ctx.output`` is raw. The stage also runs on hits: see ``ctx.executed``."""
 
     def will_redact_output(self, ctx: InvokeContext) -> Step:
-        """Take out what this reader may not see."""
+        """Remove data that this caller may not see."""
 
     def will_validate_output(self, ctx: InvokeContext) -> Step:
-        """The runtime validates after the last hook."""
+        """Check the output; the runtime validates it after the last hook."""
 
     def will_transform_output(self, ctx: InvokeContext) -> Step:
-        """Shape the output for the reader."""
+        """Transform the output for the caller."""
 
     def on_error(self, ctx: InvokeContext) -> Step:
-        """``ctx.error`` is set; ``raise Other() from ctx.error`` replaces it (C18)."""
+        """Handle ``ctx.error``; ``raise Other() from ctx.error`` replaces it."""
 
     def will_audit(self, ctx: InvokeContext) -> Step:
         """Write the record of this invocation."""
 
     def did_audit(self, ctx: InvokeContext) -> Step:
-        """The record is written."""
+        """Run after the record is written."""
 
     def on_metrics(self, ctx: InvokeContext) -> Step:
-        """``ctx.duration`` is known."""
+        """Record metrics; ``ctx.duration`` is set."""
 
     def did_release_semaphore(self, ctx: InvokeContext) -> Step:
-        """Give the place back; runs once for each acquire that returned."""
+        """Release the permit; runs once for each acquire that returned."""
 
     def did_release_quota(self, ctx: InvokeContext) -> Step:
-        """Give the quota back; runs once for each acquire that returned."""
+        """Release the quota; runs once for each acquire that returned."""
 
     def will_finalize_invoke(self, ctx: InvokeContext) -> Step:
-        """Always last, on every path."""
+        """Run last, on every path."""
 
 
 _STAGE_NAMES = frozenset(stage.value for stage in Stage)
@@ -168,7 +177,7 @@ _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 class FunctionHook(Hook):
-    """One function put on one stage by ``on``; still callable."""
+    """A hook that ``on`` makes from one function for one stage; it is still callable."""
 
     def __init__(self, stage: Stage, call: Callable[..., Any], options: dict[str, Any]) -> None:
         self.stage = stage
@@ -195,7 +204,7 @@ def on(stage: Stage | str, **options: Any) -> Callable[[Callable[..., Any]], Fun
     The options are the class attributes of ``Hook``, and ``filter``.
 
     Raises:
-        HookError: no such stage or option; the message names the nearest one.
+        HookError: the stage or option does not exist; the message names the nearest match.
     """
     known = as_stage(stage)
     for name in options:
@@ -209,7 +218,7 @@ def on(stage: Stage | str, **options: Any) -> Callable[[Callable[..., Any]], Fun
 
 
 def as_stage(name: Stage | str) -> Stage:
-    """A stage by name; raises ``HookError`` with the nearest name (contract C33)."""
+    """Return the stage of this name; raise ``HookError`` with the nearest name if it does not exist."""
     try:
         return Stage(name)
     except ValueError:
@@ -219,7 +228,7 @@ def as_stage(name: Stage | str) -> Stage:
 @lru_cache(maxsize=4096)
 def _class_stages(cls: type) -> tuple[Stage, ...]:
     for name in dir(cls):
-        meant = _CAPITAL.sub("_", name).lower()  # willAuthorize, as the documents spell it
+        meant = _CAPITAL.sub("_", name).lower()  # accepts camel case such as willAuthorize
         if name not in _KNOWN and _resembles_a_stage(meant) and callable(getattr(cls, name)):
             raise HookError(f"{cls.__qualname__}.{name} is not a stage{did_you_mean(meant, _STAGE_NAMES)}; rename it")
     return tuple(stage for stage in Stage if _implements(cls, stage))
@@ -235,10 +244,10 @@ def _implements(cls: type, stage: Stage) -> bool:
 
 
 def stages_of(hook: Any) -> tuple[Stage, ...]:
-    """The stages that a hook object or hook class implements and does not leave out (contract 95, C1e).
+    """Return the stages that a hook object or hook class implements and does not leave out.
 
     Raises:
-        HookError: a method looks like a stage and is none: a typo would be a silent hole (C33).
+        HookError: a method's name resembles a stage. The runtime would never call such a typo.
     """
     if isinstance(hook, FunctionHook):
         return (hook.stage,)
@@ -248,10 +257,10 @@ def stages_of(hook: Any) -> tuple[Stage, ...]:
 
 
 def not_overridden(hook: Hook, cls: type[Hook], stages: Iterable[Stage]) -> tuple[Stage, ...]:
-    """Those of *stages* whose method is still the one of *cls*: for ``leaves_out``, so that a subclass's own is run."""
+    """Return the *stages* whose method is still that of *cls*, for ``leaves_out``; a subclass's override runs."""
     return tuple(stage for stage in stages if getattr(type(hook), stage.value) is getattr(cls, stage.value))
 
 
 def name_of(hook: Any) -> str:
-    """How a hook is called in plans, traces and errors."""
+    """Return the hook's name in plans, traces and errors."""
     return str(getattr(hook, "__name__", None) or type(hook).__name__)

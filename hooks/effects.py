@@ -1,4 +1,4 @@
-"""What hooks have to do with the effect ledger: rows that are written with it, and what became of an unknown effect."""
+"""Protocols between hooks and the effect ledger: rows written with it, and reconciliation of unknown effects."""
 
 from __future__ import annotations
 
@@ -7,56 +7,57 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from callgate.providers.stores.base import AuditStore, Store
-from callgate.providers.stores.effects import Effect
+from callgate.providers.stores.effects import EffectRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The effect took place; *output* is what a repeat of the call is answered with."""
+    """The effect took place; a repeated call gets *output* as its answer."""
 
     output: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class NoEffect:
-    """The effect did not take place, and will not: the call may be made again."""
+    """The effect did not take place and will not; the caller may retry the call."""
 
 
 Finding: TypeAlias = Committed | NoEffect | None
-"""What a ``reconcile`` hook has found out; None: it is still unknown."""
+"""The finding of a ``reconcile`` hook; None if the effect is still unknown."""
 
 
 class Reconciler(Protocol):
-    """A hook that can find out what became of an effect whose process ended before it said (invariant I4).
+    """A hook that can find the outcome of an effect whose process ended before it recorded one.
 
-    It asks the service that the tool has used, by ``effect.idempotency_key`` or what the key was made of. It is asked
-    when somebody repeats the call, and in the gate's upkeep; what it raises leaves the effect unknown.
+    It queries the service that the tool used, by ``effect.idempotency_key`` or by the input of that key. The runtime
+    calls
+    it when a caller repeats the call, and in the gate's maintenance. If it raises, the effect stays unknown.
     """
 
-    async def reconcile(self, tenant: str, effect: Effect) -> Finding:
-        """What became of it."""
+    async def reconcile(self, tenant: str, effect: EffectRecord) -> Finding:
+        """Return the outcome of the effect."""
         ...
 
 
 class Rows(Protocol):
-    """Rows that have their places in a record and are written within a transaction."""
+    """Audit rows with assigned positions that are written within a transaction."""
 
     async def put(self, audit: AuditStore, tenant: str) -> None:
-        """Write them."""
+        """Write the rows."""
         ...
 
 
 class EffectRecorder(Protocol):
-    """A hook whose rows about an effect are written in the very transactions of the ledger (design 10.3)."""
+    """A hook that writes its rows about an effect in the transactions of the ledger."""
 
     def joins_ledger(self, store: Store) -> bool:
-        """Whether it writes to the same store."""
+        """Return True if the hook writes to the same store."""
         ...
 
     def sealing_intent(self, ctx: Any) -> AbstractAsyncContextManager[Rows]:
-        """The row that says that a tool will run, while nobody else adds one."""
+        """Return the row that announces a tool run; no other writer adds a row meanwhile."""
         ...
 
     def sealing(self, host: Any, body: dict[str, Any]) -> AbstractAsyncContextManager[Rows]:
-        """A row that the hook has put into ``ctx.claim.records``."""
+        """Return a row that the hook has put into ``ctx.claim.records``."""
         ...

@@ -1,4 +1,4 @@
-"""Two facts that a context keeps: what it waits for, and what failed without changing the outcome."""
+"""Facts that an invocation keeps: the state of its input, its suspension, and recorded failures."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from typing import Any
 from callgate.hooks.stages import Stage
 from callgate.tools.approval import Approval
 
+LIVE, RAW, FROZEN = range(3)
+"""States of the input: parsed, raw, frozen. LIVE is 0 because most reads test for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Suspension:
-    """Why and for what an invocation waits: what ``result.pending`` is.
+    """The suspension of an invocation, as ``result.pending`` returns it.
 
-    ``prompt`` is for people, ``schema`` of the answer, ``expires`` in seconds from when it began to wait. ``handle`` is
-    what ``gate.resume`` takes, None where nothing keeps it: in a bare ``invoke_tool``. ``rules`` say who may answer
-    (none: the caller), ``place`` where in the lifecycle it was asked.
+    ``prompt`` is the text for the approver, ``schema`` describes the answer, and ``expires`` is in seconds from the
+    suspension. ``handle`` is the argument of ``gate.resume``; it is None in a bare ``invoke_tool``, which stores
+    nothing.
+    ``rules`` name the users who may answer; without rules, the caller may. ``place`` is the point of the lifecycle.
     """
 
     kind: str
@@ -30,7 +34,7 @@ class Suspension:
 
 @dataclass(frozen=True, slots=True)
 class Suppressed:
-    """A failure that was recorded and changed nothing (contract C1c)."""
+    """A failure that was recorded and did not change the outcome."""
 
     stage: Stage
     hook: str

@@ -1,6 +1,6 @@
-"""What surrounds one hook method when its hook asks for it: filter, tenants, time limit, ignore, shadow, trace.
+"""Guards around one hook method: filter, tenants, timeout, ignore, shadow, trace.
 
-A hook that asks for none of these is called bare: a guard costs only those who use it.
+A hook that needs no guard is called directly, so only hooks that use a guard pay for it.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from callgate.errors import Control, DeadlineExceeded, InvocationError
+from callgate.hooks.instances import instance_made, instance_of
 from callgate.hooks.selection import Registration, is_async
 from callgate.hooks.stages import Section, Stage
 from callgate.hooks.step import Step
 from callgate.providers.markers import Injected, find_injected
 
 SKIPPED: Any = object()
-"""What a guarded hook answers when its filter said no: nothing ran, so nothing is held."""
+"""The result of a guarded hook that its filter excluded: no method ran, so there is no lease."""
 Call: TypeAlias = Callable[..., Any]
 
 
 def bind(registration: Registration, stage: Stage) -> tuple[bool, Call]:
-    """The stage method as ``(is_async, call)``; a hook class becomes its instance of the invocation (contract C1f).
+    """Return the stage method as ``(is_async, call)``; a hook class becomes its instance of the invocation.
 
-    A method with marked parameters is called with what ``ctx.plan.supplies`` gives them.
+    Marked parameters get their values from ``ctx.plan.supplies``.
     """
     method = getattr(registration.hook, stage.value)
     function = getattr(method, "__func__", method)
@@ -37,7 +38,7 @@ def bind(registration: Registration, stage: Stage) -> tuple[bool, Call]:
 
 
 def marked_parameters(registration: Registration, stage: Stage) -> tuple[Injected, ...]:
-    """The injected parameters of a stage method; most have none, and that is told without looking at annotations."""
+    """Return the injected parameters of a stage method; the argument count rules most methods out."""
     method = getattr(registration.hook, stage.value)
     function = getattr(method, "__func__", method)
     own = (function is not method or registration.is_class) + (2 if stage is Stage.AROUND_EXECUTE else 1)
@@ -53,10 +54,10 @@ def _marked(function: Any, own: int) -> tuple[Injected, ...]:
 
 def _of_instance(cls: type, name: str, is_coroutine: bool) -> tuple[bool, Call]:
     def late(ctx: Any, *rest: Any, **supplied: Any) -> Any:
-        return getattr(ctx.hook(cls), name)(ctx, *rest, **supplied)
+        return getattr(instance_of(ctx, cls), name)(ctx, *rest, **supplied)
 
     async def after_making(ctx: Any, *rest: Any, **supplied: Any) -> Any:
-        answer = getattr(await ctx.hook_made(cls), name)(ctx, *rest, **supplied)
+        answer = getattr(await instance_made(ctx, cls), name)(ctx, *rest, **supplied)
         return await answer if inspect.isawaitable(answer) else answer
 
     return (True, after_making) if constructor_parameters(cls) else (is_coroutine, late)
@@ -69,14 +70,14 @@ def constructor_parameters(cls: Any) -> tuple[Injected, ...]:
 
 def _supplied(function: Any, call: Call) -> Call:
     async def with_dependencies(ctx: Any, *rest: Any) -> Any:
-        answer = call(ctx, *rest, **await ctx.plan.supplies[function].get(ctx))
+        answer = call(ctx, *rest, **await ctx.run.plan.supplies[function].get(ctx))
         return await answer if inspect.isawaitable(answer) else answer
 
     return with_dependencies
 
 
 def needs_guard(registration: Registration, step: Step) -> bool:
-    """Whether the hook asks for anything around its methods."""
+    """Return True if the hook needs a guard around its methods."""
     return bool(
         registration.filter is not None
         or registration.tenants is not None
@@ -87,7 +88,7 @@ def needs_guard(registration: Registration, step: Step) -> bool:
 
 
 def guard(registration: Registration, step: Step, call: Call) -> Call:
-    """*call* with what its hook asks for around it; always a coroutine function."""
+    """Wrap *call* in the guards that its hook needs; the result is always a coroutine function."""
     if registration.option("timeout"):
         call = limited(call, float(registration.option("timeout")), step)
     applies = applies_to(registration)
@@ -98,8 +99,8 @@ def guard(registration: Registration, step: Step, call: Call) -> Call:
         try:
             if applies is not None and not await applies(ctx):
                 return SKIPPED
-            if reads_cache and ctx.cache_hit is None:
-                ctx.cache_hit = False
+            if reads_cache and ctx.run.cache_hit is None:
+                ctx.run.cache_hit = False
             answer = call(ctx)
             answer = await answer if inspect.isawaitable(answer) else answer
         except (Exception, Control) as error:
@@ -115,9 +116,9 @@ def guard(registration: Registration, step: Step, call: Call) -> Call:
 def surrounded(
     registration: Registration, stage: Stage, *, bare: bool = False, trace: bool = False
 ) -> tuple[bool, Call, Step]:
-    """A hook's method at a stage as it is called, with what its hook asks for around it: ``(is_async, call, step)``.
+    """Return a hook's stage method with its guards, as ``(is_async, call, step)``.
 
-    *bare* asks neither filter nor mode, as releases do (contract C1b). ``around_execute`` has its own way to ask.
+    *bare* skips the filter and the mode, as releases do. ``around_execute`` applies the filter itself.
     """
     step = Step(stage, registration.name, registration.hook, shadow=registration.option("mode", "enforce") == "shadow")
     coroutine, call = bind(registration, stage)
@@ -131,13 +132,13 @@ def surrounded(
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether a hook failed, rather than decided: only then may ``on_failure="ignore"`` pass over it."""
+    """Return True if a hook failed, and False if it decided; ``on_failure="ignore"`` covers failures only."""
     decided = isinstance(error, InvocationError) and not isinstance(error, DeadlineExceeded)
     return isinstance(error, Exception) and not decided
 
 
 def applies_to(registration: Registration) -> Callable[[Any], Awaitable[bool]] | None:
-    """The question whether the hook takes part in an invocation, or None when it always does (contract 92)."""
+    """Return the check of a hook's filter and tenants, or None if the hook always takes part."""
     wanted, tenants = registration.filter, registration.tenants
     if wanted is None and tenants is None:
         return None
@@ -148,14 +149,14 @@ def applies_to(registration: Registration) -> Callable[[Any], Awaitable[bool]] |
             return False
         if wanted is None:
             return True
-        answer = (wanted if cls is None else (await ctx.hook_made(cls)).filter)(ctx)
+        answer = (wanted if cls is None else (await instance_made(ctx, cls)).filter)(ctx)
         return bool(await answer if inspect.isawaitable(answer) else answer)
 
     return applies
 
 
 def only_where_it_applies(registration: Registration, asks: Call) -> Call:
-    """A question to a hook beside its stages, asked only where the hook takes part; in shadow mode it is not obeyed."""
+    """Wrap a hook's method beside its stages: it runs where the hook takes part, without effect in shadow mode."""
     applies, shadow = applies_to(registration), registration.option("mode", "enforce") == "shadow"
     if shadow:
         return lambda _: None
@@ -172,13 +173,13 @@ def only_where_it_applies(registration: Registration, asks: Call) -> Call:
 
 
 def limited(call: Call, seconds: float, step: Step) -> Call:
-    """*call*, with ``DeadlineExceeded`` when it takes longer."""
+    """Wrap *call* in a timeout that raises ``DeadlineExceeded``."""
 
     async def in_time(ctx: Any, *rest: Any) -> Any:
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
-                answer = call(ctx, *rest)  # of a plain method that may return something to await, too
+                answer = call(ctx, *rest)  # a plain method may return an awaitable, too
                 return await answer if inspect.isawaitable(answer) else answer
         except TimeoutError as error:
             if not limit.expired():
@@ -189,13 +190,13 @@ def limited(call: Call, seconds: float, step: Step) -> Call:
 
 
 def traced(step: Step, call: Call) -> Call:
-    """*call*, leaving a row in ``ctx.trace``."""
+    """Wrap *call* so that it adds a row to ``ctx.trace``."""
 
     async def recorded(ctx: Any, *rest: Any) -> Any:
         began = time.perf_counter()
         verdict = "ok"
         row = [step.stage, step.name, verdict, 0.0]
-        ctx.trace.append(row)
+        ctx.run.trace.append(row)
         try:
             answer = call(ctx, *rest)
             answer = await answer if inspect.isawaitable(answer) else answer
@@ -212,5 +213,5 @@ def traced(step: Step, call: Call) -> Call:
 
 
 def never_returns_a_value(step: Step) -> bool:
-    """Stages where a returned value is an error: a hook that answers False meant to deny, and must not be obeyed as yes."""
+    """Return True for stages where a returned value is an error: a hook that returns False meant to deny."""
     return step.row.section is Section.BEFORE and step.stage not in (Stage.WILL_BIND_PROVIDERS, Stage.WILL_READ_CACHE)

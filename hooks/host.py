@@ -1,4 +1,4 @@
-"""What the runtime lends the contexts of its invocations."""
+"""The services of the runtime that invocation contexts use."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from callgate.providers.stores.base import Store
 
 
 class Host(Protocol):
-    """What the runtime lends a context: time, providers, the store, and the verbs that need an engine."""
+    """The services that a context uses: time, providers, the store, and the operations of the engine."""
 
     registry: ProviderRegistry
     store: Store
-    waits: Any  # runtime/suspensions/suspensions.py, or None where nothing keeps what waits
+    waits: Any  # runtime/suspensions/suspensions.py, or None if no store keeps suspensions
     monotonic: Any
     wall_offset: float
 
@@ -24,17 +24,17 @@ class Host(Protocol):
         ...
 
     async def lease(self, ctx: Any, manager: AbstractAsyncContextManager[Any]) -> Any:
-        """Enter *manager* and keep it on the ledger."""
+        """Enter *manager* and record it on the lease ledger."""
         ...
 
     async def send(self, ctx: Any, partial: Any) -> None:
-        """Hand a partial output to whoever streams the call."""
+        """Send a partial output to the consumer of the stream."""
         ...
 
     def at_close(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Have something awaited as the gate closes; once, however often it is asked for."""
+        """Register a coroutine function to await when the gate closes; it runs once, even if it is registered again."""
         ...
 
     def abandon(self, ctx: Any, body: Any) -> None:
-        """Leave a running body behind, with what it holds."""
+        """Abandon a running body, with the resources it holds."""
         ...

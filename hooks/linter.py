@@ -1,4 +1,4 @@
-"""What looks wrong in a plan. Every rule is one function from a plan to findings; none of them guesses from code."""
+"""The linter of plans. Every rule is one function from a plan to findings; no rule inspects hook code."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from callgate.hooks.stages import RELEASE_OF, STAGES, Stage
 from callgate.tools.definition import Effect
 
 BANDS = ("deadline", "breaker", "retry", "attempt")
-"""Concerns of ``around_execute`` hooks, outermost first (design 4): total deadline > breaker > retry > attempt time limit."""
+"""Concerns of ``around_execute`` hooks, outermost first: deadline > breaker > retry > timeout of an attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One suspicion: a stable ``rule``, the tool, the hook, and what to do."""
+    """One finding: a stable ``rule``, the tool, the hook, and the advice."""
 
     rule: str
     tool: str
@@ -29,7 +29,7 @@ class Finding:
 
 
 def lint(plan: Plan) -> list[Finding]:
-    """Every finding about a plan, in the order of the rules."""
+    """Return every finding about a plan, in the order of the rules."""
     return [
         Finding(rule.__name__.removeprefix("_"), plan.definition.name, hook, advice)
         for rule in RULES

@@ -1,13 +1,14 @@
-"""The plan: what really runs for one tool. Compiled once, walked at every call, printable.
+"""The plan: the steps that run for one tool. It is compiled once, walked at every call, and printable.
 
-A plan is flat tuples of ``(kind, call, step)``. A stage that no hook implements is not in it, so it costs nothing.
+A plan is flat tuples of ``(kind, call, step)``. It omits stages that no hook implements, so these cost nothing.
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from callgate.hooks.approval import Source, approval_step, of_tool
 from callgate.hooks.builtin import BuiltIns
@@ -18,14 +19,10 @@ from callgate.hooks.stages import RELEASE_OF, STAGES, Section, Stage, stages_in
 from callgate.hooks.step import (
     ASYNC,
     ASYNC_LEASE,
-    QUICK,
-    QUICK_LEASE,
     SYNC,
     SYNC_LEASE,
     Compiled,
     Step,
-    is_silent,
-    never_waits,
 )
 from callgate.tools.definition import NoSchemaMode
 from callgate.tools.record import ToolRecord
@@ -33,13 +30,24 @@ from callgate.tools.record import ToolRecord
 Body: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 
-class Plan:
-    """One tool's compiled lifecycle; not changed once the engine has made it.
+class Execution(NamedTuple):
+    """The inner part of a plan: the tool's body, one attempt inside its middleware, and the conversion of arguments."""
 
-    Sections are named as in ``runtime/call/invoke.py``. ``merged`` says that the tool runs exactly once, so that the steps next
-    to it are part of the road; ``straight`` is its own coroutine function when nothing else is needed. ``supplies`` holds
-    what marked parameters get, by function or class, ``prepare`` turns frozen arguments into what it takes, ``surface``
-    a failed context into what is raised. ``limit`` is the deadline in seconds.
+    body: Body
+    execute: Body
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] | None
+
+
+class Plan:
+    """One tool's compiled lifecycle; it never changes.
+
+    Sections have the names of ``runtime/call/invoke.py``. ``merged`` means that the tool runs exactly once, so the
+    steps
+    next to it are inlined. ``straight`` is the fast path: a coroutine function for plans that need nothing else.
+    ``supplies`` maps functions and classes to the values of their marked parameters. ``prepare`` converts frozen
+    arguments
+    to those of the tool. ``surface`` converts a failed context to the exception raised. ``limit`` is the deadline in
+    seconds.
     """
 
     __slots__ = (
@@ -61,17 +69,8 @@ class Plan:
         "typed",
         "watched",
     )
-    ended: Any
-    execute: Body
-    body: Body
     before: tuple[Compiled, ...]
-    host: Host
-    limit: float | None
-    now: Callable[[], float]
-    prepare: Callable[[dict[str, Any]], dict[str, Any]] | None
     straight: Callable[..., Awaitable[Any]] | None
-    surface: Callable[[Any], BaseException]
-    typed: bool
 
     def __init__(
         self,
@@ -79,31 +78,36 @@ class Plan:
         registrations: Sequence[Registration],
         builtins: BuiltIns,
         resolve: Callable[[Any], Any],
+        host: Host,
         *,
-        take: Callable[[Step, Callable[..., Any]], Callable[..., Any]],
+        surface: Callable[[Any], BaseException],
+        supplies: Callable[[Plan], dict[Any, Any]],
+        execution: Callable[[Plan], Execution],
+        limit: float | None = None,
         straight: Callable[..., Awaitable[Any]] | None = None,
         merges: bool = False,
         trace: bool = False,
-        intent: Callable[[Plan], Compiled] | None = None,
+        claim: Callable[[Plan], Compiled] | None = None,
     ) -> None:
         self.record = record
         self.definition = record.definition
         self.registrations = tuple(registrations)
-        self._take = take
         self.resolve = resolve
         self.trace = trace
         self.builtins = builtins
         self.parse_again = builtins.parse_again
         self.start = Step(Stage.WILL_CREATE_INVOKE_CONTEXT, "callgate")
         self.running = Step(Stage.WILL_EXECUTE, "tool")
-        self.supplies: dict[Any, Any] = {}
+        self.host, self.now, self.surface, self.ended = host, host.monotonic, surface, host.registry.ended
+        self.limit = record.deadline if record.deadline is not None else limit
+        self.typed = record.from_json is not None
         self.askable = [one for one in registrations if may_hide(one, record.definition)]
         self.repeats = any(one.option("repeats", False) for one in registrations)
         stages = self._stages()
         self.cache_hit, self.cache_miss = stages[Stage.DID_CACHE_HIT], stages[Stage.DID_CACHE_MISS]
         self.before = self._before(stages)
-        if intent is not None:
-            self.before += (intent(self),)
+        if claim is not None:
+            self.before += (claim(self),)
         self.around = stages[Stage.AROUND_EXECUTE]
         self.on_retry, self.on_give_up = stages[Stage.ON_RETRY], stages[Stage.ON_GIVE_UP]
         self.will_execute, self.did_execute = stages[Stage.WILL_EXECUTE], stages[Stage.DID_EXECUTE]
@@ -112,7 +116,7 @@ class Plan:
         self.unchecked_shaping = self._shaping(stages, None)
         self.straight = None if self.around or trace else straight
         self.merged = merges and not self.around and not trace
-        if self.merged:  # the tool runs once, between its own steps: they join the road on either side
+        if self.merged:  # the tool runs once, so its steps are inlined before and after it
             self.before += self.will_execute
             self.shaping = self.did_execute + self.shaping
         self.partial_shaping = _join(stages, Stage.WILL_REDACT_OUTPUT, Stage.WILL_TRANSFORM_OUTPUT)
@@ -121,12 +125,20 @@ class Plan:
         self.records = _join(stages, Stage.WILL_AUDIT, Stage.DID_AUDIT, Stage.ON_METRICS)
         self.finals = stages[Stage.WILL_FINALIZE_INVOKE]
         self.closing = self.records + self.finals
-        self.limit = record.deadline
+        self.supplies = supplies(self)
+        self.body, self.execute, self.prepare = execution(self)
+
+    def derive(self, **changes: Any) -> Plan:
+        """Return a copy with other attributes."""
+        made = copy.copy(self)
+        for name, value in changes.items():
+            setattr(made, name, value)
+        return made
 
     # ------------------------------------------------------------------ compiling
 
     def _stages(self) -> dict[Stage, tuple[Compiled, ...]]:
-        """The steps of every stage. A release that has an acquire is not among them: the ledger knows when it runs."""
+        """Return the steps of every stage, without releases that have an acquire: the lease ledger runs those."""
         chosen: dict[Stage, list[Registration]] = {stage: [] for stage in Stage}
         for one in self.registrations:
             if why_not(one, self.definition) is None:
@@ -142,17 +154,10 @@ class Plan:
     def _compile(self, one: Registration, stage: Stage, *, bare: bool = False) -> Compiled:
         coroutine, call, step = surrounded(one, stage, bare=bare, trace=self.trace)
         kind = ASYNC if coroutine else SYNC
-        if STAGES[stage].section is Section.CLOSING and never_waits(call):
-            kind = QUICK
         paired = RELEASE_OF.get(stage)
         if paired is not None and paired in one.all_stages():
             step.release = self._compile(one, paired, bare=True)
-            if not coroutine:
-                kind = SYNC_LEASE
-            elif not one.is_class and is_silent(call):
-                kind = QUICK_LEASE if never_waits(call) else ASYNC_LEASE
-            else:  # it may answer something: it is looked at before it counts as taken
-                call = self._take(step, call)
+            kind = ASYNC_LEASE if coroutine else SYNC_LEASE
         return kind, call, step
 
     def _before(self, stages: dict[Stage, tuple[Compiled, ...]]) -> tuple[Compiled, ...]:
@@ -163,7 +168,7 @@ class Plan:
         return tuple(steps)
 
     def _built_in(self, stage: Stage, stages: dict[Stage, tuple[Compiled, ...]]) -> list[Compiled]:
-        """The runtime's own step at the end of a stage (contract C34)."""
+        """Return the runtime's built-in step at the end of a stage."""
         if stage is Stage.WILL_AUTHORIZE and self.builtins.roles:
             return [self._own(stage, "roles", self.builtins.check_roles)]
         if stage is Stage.WILL_AUTHORIZE_INPUT and (sources := self._approvals()):
@@ -177,7 +182,7 @@ class Plan:
         }
         shaped = seen[Stage.WILL_VALIDATE_INPUT] or seen[Stage.WILL_NORMALIZE_INPUT]
         own = self.builtins
-        if not shaped and not self.trace:  # nobody looks in between: parse, validate and freeze are one call
+        if not shaped and not self.trace:  # no hook runs in between: parse, validate and freeze are one call
             return [self._own(stage, "admit", own.admit)] if stage is Stage.WILL_VALIDATE_INPUT else []
         if stage is Stage.WILL_PARSE_INPUT:
             return [self._own(stage, "parse", own.parse)]
@@ -190,7 +195,7 @@ class Plan:
         return []
 
     def _approvals(self) -> list[Source]:
-        """Who may ask for approval: the tool, a tool that has no schema, and hooks."""
+        """Return the sources of approval rules: the tool, a tool without a schema, and hooks."""
         own = of_tool(self.record.requires_approval)
         sources = [] if own is None else [own]
         if self.builtins.mode is NoSchemaMode.HUMAN_APPROVAL and not self.builtins.refuses:
@@ -202,7 +207,7 @@ class Plan:
         return sources
 
     def _hit_or_miss(self) -> Compiled:
-        """``did_cache_hit`` or ``did_cache_miss``, or neither when no cache hook looked (contract C15a, 98)."""
+        """Make the step that runs ``did_cache_hit`` or ``did_cache_miss``, or neither if no cache hook took part."""
         hit, miss = self.cache_hit, self.cache_miss
         looks = select_for_stage(Stage.WILL_READ_CACHE, self.definition, self.registrations)
         always = any(
@@ -210,11 +215,11 @@ class Plan:
         )
 
         def answer_cache(ctx: Any) -> Awaitable[None] | None:
-            if ctx.cache_hit is None and always:
-                ctx.cache_hit = False
-            steps = hit if ctx.cache_hit else miss if ctx.cache_hit is False else ()
+            if ctx.run.cache_hit is None and always:
+                ctx.run.cache_hit = False
+            steps = hit if ctx.run.cache_hit else miss if ctx.run.cache_hit is False else ()
             for number, (_, call, step) in enumerate(steps, 1):
-                ctx.step = step
+                ctx.run.step = step
                 answer = call(ctx)
                 if answer is not None:
                     return after(answer, ctx, steps[number:])
@@ -224,7 +229,7 @@ class Plan:
             if inspect.isawaitable(answer):
                 await answer
             for _, call, step in rest:
-                ctx.step = step
+                ctx.run.step = step
                 answer = call(ctx)
                 if inspect.isawaitable(answer):
                     await answer
@@ -250,7 +255,7 @@ class Plan:
     # ------------------------------------------------------------------ reading
 
     def steps(self) -> Iterable[Compiled]:
-        """Every step in lifecycle order, releases after what they give back."""
+        """Yield every step in lifecycle order; releases follow in reverse order of their acquires."""
         inner = () if self.merged else (*self.will_execute, *self.did_execute)
         caches = self.cache_hit + self.cache_miss
         for section in (self.before, caches, self.around, self.on_retry, inner, self.on_give_up):
@@ -265,7 +270,7 @@ class Plan:
         yield from self.finals
 
     def __str__(self) -> str:
-        """The plan as text: a line a step, built-in steps in brackets."""
+        """Return the plan as text: one line per step, built-in steps in brackets."""
         lines = [f"plan of {self.definition.name} {self.definition.version}"]
         for _, _, step in self.steps():
             lines.append(f"  {step.stage:<28} {step.name if step.hook is not None else f'[{step.name}]'}")
@@ -273,11 +278,11 @@ class Plan:
 
 
 def _holding(releases: tuple[Compiled, ...]) -> Callable[[Any], None]:
-    """Hooks with a release and no acquire of their own give back once the acquire stage is over (contract C1a)."""
+    """Make the step that registers releases without an acquire; they run once the acquire stage is over."""
 
     def hold(ctx: Any) -> None:
         for release in releases[::-1]:
-            ctx.leases = (release, ctx.leases)
+            ctx.run.leases = (release, ctx.run.leases)
 
     return hold
 

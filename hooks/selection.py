@@ -1,4 +1,4 @@
-"""Which hooks take part in a tool's plan, in which order, and why the others do not."""
+"""Selection of the hooks in a tool's plan, their order, and the reason why other hooks are excluded."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from callgate.tools.record import ToolRecord
 
 H = TypeVar("H")
 BESIDE = ("approval_for", "reconcile")
-"""Methods that are no stages and make a hook of an object that has none."""
+"""Methods beside the stages; an object with one of them is a hook even without a stage."""
 _PASS_ALL = Hook.filter
 _STAGE_NAMES = frozenset(stage.value for stage in Stage)
 
 
 @dataclass(frozen=True, eq=False)
 class Registration:
-    """A hook as it was registered: object or class, where, and what it is limited to.
+    """A registered hook: the object or class, its origin, and its limits.
 
     ``stages`` are the stages it was listed under, or None for all that it implements.
     """
@@ -44,34 +44,34 @@ class Registration:
 
     @property
     def is_class(self) -> bool:
-        """Whether the hook is a class, made once an invocation (contract C1f)."""
+        """True if the hook is a class, instantiated once per invocation."""
         return inspect.isclass(self.hook)
 
     @cached_property
     def priority(self) -> float:
-        """Higher runs earlier, later in ``did_*`` stages (contract 91)."""
+        """The hook's priority: higher runs earlier, and later in ``did_*`` stages."""
         return priority_of(self.hook)
 
     @property
     def filter(self) -> Callable[..., Any] | None:
-        """The hook's filter, or None when it has none of its own."""
+        """The hook's own filter, or None."""
         found = getattr(self.hook, "filter", None)
         return None if found is None or getattr(found, "__func__", found) is _PASS_ALL else found
 
     @property
     def guards(self) -> bool:
-        """Whether it may refuse any call of its tools. One that is asked for a share of the calls guards that share."""
+        """True if the hook may refuse any call of its tools. By default, a filter or tenants make it False."""
         said = self.option("guards")
         return self.filter is None and self.tenants is None if said is None else bool(said)
 
     def option(self, name: str, default: Any = None) -> Any:
-        """An option of the hook, such as ``timeout``; ``on_error="ignore"`` is read as ``on_failure``."""
+        """Return an option of the hook, such as ``timeout``; ``on_error="ignore"`` is read as ``on_failure``."""
         if name == "on_failure" and isinstance(getattr(self.hook, "on_error", None), str):
             return self.hook.on_error
         return getattr(self.hook, name, default)
 
     def all_stages(self) -> tuple[Stage, ...]:
-        """Where it runs, paired release stages included (contract C1e)."""
+        """Return the stages in which the hook runs, with paired release stages."""
         return self._stages
 
     @cached_property
@@ -84,10 +84,10 @@ class Registration:
 
 
 def register(hook: Any, origin: str, *, tools: Any = None, tags: Any = None, tenants: Any = None) -> Registration:
-    """A registration of one hook; refuses what would be a silent hole.
+    """Register one hook; refuse hooks that would silently do nothing.
 
     Raises:
-        HookError: it implements no stage, misspells one, or has an option with a value that means nothing.
+        HookError: the hook implements no stage, misspells one, or has an option with an invalid value.
     """
     stages_of(hook)
     made = Registration(
@@ -106,10 +106,10 @@ def register(hook: Any, origin: str, *, tools: Any = None, tags: Any = None, ten
 
 
 def register_by_stage(hooks_by_stage: Mapping[Any, Iterable[Any]], origin: str) -> list[Registration]:
-    """Registrations from the explicit form ``{stage: [hook, ...]}`` (contract 94).
+    """Register hooks from the explicit form ``{stage: [hook, ...]}``.
 
     Raises:
-        HookError: unknown stage, or a hook listed under a stage that it does not implement (C33).
+        HookError: the stage is unknown, or a hook does not implement the stage it is listed under.
     """
     listed: dict[tuple[int, Stage], Any] = {}
     for key, hooks in hooks_by_stage.items():
@@ -119,14 +119,14 @@ def register_by_stage(hooks_by_stage: Mapping[Any, Iterable[Any]], origin: str) 
                 raise HookError(f"{name_of(hook)} is listed under {stage} but has no such method; it would never run")
             listed[id(hook), stage] = hook
     made = []
-    for (identity, stage), hook in listed.items():  # one each, so that ties run in the order of each stage's own list
-        if (identity, STAGES[stage].gives_back) not in listed:  # else enrolled by its acquire stage
+    for (identity, stage), hook in listed.items():  # one per stage: ties follow each stage's own list
+        if (identity, STAGES[stage].gives_back) not in listed:  # otherwise its acquire stage registers it
             made.append(replace(register(hook, origin), stages=(stage,)))
     return made
 
 
 def why_not(registration: Registration, definition: ToolDefinition) -> str | None:
-    """Why a hook is out of a tool's plan; None when it is in. Tenants are checked at each call."""
+    """Return the reason why a hook is not in a tool's plan, or None if it is. Tenants are checked at each call."""
     if registration.tools is not None and definition.name not in registration.tools:
         return f"limited to tools {sorted(registration.tools)}"
     if registration.tags is not None and not registration.tags & frozenset(definition.tags):
@@ -138,7 +138,7 @@ def why_not(registration: Registration, definition: ToolDefinition) -> str | Non
 
 
 def may_hide(one: Registration, definition: ToolDefinition) -> bool:
-    """Whether a hook is asked who may see a tool: it has ``may_see``, enforces, and is about the tool (contract C29)."""
+    """Return True if the hook decides who sees a tool: it has ``may_see``, enforces, and applies to the tool."""
     return (
         hasattr(one.hook, "may_see")
         and not one.is_class
@@ -148,10 +148,10 @@ def may_hide(one: Registration, definition: ToolDefinition) -> bool:
 
 
 def priority_of(hook: Any) -> float:
-    """The priority of a hook object, a hook class or a registration (contract 91).
+    """Return the priority of a hook object, a hook class or a registration.
 
     Raises:
-        HookError: it has no place in an order.
+        HookError: the priority is not a number.
     """
     value: Any = getattr(hook, "priority", 0)
     try:
@@ -166,12 +166,14 @@ def priority_of(hook: Any) -> float:
 
 
 def sort_for_stage(stage: Stage | str, hooks: Iterable[H]) -> list[H]:
-    """Hooks in the order in which a stage runs them (contract 91, 95, C23).
+    """Sort hooks in the order in which a stage runs them.
 
-    Higher priority first, ties as they are given; the exact mirror for ``did_*``. They may be objects, classes, or both.
+    Higher priority runs first, and ties keep the given order; ``did_*`` stages run in the exact reverse order. Hooks
+    may
+    be objects, classes, or both.
 
     Raises:
-        HookError: no such stage, or a priority that is no number.
+        HookError: the stage does not exist, or a priority is not a number.
     """
     forward = sorted(hooks, key=lambda hook: -priority_of(hook))
     return forward[::-1] if STAGES[as_stage(stage)].mirrored else forward
@@ -180,7 +182,7 @@ def sort_for_stage(stage: Stage | str, hooks: Iterable[H]) -> list[H]:
 def select_for_stage(
     stage: Stage | str, definition: ToolDefinition, registrations: Iterable[Registration]
 ) -> list[Registration]:
-    """The registrations that take part in one stage of a tool's plan, in running order."""
+    """Return the registrations that take part in one stage of a tool's plan, in running order."""
     stage = as_stage(stage)
     chosen = [one for one in registrations if stage in one.all_stages() and why_not(one, definition) is None]
     return sort_for_stage(stage, chosen)
@@ -192,14 +194,15 @@ def collect_hooks_for_stage(
     resolve: Callable[[Any], Any],
     global_hooks_by_stage: Mapping[Any, Sequence[Any]] | None = None,
 ) -> list[Any]:
-    """The hooks that one stage of a call runs, in running order: the global ones and the tool's own (contract 94, 95).
+    """Return the hooks that one stage of a call runs, in running order: global hooks and the tool's own.
 
-    *tool* is whatever a gate takes. *resolve* makes an instance of each hook class; ``ctx.hook`` gives those of an
-    invocation. A hook listed under an acquire stage alone is collected for its release, too (C1e). Filters and tenants
-    are questions of each call and are not asked.
+    *tool* is any value that a gate accepts as a tool. *resolve* makes an instance of each hook class; ``ctx.hook``
+    returns
+    the instances of an invocation. A hook listed only under an acquire stage is also collected for its release. Filters
+    and tenants are not evaluated, because they depend on the call.
 
     Raises:
-        HookError: no such stage, or a hook that is refused.
+        HookError: the stage does not exist, or a hook is refused.
     """
     record = as_tool(tool)
     found = gather_registrations(record.definition, record, (), global_hooks_by_stage)
@@ -210,7 +213,7 @@ def collect_hooks_for_stage(
 def gather_registrations(
     definition: ToolDefinition, record: ToolRecord, shared: Sequence[Registration], by_stage: Any = None
 ) -> list[Registration]:
-    """Global hooks first, then those of tags, then the tool's own: ties run in this order (contract C23)."""
+    """Gather global hooks, then hooks of tags, then the tool's own; ties run in this order."""
     found = list(shared)
     if by_stage:
         found += register_by_stage(by_stage, "global")
@@ -240,7 +243,7 @@ def _check_options(made: Registration) -> None:
         if value not in allowed:
             raise HookError(f"{made.name}.{option} is {value!r}; choose one of {', '.join(map(repr, allowed))}")
     for stage in made.option("leaves_out", ()):
-        as_stage(stage)  # a name that is none would leave nothing out
+        as_stage(stage)  # a misspelled stage would leave nothing out
     limit = made.option("timeout")
     if limit is not None and not limit > 0:
         raise HookError(f"{made.name}.timeout is {limit!r}; give seconds above 0, or None for no limit")
@@ -250,7 +253,7 @@ def _check_options(made: Registration) -> None:
 
 
 def _check_methods(made: Registration) -> None:
-    """A stage method that the plan would not find, or whose body would not run when called, is a silent hole."""
+    """Refuse stage methods that the plan would not find, or whose body would not run when called."""
     for stage in made.all_stages():
         method = inspect.unwrap(getattr(made.hook, stage.value))
         if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
@@ -266,7 +269,7 @@ def _check_methods(made: Registration) -> None:
 
 @lru_cache(maxsize=8192)
 def is_async(function: Any) -> bool:
-    """Whether a stage method is ``async def``; decided once, at registration."""
+    """Return True if a stage method is ``async def``; registration decides this once."""
     target = inspect.unwrap(function)
     return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(getattr(target, "__call__", None))  # noqa: B004
 

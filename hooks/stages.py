@@ -1,7 +1,6 @@
-"""The stage table: the one place that says which stages exist, in which order, and what may happen there.
+"""The stage table: the single definition of the stages, their order, and the operations that each allows.
 
-The plan compiler, ``explain``, the linter, the diagram in the docs and the tests are all driven by it
-(contract 90-97, C1, C13; one stage of ours: ``will_authorize_input``).
+The plan compiler, ``explain``, the linter, the diagram in the docs and the tests all read this table.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from itertools import pairwise
 
 
 class Stage(StrEnum):
-    """The 33 stages; a hook method has the same name. Members stand in lifecycle order."""
+    """The 33 stages, in lifecycle order; a hook method has the same name."""
 
     WILL_CREATE_INVOKE_CONTEXT = "will_create_invoke_context"
     DID_CREATE_INVOKE_CONTEXT = "did_create_invoke_context"
@@ -51,26 +50,26 @@ class Stage(StrEnum):
 
 
 class Section(Enum):
-    """Which part of the lifecycle walks the stage (``runtime/call/invoke.py`` has one loop for each)."""
+    """The part of the lifecycle that walks the stage (``runtime/call/invoke.py`` has one loop for each)."""
 
-    BEFORE = "before"  # straight road up to the tool
-    CACHE = "cache"  # one of the two answers of will_read_cache
-    EXECUTE = "execute"  # inside the roundabout, once an attempt
+    BEFORE = "before"  # the steps before the tool
+    CACHE = "cache"  # one of the two results of will_read_cache
+    EXECUTE = "execute"  # inside the middleware, once per attempt
     SHAPING = "shaping"  # on the output, also after respond
-    ERROR = "error"  # only when the invocation failed
+    ERROR = "error"  # only if the invocation failed
     CLOSING = "closing"  # always, on every path; a failure here is recorded and changes nothing
 
 
 class OnFailure(Enum):
-    """What a hook that raises in this stage does to the invocation."""
+    """The effect on the invocation when a hook raises in this stage."""
 
-    DENY = "deny"  # a gate that fails to run denies
-    FAIL = "fail"  # outcome error
-    SUPPRESS = "suppress"  # kept in ctx.suppressed; the outcome stays
+    DENY = "deny"  # a policy that fails to run denies the call
+    FAIL = "fail"  # the outcome is error
+    SUPPRESS = "suppress"  # recorded in ctx.suppressed; the outcome stays
 
 
 class May(Enum):
-    """Which members of ``ctx`` change the invocation in a stage; elsewhere they raise ``StageError``."""
+    """Members of ``ctx`` that change the invocation in a stage; in other stages they raise ``StageError``."""
 
     INPUT = "input"
     MASK = "masked_input"
@@ -87,9 +86,9 @@ class May(Enum):
 class Row:
     """One row of the table.
 
-    ``mirrored`` stages run low priority first, so that they undo in reverse (contract 91, C23).
-    ``gives_back`` names the acquire stage whose leases this stage returns; ``built_in`` what the runtime itself does
-    there, after every hook.
+    ``mirrored`` stages run low priority first, so that they undo in reverse. ``gives_back`` names the acquire stage
+    whose
+    leases this stage releases. ``built_in`` names the runtime's own step there, which runs after every hook.
     """
 
     stage: Stage
@@ -103,12 +102,12 @@ class Row:
 
     @property
     def mirrored(self) -> bool:
-        """Whether higher priority runs later: true for ``did_*``."""
+        """True if higher priority runs later, as in ``did_*`` stages."""
         return self.stage.startswith("did_")
 
     @property
     def acquires(self) -> bool:
-        """Whether a hook that returns from this stage holds a lease."""
+        """True if a hook that returns from this stage holds a lease."""
         return self.stage in ACQUIRE_STAGES
 
 
@@ -177,20 +176,20 @@ RELEASE_OF: dict[Stage, Stage] = {row.gives_back: row.stage for row in STAGES.va
 
 
 def stages_in(*sections: Section) -> tuple[Stage, ...]:
-    """The stages of some sections, in lifecycle order."""
+    """Return the stages of the given sections, in lifecycle order."""
     return tuple(row.stage for row in STAGES.values() if row.section in sections)
 
 
 TOOL_PRE_STAGES = stages_in(Section.BEFORE, Section.CACHE)
-"""Stages before the tool runs (contract 95)."""
+"""Stages before the tool runs."""
 TOOL_POST_STAGES = stages_in(Section.SHAPING, Section.CLOSING)
-"""Stages after it ran, or after ``respond`` (contract 95)."""
+"""Stages after the tool ran, or after ``respond``."""
 TOOL_ERROR_STAGES = (Stage.ON_ERROR, *stages_in(Section.CLOSING))
-"""Stages of a failed invocation (contract 95, 104, C1)."""
+"""Stages of a failed invocation."""
 
 
 def diagram() -> str:
-    """The lifecycle as a Mermaid flow chart, drawn from the table (kept in ``docs/reference/stages.md`` by a test)."""
+    """Return the lifecycle as a Mermaid flow chart; a test compares it with ``docs/reference/stages.md``."""
     lines = ["```mermaid", "flowchart TD"]
     for section in Section:
         lines.append(f"  subgraph {section.name}[{section.value}]")
@@ -221,11 +220,13 @@ def diagram() -> str:
 
 
 def _ways_out() -> Iterator[str]:
-    """Where a section is left early: by what its hooks may do, by errors, and by a cancellation from outside."""
+    """Yield the early exits of each section: by its hooks, by errors, and by a cancellation from outside."""
     shaping, closing = stages_in(Section.SHAPING)[0], stages_in(Section.CLOSING)[0]
     for section in (Section.BEFORE, Section.CACHE, Section.EXECUTE, Section.SHAPING):
         may = frozenset[May]().union(*(STAGES[stage].may for stage in stages_in(section)))
-        if May.RESPOND in may and section is not Section.SHAPING:  # there it only goes on to the next stage
+        if (
+            May.RESPOND in may and section is not Section.SHAPING
+        ):  # in SHAPING, respond only continues with the next stage
             yield f"  {section.name} -. respond .-> {shaping.value}"
         if May.SUSPEND in may:
             yield f"  {section.name} -. suspend .-> {closing.value}"

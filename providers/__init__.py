@@ -1,1 +1,1 @@
-"""What tools and hooks need: injection markers, provider maps, time, principals."""
+"""Services for tools and hooks: dependency injection, stores, logs, clocks and principals."""

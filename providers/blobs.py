@@ -1,4 +1,4 @@
-"""Where outputs go that are too large for a model: one method, and folders of files as the plain way to keep them."""
+"""Storage for outputs that are too large for a model: a protocol with one method, and storage in files."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ _HANDLE = re.compile(r"[\w-]{32}")
 
 
 class Blobs(Protocol):
-    """Takes bytes and answers a handle: a short text that nobody can guess, good for the tenant it was made for."""
+    """Storage for bytes. A handle is a short random text that is valid for one tenant."""
 
     async def put(self, tenant: str, data: bytes) -> str:
-        """Keep *data* for a tenant (``""`` where there are none)."""
+        """Store *data* for a tenant (``""`` without tenants) and return its handle."""
         ...
 
 
 class FolderBlobs:
-    """Files below a folder, one folder a tenant; readable by this user alone. Deleting old ones is left to the host."""
+    """Storage in files, with one folder for each tenant. Only this user can read them; the host deletes old files."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
 
     async def put(self, tenant: str, data: bytes) -> str:
-        """See ``Blobs``; the file is there in whole, or not at all."""
+        """See ``Blobs``. The file appears only when it is complete."""
         handle = secrets.token_urlsafe(24)
         await asyncio.to_thread(self._write, self._path(tenant, handle), data)
         return handle
 
     async def get(self, tenant: str, handle: str) -> bytes | None:
-        """What a handle of this tenant stands for; None when there is nothing."""
+        """Return the data of a handle of this tenant, or None."""
         if not _HANDLE.fullmatch(handle):
             return None
         return await asyncio.to_thread(self._read, self._path(tenant, handle))
 
     def _path(self, tenant: str, handle: str) -> Path:
-        owner = sha256(tenant.encode("utf-8", "surrogatepass")).hexdigest()  # a tenant's name is no path
+        owner = sha256(tenant.encode("utf-8", "surrogatepass")).hexdigest()  # the name of a tenant is not a safe path
         return self.folder / owner / handle
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Time as the gate sees it; a fake one in tests."""
+"""Clocks: the system clock, and a fake clock for tests."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two readings, both in seconds."""
+    """A clock with two readings, both in seconds."""
 
     def monotonic(self) -> float:
-        """Never goes back; for durations and deadlines."""
+        """Return a monotonic time, for durations and deadlines."""
         ...
 
     def time(self) -> float:
-        """Since the epoch; for people."""
+        """Return the time since the epoch, for timestamps."""
         ...
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The clocks of the machine."""
 
     monotonic = staticmethod(time.perf_counter)
     time = staticmethod(time.time)
@@ -28,18 +28,18 @@ class SystemClock:
 
 @dataclass
 class FakeClock:
-    """A clock that moves only when told to."""
+    """A clock that moves only in ``advance``."""
 
     now: float = 1_000_000.0
 
     def monotonic(self) -> float:
-        """The fake time."""
+        """Return the fake time."""
         return self.now
 
     def time(self) -> float:
-        """The fake time."""
+        """Return the fake time."""
         return self.now
 
     def advance(self, seconds: float) -> None:
-        """Let *seconds* pass."""
+        """Advance the time by *seconds*."""
         self.now += seconds

@@ -1,6 +1,6 @@
-"""What a secret looks like in a text: one detector a kind, shared by the logs and by hooks that mask values.
+"""Detectors of secrets in a text, one for each kind; the logs and the hooks that mask values share them.
 
-Every detector reads a text in linear time: none begins anew within a run of characters that it has read before.
+Every detector runs in linear time: it never reads a run of characters a second time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TypeAlias
 MASK = "***"
 
 Detector: TypeAlias = Callable[[str, str], str]
-"""Takes a text and the mask; returns the text with what it finds masked."""
+"""Takes a text and the mask; returns the text with the found secrets masked."""
 
 PATTERNS: dict[str, tuple[re.Pattern[str], str]] = {
     "private_key": (re.compile(r"-----BEGIN [^-]{0,40}KEY-----.*?(?:-----END [^-]{0,40}KEY-----|$)", re.DOTALL), "{}"),
@@ -26,7 +26,7 @@ PATTERNS: dict[str, tuple[re.Pattern[str], str]] = {
     ),
     "email": (re.compile(r"(?<![\w.+%'-])[\w.+%'-]+@[\w-]+(?:\.[\w-]+)+"), "{}"),
 }
-"""Kinds that a pattern alone can tell, with what takes their place; ``{}`` stands for the mask."""
+"""Kinds that a pattern can detect, with their replacements; ``{}`` stands for the mask."""
 
 _DIGITS = re.compile(r"\d(?:[ -]?\d){12,}")
 _GROUP = re.compile(r"\d+")
@@ -41,25 +41,25 @@ def _by_pattern(pattern: re.Pattern[str], template: str) -> Detector:
 
 
 def mask_cards(text: str, mask: str) -> str:
-    """Card numbers: 13 to 19 digits, in groups or not, with a right check digit (Luhn)."""
+    """Mask card numbers: 13 to 19 digits, grouped or not, with a valid check digit (Luhn)."""
     return _DIGITS.sub(lambda found: _without_cards(found[0], mask), text)
 
 
 def _without_cards(run: str, mask: str) -> str:
     groups = [(found.start(), found.end()) for found in _GROUP.finditer(run)]
-    kept, written, first = "", 0, 0
+    masked, written, first = "", 0, 0
     while first < len(groups):
         last = _card_from(run, groups, first)
         if last is None:
             first += 1
             continue
-        kept += run[written : groups[first][0]] + mask
+        masked += run[written : groups[first][0]] + mask
         written, first = groups[last][1], last + 1
-    return kept + run[written:]
+    return masked + run[written:]
 
 
 def _card_from(run: str, groups: list[tuple[int, int]], first: int) -> int | None:
-    """The last group of the longest card number that begins with this one."""
+    """Return the index of the last group of the longest card number that begins with group *first*, or None."""
     digits, found = "", None
     for index in range(first, len(groups)):
         begin, end = groups[index]
@@ -73,8 +73,8 @@ def _card_from(run: str, groups: list[tuple[int, int]], first: int) -> int | Non
 
 def _luhn(digits: str) -> bool:
     total = 0
-    for place, digit in enumerate(reversed(digits)):
-        value = int(digit) * (2 if place % 2 else 1)
+    for position, digit in enumerate(reversed(digits)):
+        value = int(digit) * (2 if position % 2 else 1)
         total += value - 9 if value > 9 else value
     return total % 10 == 0
 
@@ -83,11 +83,11 @@ DETECTORS: dict[str, Detector] = {
     "card": mask_cards,
     **{name: _by_pattern(*found) for name, found in PATTERNS.items()},
 }
-"""Every detector, by the name that hooks take."""
+"""All detectors, by the name that hooks accept."""
 
 
 def detect(text: str, detectors: Iterable[Detector], mask: str) -> str:
-    """*text* with what the detectors find masked."""
+    """Return *text* with the findings of the detectors masked."""
     for one in detectors:
         text = one(text, mask)
     return text

@@ -1,4 +1,4 @@
-"""Injection markers: which parameters of a callable are supplied by the gate and never by a model."""
+"""Dependency injection markers for the parameters that the gate supplies and a model never does."""
 
 from __future__ import annotations
 
@@ -6,39 +6,15 @@ import inspect
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, overload
-
-from dependency_injector import providers, wiring
+from typing import Any
 
 from callgate.errors import ProviderError
-
-__all__ = ["Injected", "Provide", "find_injected", "hints_of"]
-
-T = TypeVar("T")
-_MARKER: Any = wiring.Provide  # its stub calls it a function
-
-
-class _Provide(Protocol):
-    """dependency-injector's ``Provide``, typed: a checker reports ``db: Db = Provide[App.cache]``, as a cache is no ``Db``."""
-
-    @overload
-    def __getitem__(self, token: providers.Provider[T], /) -> T: ...
-    @overload
-    def __getitem__(self, token: type[T], /) -> T: ...
-    @overload
-    def __getitem__(self, token: str | tuple[Any, ...], /) -> Any: ...
-
-
-Provide: _Provide = _MARKER
-"""Marks a parameter that the gate supplies: ``db: Annotated[Db, Provide[App.db]]`` or ``db: Db = Provide[App.db]``.
-
-The token is a container's provider, its dotted name, or a key of ``Gate(provide={...})`` such as a class.
-"""
+from callgate.providers.injector import marker_type
 
 
 @dataclass(frozen=True, slots=True)
 class Injected:
-    """One injected parameter. ``token`` is the marker's provider: what look-ups and overrides are keyed by."""
+    """One injected parameter. ``token`` is the provider of the marker, and the key of look-ups and overrides."""
 
     name: str
     token: Any
@@ -47,9 +23,12 @@ class Injected:
 
 
 def hints_of(call: Callable[..., Any]) -> dict[str, Any]:
-    """Type hints with markers; raises ``ProviderError`` when a name in them cannot be resolved.
+    """Return the type hints of a callable, with their markers.
 
-    Under postponed annotations, names local to the functions around ``call`` are found while those still run.
+    With postponed annotations, local names of the enclosing functions are resolved while those functions run.
+
+    Raises:
+        ProviderError: a name in the annotations cannot be resolved.
     """
     target = call.__init__ if inspect.isclass(call) else call
     try:
@@ -61,12 +40,12 @@ def hints_of(call: Callable[..., Any]) -> dict[str, Any]:
     except NameError as error:
         name = getattr(call, "__qualname__", repr(call))
         raise ProviderError(
-            f"{name}: the annotation name {error.name!r} is not defined where the function is"
+            f"{name}: the annotation name {error.name!r} is not defined where the function is defined; import it there"
         ) from error
 
 
 def _enclosing_names(call: Any) -> dict[str, Any]:
-    """The local names of the functions that ``call`` is defined in, of those that run now."""
+    """Return the local names of the enclosing functions of ``call`` that are running."""
     around = getattr(call, "__qualname__", "").split(".<locals>")[:-1]
     wanted = {".<locals>".join(around[: depth + 1]) for depth in range(len(around))}
     found: dict[str, Any] = {}
@@ -81,16 +60,19 @@ def _enclosing_names(call: Any) -> dict[str, Any]:
 
 
 def find_injected(call: Callable[..., Any]) -> tuple[Injected, ...]:
-    """The parameters marked ``Annotated[T, Provide[...]]`` or defaulted to ``Provide[...]`` (libraries 18).
+    """Return the parameters annotated ``Annotated[T, Provide[...]]`` or with the default ``Provide[...]``.
 
-    A class stands for its constructor.
+    For a class these are the parameters of its constructor.
     """
     hints = hints_of(call)
     found: list[Injected] = []
+    kind = marker_type()
+    if kind is None:
+        return ()
     for parameter in inspect.signature(call).parameters.values():
         hint = hints.get(parameter.name, Any)
-        marker = next((item for item in getattr(hint, "__metadata__", ()) if isinstance(item, _MARKER)), None)
-        if marker is None and isinstance(parameter.default, _MARKER):
+        marker = next((item for item in getattr(hint, "__metadata__", ()) if isinstance(item, kind)), None)
+        if marker is None and isinstance(parameter.default, kind):
             marker = parameter.default
         if marker is not None:
             plain = typing.get_args(hint)[0] if hasattr(hint, "__metadata__") else hint

@@ -1,19 +1,41 @@
-"""Who asks: the principal that every invocation runs for."""
+"""The principal: the user that a tool call runs for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Self
+
+_NO_CLAIMS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """The principal of an invocation. ``roles`` and ``scopes`` are kept as frozen sets."""
+    """The principal of a tool call, for RBAC and tenants.
+
+    Args:
+        id: the id of the user.
+        tenant: the tenant of the user.
+        roles: names of roles; kept as a frozen set.
+        scopes: names of scopes; kept as a frozen set.
+        claims: further facts about the user, such as the claims of an ID token: a JSON object. It is kept as an
+            immutable copy, stored with suspended calls and jobs, and absent from ``repr()``.
+        token: an access token for calls on the user's behalf. It is not compared, and it never enters ``repr()``, logs,
+            audit rows, spans, errors, stores or pickles. A resumed call or a job has none, unless ``refresh_user``
+            returns a user with a new one.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: the token is empty.
+    """
 
     id: str
     tenant: str | None = None
     roles: frozenset[str] | Iterable[str] = frozenset()
     scopes: frozenset[str] | Iterable[str] = frozenset()
+    claims: Mapping[str, Any] = field(default_factory=lambda: _NO_CLAIMS, repr=False, hash=False, kw_only=True)
+    token: str | None = field(default=None, repr=False, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
         for name in ("roles", "scopes"):
@@ -21,6 +43,47 @@ class User:
             if isinstance(value, str):
                 raise TypeError(f"User.{name} takes a collection of names, not one string; write {name}={{{value!r}}}")
             object.__setattr__(self, name, frozenset(value))
+        if self.claims is not _NO_CLAIMS:
+            if not isinstance(self.claims, Mapping):
+                raise TypeError(f"User.claims is a mapping, not {type(self.claims).__name__}")
+            object.__setattr__(self, "claims", _frozen(self.claims))
+        token: object = self.token
+        if token is not None and not isinstance(token, str):
+            raise TypeError(f"User.token is a text, not {type(token).__name__}")
+        if token == "":
+            raise ValueError("User.token is empty; write token=None for a user without a token")
+
+    def __copy__(self) -> Self:
+        return self  # immutable
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (type(self), self.id, self.tenant, tuple(self.roles), tuple(self.scopes), plain(self.claims))
+
+
+def plain(value: Any) -> Any:
+    """Return claims as fresh dicts and lists."""
+    if isinstance(value, Mapping):
+        return {name: plain(item) for name, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        if not all(isinstance(name, str) for name in value):
+            raise TypeError("User.claims is a JSON object: its names are texts")
+        return MappingProxyType({name: _frozen(item) for name, item in value.items()})
+    if isinstance(value, list | tuple):
+        return tuple(_frozen(item) for item in value)
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise TypeError(f"User.claims holds JSON values only, not {type(value).__name__}; write a text or a number")
+
+
+def _unpickled(kind: type[User], id: str, tenant: str | None, roles: Any, scopes: Any, claims: Any) -> User:
+    return kind(id, tenant, roles, scopes, claims=claims)
 
 
 ANONYMOUS = User(id="anonymous")

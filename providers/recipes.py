@@ -1,4 +1,4 @@
-"""Recipes: how each provided instance is made, worked out and checked once, at registration."""
+"""Recipes of provided instances, compiled and checked once, at registration."""
 
 from __future__ import annotations
 
@@ -7,31 +7,29 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, cast
 
-from dependency_injector import errors, providers, wiring
-
 from callgate.errors import ProviderError
+from callgate.providers.injector import is_provider, is_scoped
 from callgate.providers.markers import find_injected
-from callgate.providers.scoped import Rank, Scoped
+from callgate.providers.ranks import Rank
 
 MISSING: Any = object()
-_LASTS = {Rank.REQUEST: "one request", Rank.SESSION: "a session", Rank.GLOBAL: "the life of the gate"}
-_SINGLE: tuple[type, ...] = (providers.BaseSingleton, providers.Resource)
-"""dependency-injector's own providers that keep their instance: as wide as the container."""
+_LIFETIMES = {Rank.REQUEST: "one request", Rank.SESSION: "a session", Rank.GLOBAL: "the lifespan of the gate"}
 
 
 class Recipe:
-    """How the instance for one token is made.
+    """The recipe of the instance for one token.
 
-    ``rank`` is the scope that keeps it. ``factory`` makes it from ``args`` and ``kwargs``; ``foreign`` is a provider of
-    dependency-injector that does so itself, once the scoped ones among ``needs`` are there. ``value`` is a given
-    instance. With none of the three, nobody provides the token: a hook may bind it. ``waits`` says whether making it
-    may wait.
+    ``rank`` is the scope that keeps the instance. ``factory`` makes it from ``args`` and ``kwargs``; ``foreign`` is a
+    provider of dependency-injector that makes it, after the scoped instances among ``needs``; ``value`` is a given
+    instance. Without any of the three the token has no provider, and a hook may bind it. ``is_async`` is True when the
+    factory may await.
     """
 
     __slots__ = (
         "args",
         "factory",
         "foreign",
+        "is_async",
         "key",
         "kwargs",
         "name",
@@ -40,7 +38,6 @@ class Recipe:
         "scoped",
         "step",
         "value",
-        "waits",
     )
 
     def __init__(self, key: Any, name: str, rank: Rank = Rank.GLOBAL) -> None:
@@ -54,17 +51,17 @@ class Recipe:
         self.args: tuple[Recipe, ...] = ()
         self.kwargs: tuple[tuple[str, Recipe], ...] = ()
         self.needs: tuple[Recipe, ...] = ()
-        self.waits = False
+        self.is_async = False
         self.step: Any = None
 
     @property
     def is_provided(self) -> bool:
-        """Whether there is something to make it from."""
+        """True when the token has a provider."""
         return self.value is not MISSING or self.factory is not None or self.foreign is not None
 
     @property
     def is_overridden(self) -> bool:
-        """Whether another provider was put in the place of the scoped one that it comes from."""
+        """True when the container overrides the scoped provider of the recipe."""
         return self.scoped is not None and self.scoped.last_overriding is not None
 
     def __repr__(self) -> str:
@@ -72,43 +69,50 @@ class Recipe:
 
 
 class Recipes:
-    """The recipes of one registry: of given values and factories by token, and of what a container holds."""
+    """The recipes of one registry: of values and factories by token, and of the providers of a container."""
 
     def __init__(self, container: Any = None) -> None:
         self.container = container
         self._sources: dict[Any, Any] = {}
         self._made: dict[Any, Recipe] = {}
         self._by_token: dict[Any, Recipe] = {}
-        self._map = None if container is None else wiring.ProvidersMap(container)
-        self._names = {} if container is None else dict(_names_of(container))
+        self._map: Any = None
+        self._names: dict[Any, str] = {}
+        if container is not None:
+            from dependency_injector import wiring
+
+            self._map = wiring.ProvidersMap(container)
+            self._names = dict(_names_of(container))
 
     def add(self, token: Any, source: Any) -> None:
-        """Take a value, a factory or a ``Scoped`` for a token."""
+        """Register a value, a factory or a ``Scoped`` for a token."""
         self._sources[token] = source
 
     def given(self, token: Any, instance: Any) -> Recipe:
-        """The recipe of a token whose instance is given."""
+        """Register an instance for a token, and return its recipe."""
         self._sources[token] = None
-        recipe = self._made[token] = self._by_token[token, None] = Recipe(token, describe(token))
+        recipe = self._made[token] = self._by_token[token, None] = Recipe(token, describe_token(token))
         recipe.value = instance
         return recipe
 
     def for_provider(self, provider: Any) -> Recipe:
-        """The recipe of a provider that is at hand itself, such as one that overrides another."""
-        return self._compile(provider, provider, describe(provider), ())
+        """Return the recipe of a provider, such as an overriding one."""
+        return self._compile(provider, provider, describe_token(provider), ())
 
     def scoped_in_container(self) -> list[Recipe]:
-        """The recipes of a container's ``Scoped`` providers."""
-        return [self.for_provider(one) for one in self._names if isinstance(one, Scoped)]
+        """Return the recipes of the ``Scoped`` providers of the container."""
+        return [self.for_provider(one) for one in self._names if is_scoped(one)]
 
     def key_of(self, token: Any, modifier: Any = None) -> Any:
-        """What a token's recipe and bindings are known by: the container's own provider, or the token itself."""
+        """Return the key of a token's recipe and bindings: the provider in the container, or the token itself."""
         found = self._in_container(token, modifier)
         return token if found is None else found
 
     def _in_container(self, token: Any, modifier: Any) -> Any:
-        if self._map is None or token in self._sources or not isinstance(token, str | providers.Provider):
+        if self._map is None or token in self._sources or not (isinstance(token, str) or is_provider(token)):
             return None
+        from dependency_injector import errors
+
         try:
             return self._map.resolve_provider(token, modifier)
         except (AttributeError, errors.Error):
@@ -125,21 +129,21 @@ class Recipes:
         except KeyError:
             pass
         recipe = self._of_token(token, modifier, ())
-        if recipe.is_provided:  # other tokens may be made up at each call
+        if recipe.is_provided:  # tokens without a provider may be new at each call
             self._by_token[token, modifier] = recipe
         return recipe
 
     def _of_token(self, token: Any, modifier: Any, path: tuple[Recipe, ...]) -> Recipe:
         found = self._in_container(token, modifier)
         if found is not None:
-            return self._compile(found, found, describe(token), path)
-        return self._compile(token, self._sources.get(token, MISSING), describe(token), path)
+            return self._compile(found, found, describe_token(token), path)
+        return self._compile(token, self._sources.get(token, MISSING), describe_token(token), path)
 
     def substitute(self, recipe: Recipe, source: Any) -> Recipe:
-        """Another recipe for the same token and scope, made from *source*; for tests."""
+        """Return another recipe for the same token and scope, made from *source*; for tests."""
         made = Recipe(recipe.key, recipe.name, recipe.rank)
         self._fill(made, source, (recipe,))
-        if not isinstance(source, Scoped):
+        if not is_scoped(source):
             made.rank = recipe.rank
         return made
 
@@ -149,7 +153,9 @@ class Recipes:
         found = self._made.get(key)
         if found is not None:
             if found in path:
-                raise ProviderError(f"{_arrows((*path[path.index(found) :], found))}: they need each other")
+                raise ProviderError(
+                    f"{_arrows((*path[path.index(found) :], found))}: these providers need each other; break the circle"
+                )
             return found
         recipe = Recipe(key, self._names.get(key, name))
         if source is MISSING:
@@ -165,10 +171,10 @@ class Recipes:
 
     def _fill(self, recipe: Recipe, source: Any, path: tuple[Recipe, ...]) -> None:
         path = (*path, recipe)
-        if isinstance(source, Scoped):
+        if is_scoped(source):
             recipe.rank, recipe.scoped = source.rank, source
             self._from_factory(recipe, source.factory, source.args, source.kwargs, path)
-        elif isinstance(source, providers.Provider):
+        elif is_provider(source):
             self._from_container(recipe, source, path)
         elif _is_factory(source):
             self._from_factory(recipe, source, (), {}, path)
@@ -190,57 +196,61 @@ class Recipes:
         recipe.kwargs = tuple({**marked, **given}.items())
         recipe.needs = (*recipe.args, *marked.values(), *given.values())
         plain = inspect.unwrap(_function_of(factory))
-        recipe.waits = (
+        recipe.is_async = (
             inspect.iscoroutinefunction(plain)
             or inspect.isasyncgenfunction(plain)
-            or any(need.waits for need in recipe.needs if need.rank is not Rank.GLOBAL)
+            or any(need.is_async for need in recipe.needs if need.rank is not Rank.GLOBAL)
         )
 
     def _argument(self, value: Any, path: tuple[Recipe, ...]) -> Recipe:
-        if isinstance(value, providers.Provider):
-            return self._compile(value, value, describe(value), path)
+        if is_provider(value):
+            return self._compile(value, value, describe_token(value), path)
         constant = Recipe(None, repr(type(value)))
         constant.value = value
         return constant
 
     def _from_container(self, recipe: Recipe, provider: Any, path: tuple[Recipe, ...]) -> None:
         recipe.foreign = provider
-        recipe.needs = tuple(self._compile(one, one, describe(one), path) for one in dict.fromkeys(provider.related))
-        if not isinstance(provider, _SINGLE):
+        recipe.needs = tuple(
+            self._compile(one, one, describe_token(one), path) for one in dict.fromkeys(provider.related)
+        )
+        from dependency_injector import providers
+
+        if not isinstance(
+            provider, providers.BaseSingleton | providers.Resource
+        ):  # those live as long as the container
             recipe.rank = min((need.rank for need in recipe.needs), default=Rank.GLOBAL)
-        recipe.waits = True  # any of them may answer an awaitable; asking costs nothing when it does not
+        recipe.is_async = True  # any of them may return an awaitable
 
     # ------------------------------------------------------------------ checking
 
     def check(self, recipe: Recipe, bound: Collection[Any], wanted_by: str) -> None:
-        """Refuse a recipe that needs what nobody provides. *bound* are the keys that hooks bind.
+        """Check that everything that a recipe needs has a provider. *bound* are the keys that hooks bind.
 
         Raises:
-            ProviderError: names who wants it, the path and the token.
+            ProviderError: a token has no provider; the message shows *wanted_by*, the path and the token.
         """
         path = next(_unprovided(recipe, frozenset(bound), ()), None)
         if path is None:
             return
         through = f" (through {_arrows(path[:-1])})" if len(path) > 1 else ""
         raise ProviderError(
-            f"{wanted_by} needs {path[-1].name}{through}, which nobody provides; give it to the gate (provide={{...}} or "
+            f"{wanted_by} needs {path[-1].name}{through}, which has no provider; pass it to the gate (provide={{...}} or "
             "container=...), or declare it in `binds` of the hook that binds it"
         )
 
 
 def scoped_among(recipe: Recipe) -> tuple[Recipe, ...]:
-    """The nearest scoped recipes that a provider of dependency-injector will ask for."""
+    """Return the nearest scoped recipes that a provider of dependency-injector needs."""
     found: dict[Recipe, None] = {}
     for need in recipe.needs:
         found.update(dict.fromkeys([need] if need.scoped is not None else scoped_among(need)))
     return tuple(found)
 
 
-def describe(token: Any) -> str:
-    """A token as errors name it."""
-    return (
-        getattr(token, "__qualname__", None) or repr(token) if not isinstance(token, providers.Provider) else str(token)
-    )
+def describe_token(token: Any) -> str:
+    """Return the name of a token for errors."""
+    return getattr(token, "__qualname__", None) or repr(token) if not is_provider(token) else str(token)
 
 
 def _unprovided(recipe: Recipe, bound: frozenset[Any], path: tuple[Recipe, ...]) -> Iterator[Any]:
@@ -253,7 +263,11 @@ def _unprovided(recipe: Recipe, bound: frozenset[Any], path: tuple[Recipe, ...])
 
 
 def _is_undefined(provider: Any) -> bool:
-    """A ``Dependency`` that nobody has filled."""
+    """Return True for a ``Dependency`` without a provider."""
+    if not is_provider(provider):
+        return False
+    from dependency_injector import providers
+
     return isinstance(provider, providers.Dependency) and not provider.is_defined
 
 
@@ -261,7 +275,7 @@ def _refuse_narrower(recipe: Recipe) -> None:
     for need in recipe.needs:
         if need.is_provided and need.rank < recipe.rank:
             raise ProviderError(
-                f"{recipe.name} lasts for {_LASTS[recipe.rank]} and needs {need.name}, which lasts for {_LASTS[need.rank]} "
+                f"{recipe.name} lasts for {_LIFETIMES[recipe.rank]} and needs {need.name}, which lasts for {_LIFETIMES[need.rank]} "
                 f"and would be used after it is closed; make {recipe.name} Scoped({str(need.rank)!r}, ...)"
             )
 
@@ -282,16 +296,18 @@ def _markers_of(factory: Any) -> Iterable[Any]:
         function = type(function).__call__
     try:
         return find_injected(cast("Callable[..., Any]", inspect.unwrap(function)))
-    except (TypeError, ValueError):  # a builtin has no signature, so no marks
+    except (TypeError, ValueError):  # a builtin has no signature, so no markers
         return ()
 
 
 def _is_factory(source: Any) -> bool:
-    made_of_code = inspect.isfunction(source) or inspect.ismethod(source) or inspect.isclass(source)
-    return made_of_code or isinstance(source, functools.partial)
+    is_code = inspect.isfunction(source) or inspect.ismethod(source) or inspect.isclass(source)
+    return is_code or isinstance(source, functools.partial)
 
 
 def _names_of(container: Any, prefix: str = "") -> Iterable[tuple[Any, str]]:
+    from dependency_injector import providers
+
     for name, provider in container.providers.items():
         yield provider, prefix + name
         if isinstance(provider, providers.Container):

@@ -1,8 +1,8 @@
-"""What a log may show of a value: secrets become ``***``, and whatever is no plain data becomes the name of its type.
+"""Redaction of log values: secrets become ``***``, and objects that are not plain data become the name of their type.
 
-Two kinds of detector, both simple on purpose: what a key is called, and what a text looks like. Neither knows all
-secrets: nothing that may hold one belongs in a log. Callgate itself never logs arguments, outputs or, unless told to,
-the text of an exception.
+There are two simple kinds of detectors: names of keys, and patterns of texts. They do not find every secret, so
+do not log values that may contain one. Callgate never logs arguments or outputs, and logs the text of an exception only
+with ``errors="text"``.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any
 
 from callgate.errors import CallgateError
 from callgate.providers.detectors import MASK, PATTERNS
-from callgate.providers.scrubbing import CURRENT
+from callgate.providers.scrubbing import CURRENT_SCRUBBER
 
-MAX_TEXT = 2048
+MAX_LOG_TEXT = 2048
 """Characters of one text that are shown."""
-MAX_ITEMS = 100
+MAX_LOG_ITEMS = 100
 """Entries of one list or mapping that are shown."""
-MAX_DEPTH = 8
-"""Levels that are shown; what lies deeper, or in a circle, is masked."""
+MAX_LOG_DEPTH = 8
+"""Levels that are shown. Deeper levels and circular references are masked."""
 
-_LOOKED_AT = 2 * MAX_TEXT  # a secret that lies across the end of what is shown is still seen
+_LOOKED_AT = 2 * MAX_LOG_TEXT  # a secret across the end of the shown part is still found
 
 SECRET_KEYS = (
     "password passwd passphrase pwd passcode secret token apikey accesskey privatekey signingkey encryptionkey "
     "sessionkey authorization authentication proxyauth credential cookie bearer jwt signature otp cvv pincode"
 ).split()
-"""A key that has one of these in it, in any case and spelling (``API-Key``, ``apiKey``), has its value masked."""
+"""Values are masked if their key contains one of these, in any case and spelling (``API-Key``, ``apiKey``)."""
 
 _NAMES = (
     r"pass(?:word|wd|phrase|code)|pwd|secret|token|(?:api|access|private|signing|session)[ _-]?key|credential|jwt|otp"
@@ -57,11 +57,12 @@ _UUID = re.compile(r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Redactor:
-    """Makes values fit for a log. Call it with one value, or give it to structlog as a processor: ``redactor.event``.
+    """Redacts values for a log. Call it with a value, or pass ``redactor.event`` to structlog as a processor.
 
-    ``keys`` are further names of keys to mask. Fields named in ``ids`` are identifiers at the top of an event, which
-    may be long and random by nature: they are looked over for known kinds of secret, not for length.
-    ``errors`` says what of an exception is shown: ``"type"``, or ``"text"``, its message looked over like any text.
+    Args:
+        keys: further names of keys whose values are masked.
+        ids: fields of an event that are identifiers. They may be long and random, so only known patterns are masked.
+        errors: ``"type"`` shows the type of an exception; ``"text"`` shows its message too, redacted like any text.
     """
 
     def __init__(self, keys: Iterable[str] = (), *, ids: AbstractSet[str] = frozenset(), errors: str = "type") -> None:
@@ -72,20 +73,20 @@ class Redactor:
         self._shows_text = errors == "text"
 
     def __call__(self, value: Any) -> Any:
-        """A copy in plain data: dicts with text keys, lists, texts, numbers, booleans, None."""
-        return self._shown(value, MAX_DEPTH)
+        """Return a redacted copy in plain data: dicts with text keys, lists, texts, numbers, booleans, None."""
+        return self._shown(value, MAX_LOG_DEPTH)
 
     def event(self, _logger: Any, _method: str, event: Mapping[str, Any]) -> dict[str, Any]:
-        """The same for a whole event, as structlog calls its processors."""
+        """Redact a whole event; a processor of structlog."""
         return {
             str(name): redact_text(value, long=False)
             if name in self._ids and isinstance(value, str)
-            else self._entry(name, value, MAX_DEPTH)
+            else self._entry(name, value, MAX_LOG_DEPTH)
             for name, value in event.items()
         }
 
     def is_secret(self, key: str) -> bool:
-        """Whether what stands under this key is masked."""
+        """Return True when the value of this key is masked."""
         return self._secret.search(_plain(key)) is not None
 
     def _entry(self, key: Any, value: Any, depth: int) -> Any:
@@ -113,16 +114,16 @@ class Redactor:
     def _mapping(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
         shown: dict[str, Any] = {}
         for key, item in value.items():
-            if len(shown) == MAX_ITEMS:
-                shown["…"] = f"{len(value) - MAX_ITEMS} more"
+            if len(shown) == MAX_LOG_ITEMS:
+                shown["…"] = f"{len(value) - MAX_LOG_ITEMS} more"
                 break
             shown[self._key(key)] = self._entry(key, item, depth)
         return shown
 
     def _list(self, value: Iterable[Any], depth: int) -> list[Any]:
         items = list(value)
-        shown = [self._shown(item, depth) for item in items[:MAX_ITEMS]]
-        return shown if len(items) <= MAX_ITEMS else [*shown, f"… {len(items) - MAX_ITEMS} more"]
+        shown = [self._shown(item, depth) for item in items[:MAX_LOG_ITEMS]]
+        return shown if len(items) <= MAX_LOG_ITEMS else [*shown, f"… {len(items) - MAX_LOG_ITEMS} more"]
 
     def _key(self, key: Any) -> str:
         if isinstance(key, str):
@@ -137,28 +138,28 @@ class Redactor:
             return kind
         try:
             return f"{kind}: {redact_text(str(error))}"
-        except Exception:  # noqa: BLE001  (an exception may not even be able to say what it is)
+        except Exception:  # noqa: BLE001  (the exception's own `__str__` may fail)
             return kind
 
 
 def redact_text(text: str, *, long: bool = True) -> str:
-    """*text* with what looks like a secret masked, and cut at ``MAX_TEXT``.
+    """Return *text* with its secrets masked, cut at ``MAX_TEXT`` characters.
 
-    With ``long=False`` runs of letters and digits are not taken for secrets because they are long.
+    With ``long=False`` a long run of letters and digits alone does not count as a secret.
     """
-    scrubber = CURRENT.get()
-    if scrubber is not None:  # what the invocation that is being logged knows to be secret
+    scrubber = CURRENT_SCRUBBER.get()
+    if scrubber is not None:  # secrets of the call that is being logged
         text = scrubber.text(str.__str__(text))
     shown = str.__str__(text)[:_LOOKED_AT]
     for pattern, mask in _TEXTS:
         shown = pattern.sub(mask, shown)
     if long:
         shown = _LONG.sub(_unless_harmless, shown)
-    return shown if len(shown) <= MAX_TEXT and len(text) <= _LOOKED_AT else f"{shown[:MAX_TEXT]}…"
+    return shown if len(shown) <= MAX_LOG_TEXT and len(text) <= _LOOKED_AT else f"{shown[:MAX_LOG_TEXT]}…"
 
 
 def _unless_harmless(found: re.Match[str]) -> str:
-    """A long run is a key or a digest when it mixes letters and digits; words, rules of dashes and UUIDs are not."""
+    """Mask a long run that mixes letters and digits, such as a key or digest. Words, dashes and UUIDs stay."""
     run = found[0]
     mixed = any(map(str.isdigit, run)) and any(map(str.isalpha, run))
     shouts = run.upper() != run and run.lower() != run and not re.search(r"[/_-]", run)
@@ -166,5 +167,5 @@ def _unless_harmless(found: re.Match[str]) -> str:
 
 
 def _plain(key: str) -> str:
-    """A key without case, signs and typographic variants: ``API-Key``, ``api_key`` and ``apiKey`` are one."""
+    """Normalize a key: ``API-Key``, ``api_key`` and ``apiKey`` become equal."""
     return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", key).casefold()))

@@ -1,4 +1,4 @@
-"""What provides instances to invocations: given values, factories and a container, in three scopes (contract 84)."""
+"""Dependency injection: instances from given values, factories and a container, in three scopes."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from types import MappingProxyType
 from typing import Any
 
 from callgate.errors import ProviderError
-from callgate.providers.recipes import MISSING, Recipe, describe
-from callgate.providers.scope import Exit, Scope, World, missing
-from callgate.providers.scoped import Rank, ScopeName
+from callgate.providers.exits import Exit
+from callgate.providers.ranks import Rank, ScopeName
+from callgate.providers.recipes import MISSING, Recipe, describe_token
+from callgate.providers.scope import ProviderScope, World, missing_provider
 from callgate.providers.sessions import Membership, Sessions
 
-__all__ = ["MISSING", "ProviderRegistry", "ScopeName", "as_pairs", "describe", "missing"]
+__all__ = ["MISSING", "ProviderRegistry", "ScopeName", "as_pairs", "describe_token", "missing_provider"]
 
 
 class ProviderRegistry:
-    """The three scopes: global, a session's, a request's; looked up from the last to the first (contract 84, 85).
+    """The global, session and request scopes. A look-up reads the request scope first, the global scope last.
 
-    *container* is a dependency-injector container or None; *now* a monotonic clock in seconds. Sessions end when
-    nobody used them for *session_ttl* seconds, or as the least recently used of more than *max_sessions*; None means
-    never.
+    Args:
+        container: a dependency-injector container, or None.
+        now: a monotonic clock in seconds.
+        session_ttl: seconds without use after which a session ends; None means never.
+        max_sessions: the maximum number of sessions, beyond which the least recently used one ends; None means no limit.
     """
 
     def __init__(
@@ -36,42 +39,44 @@ class ProviderRegistry:
         self.container = container
         self.world = World(container)
         self.recipes = self.world.recipes
-        self.sessions = Sessions(self.world, now, ttl=session_ttl, most=max_sessions)
+        self.sessions = Sessions(self.world, now, ttl=session_ttl, maximum=max_sessions)
         self._tokens: dict[Any, None] = {}  # in the order given
-        self.ended = Scope(self.world, Rank.REQUEST)
+        self.ended = ProviderScope(self.world, Rank.REQUEST)
         self.ended.end()
 
-    # ------------------------------------------------------------------ putting in
+    # ------------------------------------------------------------------ registration
 
     def register_singletons(self, providers: Mapping[Any, Any]) -> None:
-        """Add global instances, keyed by token. Raises ``ProviderError`` for a token that is taken."""
+        """Register global instances by token. Raises ``ProviderError`` for a token that is registered already."""
         for token, instance in providers.items():
             self._take_token(token)
             self.recipes.given(token, instance)
 
     def provide(self, sources: Mapping[Any, Any]) -> None:
-        """Add instances, factories and ``Scoped`` factories, keyed by token; nothing is made yet.
+        """Register instances, factories and ``Scoped`` factories by token. No factory is called yet.
 
         Raises:
-            ProviderError: a token is taken.
+            ProviderError: a token is registered already.
         """
         for token, source in sources.items():
             self._take_token(token)
             self.recipes.add(token, source)
 
     def register_session_providers(self, session_id: str, providers: Mapping[Any, Any]) -> None:
-        """Add instances to one session."""
+        """Register instances for one session."""
         self.session_map(session_id).update(self.keyed(providers.items()))
 
     def _take_token(self, token: Any) -> None:
         if token in self._tokens:
-            raise ProviderError(f"a global provider for {describe(token)} is registered already")
+            raise ProviderError(
+                f"a global provider for {describe_token(token)} is registered already; use override() to replace it in tests"
+            )
         self._tokens[token] = None
 
-    # ------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------ look-up
 
     def get_all_singletons(self) -> Mapping[Any, Any]:
-        """The global instances that are there now, by token; read-only."""
+        """Return the global instances that exist now, by token; read-only."""
         peek = self.world.scope.peek
         found = {
             token: peek(recipe) for token in self._tokens if (recipe := self.recipes.of(token)).rank is Rank.GLOBAL
@@ -79,30 +84,32 @@ class ProviderRegistry:
         return MappingProxyType({token: one for token, one in found.items() if one is not MISSING})
 
     def find_global(self, token: Any, modifier: Any = None) -> Any:
-        """The global instance for a token, or ``MISSING``; what a container holds may be made by asking."""
+        """Return the global instance for a token, or ``MISSING``. A container may make its instance now."""
         recipe = self.recipes.of(token, modifier)
         if recipe.foreign is None or recipe.rank is not Rank.GLOBAL:
             return self.world.scope.peek(recipe)
         return self.world.scope.take(recipe)
 
     def session_map(self, session_id: str | None) -> dict[Any, Any]:
-        """What was bound in a session, mutable; without an id, a new map that nobody shares (contract C26)."""
+        """Return the mutable bindings of a session; without an id, a new dict."""
         return self.sessions.open(session_id).scope.bindings if session_id else {}
 
     def end_session(self, session_id: str) -> list[Exit]:
-        """End a session; what is left to close (``await exit.leave()``), nothing while calls still use it."""
+        """End a session. Return the instances to close (``await exit.leave()``); empty while calls still use it."""
         return self.sessions.end(session_id)
 
-    def request(self, session_id: str | None = None, owner: Any = None) -> Scope:
-        """A scope for one request; whoever takes it ends it with ``leave``, or with ``async with``.
+    def request(self, session_id: str | None = None, owner: Any = None) -> ProviderScope:
+        """Return a scope for one request. The caller ends it with ``leave`` or ``async with``.
 
-        Outside of any invocation: ``async with registry.request() as scope``, and in it ``await
-        scope.provide(registry.recipes.of(token))``. What is raised in it is raised at the ``yield`` of what it made.
+        Outside a tool call: ``async with registry.request() as scope``, and in it ``await
+        scope.provide(registry.recipes.of(token))``. An error in the block is raised at the ``yield`` of its generators.
         """
-        return Scope(self.world, Rank.REQUEST, Membership(self.sessions, session_id, owner) if session_id else None)
+        return ProviderScope(
+            self.world, Rank.REQUEST, Membership(self.sessions, session_id, owner) if session_id else None
+        )
 
     def keyed(self, bindings: Iterable[tuple[Any, Any]]) -> Iterable[tuple[Any, Any]]:
-        """Bindings under the keys that recipes have: a container's provider has one, however it is named."""
+        """Return bindings by the keys of their recipes, which are equal for all names of a container's provider."""
         if self.container is None:
             return bindings
         return [(self.recipes.of(token).key, instance) for token, instance in bindings]
@@ -111,18 +118,20 @@ class ProviderRegistry:
 
     @contextlib.contextmanager
     def override(self, providers: Mapping[Any, Any]) -> Generator[None]:
-        """Put other instances or factories in the place of these tokens; for tests.
+        """Replace the providers of these tokens with other instances or factories, for tests.
 
         Raises:
-            ProviderError: nobody provides the token, so nothing would use the other.
+            ProviderError: no provider is registered for a token.
         """
-        before, put = self.world.overrides, {}
+        before, replaced = self.world.overrides, {}
         for token, source in providers.items():
             recipe = self.recipes.of(token)
             if not recipe.is_provided:
-                raise ProviderError(f"nobody provides {describe(token)}, so there is nothing to override")
-            put[recipe.key] = self.recipes.substitute(recipe, source)
-        self.world.replace({**before, **put})
+                raise ProviderError(
+                    f"there is no provider for {describe_token(token)} to override; register it on the gate first"
+                )
+            replaced[recipe.key] = self.recipes.substitute(recipe, source)
+        self.world.replace({**before, **replaced})
         try:
             yield
         finally:
@@ -132,23 +141,23 @@ class ProviderRegistry:
         return self.recipes.of(token).is_provided
 
     def global_recipes(self) -> list[Recipe]:
-        """What is made as the gate opens: global factories and a container's global ``Scoped``, in order.
+        """Return the recipes that run when the gate opens: global factories and global ``Scoped`` providers, in order.
 
         Raises:
-            ProviderError: a factory that no tool takes needs itself, or what nobody provides; names the path.
+            ProviderError: a factory needs itself or a token without a provider; the message shows the path.
         """
         found = [*map(self.recipes.of, self._tokens), *self.recipes.scoped_in_container()]
         for one in found:
-            if one.rank is not Rank.REQUEST:  # what a request's needs, a hook may bind
+            if one.rank is not Rank.REQUEST:  # a hook may bind the needs of a request
                 self.recipes.check(one, (), "the gate")
         return [one for one in found if one.rank is Rank.GLOBAL and one.factory]
 
 
 def as_pairs(bindings: Any) -> Iterable[tuple[Any, Any]]:
-    """What ``will_bind_providers`` may return: a mapping or pairs (contract 89).
+    """Return the pairs of a result of ``will_bind_providers``, which is a mapping or an iterable of pairs.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: the result is neither.
     """
     if isinstance(bindings, Mapping):
         return list(bindings.items())

@@ -1,45 +1,61 @@
-"""Scopes at work: instances are made at most once in one, and closed exactly once, in reverse."""
+"""Scopes of instances. A scope makes an instance at most once, and closes it exactly once, in reverse order."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future as Waiting
-from contextlib import _AsyncGeneratorContextManager, _GeneratorContextManager
+from collections.abc import AsyncGenerator, Generator, Mapping
+from concurrent.futures import Future as ThreadFuture
+from contextlib import asynccontextmanager, contextmanager
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Literal, Self, overload
 
 from callgate.errors import ProviderError, ProviderMissing
-from callgate.providers.recipes import MISSING, Recipe, Recipes, describe, scoped_among
-from callgate.providers.scoped import ASKING, Rank
+from callgate.providers.exits import Exit, leave_all
+from callgate.providers.ranks import ASKING, Rank
+from callgate.providers.recipes import MISSING, Recipe, Recipes, describe_token, scoped_among
 
-_RARELY = threading.Lock()
-"""Held for what is seldom and not one step: waiting for another's making, and a request's own session."""
+_LOCK = threading.Lock()
+"""Held for rare steps that are not atomic: waiting for another task's instance, and making the session of a request."""
+
+
+@contextmanager
+def _generator() -> Generator[None]:
+    yield
+
+
+@asynccontextmanager
+async def _async_generator() -> AsyncGenerator[None]:
+    yield
+
+
+_MANAGERS = (type(_generator()), type(_async_generator()))
+"""The types that ``@contextmanager`` and ``@asynccontextmanager`` return."""
 
 
 class World:
-    """What all scopes of one registry share: the recipes, the global scope, and what tests put in place of others."""
+    """The state that all scopes of a registry share: the recipes, the global scope, and the overrides of tests."""
 
     def __init__(self, container: Any = None) -> None:
         self.recipes = Recipes(container)
         self.overrides: dict[Any, Recipe] = {}
-        self.scope = Scope(self, Rank.GLOBAL)
-        self.plain: object = object()  # another one whenever what is global, or what replaces it, has changed
+        self.scope = ProviderScope(self, Rank.GLOBAL)
+        self.plain: object = object()  # replaced when global instances or overrides change: caches compare it
 
     def replace(self, overrides: Mapping[Any, Recipe]) -> None:
-        """Put these in the place of others from now on, and nothing else."""
+        """Set the overrides."""
         self.overrides, self.plain = dict(overrides), object()
 
 
-class Scope:
-    """The instances of one request, session or gate, and how they are closed: ``async with`` closes a request's.
+class ProviderScope:
+    """The instances of one request, session or gate. ``async with`` closes those of a request.
 
-    ``bindings`` are instances that were bound by hand: they win over recipes and are not closed. ``holds`` counts who
-    still uses it. *session* is a request's way to its session's scope (``sessions.py``); without one it has its own.
+    ``bindings`` are instances that a hook or the caller has bound: they win over recipes and are not closed. ``holds``
+    counts the users of the scope. *session* returns the session scope of a request (see ``sessions.Membership``); without
+    it the request has its own session.
 
-    Tasks of one event loop and worker threads may ask at the same time.
+    Tasks of one event loop and worker threads may use a scope at the same time.
     """
 
     __slots__ = (
@@ -67,31 +83,33 @@ class Scope:
         self._making: dict[Recipe, Any] = {}
         self._waiting: dict[Recipe, list[Any]] | None = None
 
-    # ------------------------------------------------------------------ looking
+    # ------------------------------------------------------------------ look-up
 
     @overload
-    def session(self, make: Literal[True]) -> Scope: ...
+    def session(self, make: Literal[True]) -> ProviderScope: ...
     @overload
-    def session(self, make: bool) -> Scope | None: ...
-    def session(self, make: bool) -> Scope | None:
-        """A request's session scope; None when there is none yet and *make* is False.
+    def session(self, make: bool) -> ProviderScope | None: ...
+    def session(self, make: bool) -> ProviderScope | None:
+        """Return the session scope of a request; None when there is no session yet and *make* is False.
 
         Raises:
             Denied: the session belongs to another user.
             ProviderError: the request has ended.
         """
         if make and self.closed:
-            raise ProviderError(f"the session is asked for after the {self.rank} has ended")
+            raise ProviderError(
+                f"the session was requested after the {self.rank} had ended; use it within the {self.rank}"
+            )
         if self._session is not None:
             return self._session(make)  # type: ignore[no-any-return]
         if make:
-            with _RARELY:
+            with _LOCK:
                 if self._session is None:
-                    self._session = Alone(self.world)
+                    self._session = OwnSession(self.world)
         return self._session and self._session(make)
 
     def bound(self, key: Any) -> Any:
-        """What was bound by hand for a key, in this request or its session; or ``MISSING``."""
+        """Return the instance that is bound for a key, in this request or its session, or ``MISSING``."""
         found = self.bindings.get(key, MISSING) if self.bindings else MISSING
         if found is MISSING and self._session is not None:
             session = self._session(False)
@@ -99,8 +117,8 @@ class Scope:
                 found = session.bindings.get(key, MISSING)
         return found
 
-    def home(self, rank: Rank) -> Scope:
-        """The scope that keeps instances of a rank."""
+    def home(self, rank: Rank) -> ProviderScope:
+        """Return the scope that keeps instances of a rank."""
         if rank is Rank.GLOBAL:
             return self.world.scope
         if rank is Rank.SESSION and self.rank is Rank.REQUEST:
@@ -108,7 +126,7 @@ class Scope:
         return self
 
     def peek(self, recipe: Recipe) -> Any:
-        """The instance for a recipe if there is one already, else ``MISSING``."""
+        """Return the instance for a recipe if it exists, else ``MISSING``."""
         if (self.bindings or self._session is not None) and (found := self.bound(recipe.key)) is not MISSING:
             return found
         if self.world.overrides:
@@ -119,48 +137,49 @@ class Scope:
             return MISSING
         return (self if recipe.rank is self.rank else self.home(recipe.rank)).instances.get(recipe, MISSING)
 
-    # ------------------------------------------------------------------ making
+    # ------------------------------------------------------------------ creation
 
     async def provide(self, recipe: Recipe) -> Any:
-        """The instance for a recipe; made here and now if it is the first to ask, in the caller's own task.
+        """Return the instance for a recipe. The first caller makes it, in its own task.
 
         Raises:
-            ProviderMissing: nobody provides it.
-            ProviderError: the scope is closed, or making it asks for itself.
+            ProviderMissing: the token has no provider.
+            ProviderError: the scope has ended, or the factory needs its own instance.
         """
         if (found := self.peek(recipe)) is not MISSING:
             return found
-        recipe = self._in_place_of(recipe)
+        recipe = self._overriding(recipe)
         if recipe.factory is None:
-            return await self._ask(recipe)
-        home = self if recipe.rank is self.rank else self.home(recipe.rank)
-        mine = (_whoami(),)  # setdefault is one step, for threads, too: one of them makes it
-        while home._making.setdefault(recipe, mine) is not mine or recipe in home.instances or home.closed:
-            if (found := await home._meanwhile(recipe, mine)) is not MISSING:
+            return await self._call_foreign(recipe)
+        if recipe.rank is not self.rank and (home := self.home(recipe.rank)) is not self:
+            return await home.provide(recipe)
+        mine = (_current_task(),)  # setdefault is atomic for threads, too: one caller makes the instance
+        while self._making.setdefault(recipe, mine) is not mine or recipe in self.instances or self.closed:
+            if (found := await self._made_elsewhere(recipe, mine)) is not MISSING:
                 return found
         try:
-            instance = home.instances[recipe] = await home._make(recipe)
+            instance = self.instances[recipe] = await self._make(recipe)
         finally:
-            del home._making[recipe]
-            if home._waiting is not None:
-                home._wake(recipe)
+            del self._making[recipe]
+            if self._waiting is not None:
+                self._wake(recipe)
         return instance
 
     def take(self, recipe: Recipe) -> Any:
-        """``provide`` for those who cannot wait.
+        """Run ``provide`` in synchronous code.
 
         Raises:
-            ProviderError: making it has to wait.
+            ProviderError: the factory awaits.
         """
         found = self.peek(recipe)
         if found is not MISSING:
             return found
-        recipe = self._in_place_of(recipe)
+        recipe = self._overriding(recipe)
         if recipe.foreign is not None and not scoped_among(recipe):
             return recipe.foreign()
         making = self.provide(recipe)
         try:
-            if recipe.waits and recipe.foreign is None:
+            if recipe.is_async and recipe.foreign is None:
                 raise ProviderError(f"{recipe.name} is made asynchronously; use `await ctx.resolve(...)`")
             making.send(None)
         except StopIteration as made:
@@ -169,8 +188,8 @@ class Scope:
             making.close()
         raise ProviderError(f"{recipe.name} is made asynchronously; use `await ctx.resolve(...)`")
 
-    def _in_place_of(self, recipe: Recipe) -> Recipe:
-        """What makes it now: a test may have put another in its place."""
+    def _overriding(self, recipe: Recipe) -> Recipe:
+        """Return the recipe that replaces this one in a test, or the same recipe."""
         world = self.world
         if world.overrides:
             recipe = world.overrides.get(recipe.key, recipe)
@@ -187,63 +206,65 @@ class Scope:
             named[name] = await provide(need) if found is MISSING else found
         made: Any = recipe.factory(*arguments, **named)  # type: ignore[misc]
         kind = made.__class__
-        if kind is _AsyncGeneratorContextManager or kind is _GeneratorContextManager:
+        if kind in _MANAGERS:
             made = made.gen
             kind = made.__class__
         if kind is AsyncGeneratorType:
             try:
                 instance = await made.__anext__()
             except StopAsyncIteration:
-                raise ProviderError(f"the generator of {recipe.name} gave nothing") from None
+                raise ProviderError(f"the generator of {recipe.name} yields no instance") from None
         elif kind is GeneratorType:
             instance = next(made, MISSING)
             if instance is MISSING:
-                raise ProviderError(f"the generator of {recipe.name} gave nothing")
+                raise ProviderError(f"the generator of {recipe.name} yields no instance")
         else:
             instance = await made if kind is CoroutineType or inspect.isawaitable(made) else made
             if self.closed:
-                raise ProviderError(f"the {self.rank} ended while {recipe.name} was made")
+                raise ProviderError(f"the {self.rank} ended while {recipe.name} was created")
             return instance
         left = Exit(recipe, made)
         self.exits.append(left)
-        if self.closed and left in self.exits:  # ended while it was made, and nobody would close it later
+        if self.closed and left in self.exits:  # the scope ended meanwhile and will not close it
             self.exits.remove(left)
             await left.leave()
-            raise ProviderError(f"the {self.rank} ended while {recipe.name} was made")
+            raise ProviderError(f"the {self.rank} ended while {recipe.name} was created")
         return instance
 
-    async def _ask(self, recipe: Recipe) -> Any:
-        """One of dependency-injector's own providers; the scoped ones that it will ask for are made first."""
+    async def _call_foreign(self, recipe: Recipe) -> Any:
+        """Call a provider of dependency-injector. The scoped instances that it needs are made first."""
         if recipe.foreign is None:
-            raise missing(recipe.key)
+            raise missing_provider(recipe.key)
         needs = scoped_among(recipe)
         if not needs:
             found = recipe.foreign()
         else:
             for need in needs:
                 await self.provide(need)
-            asked = ASKING.set(self)
+            token = ASKING.set(self)
             try:
                 found = recipe.foreign()
             finally:
-                ASKING.reset(asked)
+                ASKING.reset(token)
         return await found if inspect.isawaitable(found) else found
 
     def made_for(self, scoped: Any) -> Any:
-        """What a scoped provider answers to one of dependency-injector's own that asks it."""
+        """Return the instance of a scoped provider that another provider of the container needs."""
         return self.take(self.world.recipes.for_provider(scoped))
 
-    async def _meanwhile(self, recipe: Recipe, mine: tuple[Any]) -> Any:
-        """It cannot be made now: it was, or the scope has ended, or somebody is at it. Then wait, and look again."""
+    async def _made_elsewhere(self, recipe: Recipe, mine: tuple[Any]) -> Any:
+        """Return an instance that exists now or that another task makes; ``MISSING`` when this task has to make it."""
         maker = self._making.get(recipe)
         if maker is mine:
             del self._making[recipe]
             self._wake(recipe)
             if self.closed:
-                raise ProviderError(f"{recipe.name} is asked for after its {self.rank} has ended")
+                raise ProviderError(
+                    f"{recipe.name} was requested after its {self.rank} had ended; use it within the {self.rank}"
+                )
         elif maker is not None:
             if maker == mine:
-                raise ProviderError(f"making {recipe.name} asks for {recipe.name} itself")
+                raise ProviderError(f"the factory of {recipe.name} needs {recipe.name} itself; break the circle")
             await self._wait(recipe)
         return self.instances.get(recipe, MISSING)
 
@@ -251,30 +272,30 @@ class Scope:
         try:
             waiting: Any = asyncio.get_running_loop().create_future()
         except RuntimeError:  # a plain function in its thread
-            waiting = Waiting()
-        with _RARELY:
+            waiting = ThreadFuture()
+        with _LOCK:
             self._waiting = {} if self._waiting is None else self._waiting
             self._waiting.setdefault(recipe, []).append(waiting)
         if recipe not in self._making:
-            return  # done before it could know of us
-        if isinstance(waiting, Waiting):
+            return  # the maker finished before this waiter was registered
+        if isinstance(waiting, ThreadFuture):
             waiting.result()
         else:
             await waiting
 
     def _wake(self, recipe: Recipe) -> None:
-        with _RARELY:
+        with _LOCK:
             woken = (self._waiting or {}).pop(recipe, ())
         for one in woken:
-            if isinstance(one, Waiting):
+            if isinstance(one, ThreadFuture):
                 one.set_result(None)
             else:
-                one.get_loop().call_soon_threadsafe(_end_wait, one)
+                one.get_loop().call_soon_threadsafe(_wake_task, one)
 
-    # ------------------------------------------------------------------ closing
+    # ------------------------------------------------------------------ end
 
     def leave(self) -> list[Exit]:
-        """End a request: what has to be closed, in order; its session's, too, if that is over and this was its last."""
+        """End a request. Return the instances to close in order; with its session's if it was the last call of an ended one."""
         exits = self.end()
         return exits if self._session is None else exits + self._session.leave()
 
@@ -285,7 +306,7 @@ class Scope:
         await leave_all(self.leave(), error)
 
     def end(self) -> list[Exit]:
-        """Nothing more is made here; what has to be closed, the last made first. Each is given out once."""
+        """End the scope. Return the instances to close, last made first; each is returned once."""
         self.closed = True
         exits, self.exits = self.exits[::-1], []
         self.instances = {}
@@ -294,99 +315,42 @@ class Scope:
         return exits
 
     def reopen(self) -> None:
-        """Start again, empty."""
+        """Reopen an ended scope."""
         self.closed = False
 
 
-class Alone:
-    """The session of a request that names none: its own, and over with it (contract C26)."""
+class OwnSession:
+    """The session of a request without a session id; it ends with the request."""
 
     __slots__ = ("_scope",)
 
     def __init__(self, world: World) -> None:
-        self._scope = Scope(world, Rank.SESSION)
+        self._scope = ProviderScope(world, Rank.SESSION)
 
-    def __call__(self, make: bool) -> Scope:
-        """Its scope."""
+    def __call__(self, make: bool) -> ProviderScope:
+        """Return the scope of the session."""
         return self._scope
 
     def leave(self) -> list[Exit]:
-        """The request is over; what has to be closed."""
+        """End the session, and return the instances to close."""
         return self._scope.end()
 
 
-class Exit:
-    """How one instance is closed."""
-
-    __slots__ = ("generator", "recipe")
-
-    def __init__(self, recipe: Recipe, generator: Any) -> None:
-        self.recipe = recipe
-        self.generator = generator
-
-    async def leave(self, error: BaseException | None = None) -> None:
-        """Run what follows the ``yield``; an *error* of a request is raised at it where the instance was the request's own.
-
-        What a session or the gate keeps outlives the request and sees nothing of its error.
-
-        Raises:
-            ProviderError: the generator yields a second time.
-        """
-        generator = self.generator
-        if self.recipe.rank is not Rank.REQUEST:
-            error = None
-        try:
-            if generator.__class__ is AsyncGeneratorType:
-                await (generator.__anext__() if error is None else generator.athrow(error))
-                await generator.aclose()
-            else:
-                next(generator) if error is None else generator.throw(error)
-                generator.close()
-        except (StopAsyncIteration, StopIteration):
-            return
-        except BaseException as raised:
-            if raised is error:
-                return
-            raise
-        raise ProviderError(f"the generator of {self.recipe.name} yields a second time")
-
-
-async def leave_all(
-    exits: Iterable[Exit],
-    error: BaseException | None = None,
-    on_failure: Callable[[Exit, BaseException], None] = lambda *_: None,
-) -> None:
-    """Leave every one, whatever another raises; each failure is told to *on_failure*.
-
-    Raises:
-        BaseException: the first that one raised, a cancellation before others.
-    """
-    failed: list[BaseException] = []
-    for one in exits:
-        try:
-            await one.leave(error)
-        except BaseException as raised:  # noqa: BLE001  (raised below, when the others are closed)
-            failed.append(raised)
-            on_failure(one, raised)
-    if failed:
-        raise next((one for one in failed if not isinstance(one, Exception)), failed[0])
-
-
-def _whoami() -> Any:
+def _current_task() -> Any:
     try:
         return asyncio.current_task()
     except RuntimeError:  # a plain function in its thread
         return threading.current_thread()
 
 
-def _end_wait(waiting: asyncio.Future[None]) -> None:
+def _wake_task(waiting: asyncio.Future[None]) -> None:
     if not waiting.done():
         waiting.set_result(None)
 
 
-def missing(token: Any) -> ProviderMissing:
-    """The error for a token that no scope provides."""
+def missing_provider(token: Any) -> ProviderMissing:
+    """Return the error for a token without a provider."""
     return ProviderMissing(
-        f"no provider for {describe(token)} in request, session or global scope; "
-        "bind it in will_bind_providers, or give it to the gate: Gate(provide={...}) or Gate(container=...)"
+        f"no provider for {describe_token(token)} in request, session or global scope; "
+        "bind it in will_bind_providers, or pass it to the gate: Gate(provide={...}) or Gate(container=...)"
     )

@@ -1,51 +1,34 @@
-"""``Scoped``: a dependency-injector provider whose instance lives as long as a request, a session or the gate."""
+"""``Scoped``: a provider of dependency-injector with one instance for each request, session or gate."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from contextvars import ContextVar
-from enum import IntEnum
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from dependency_injector import providers
 
 from callgate.errors import ProviderError
+from callgate.providers.ranks import ASKING, Rank, ScopeName
 
 T = TypeVar("T")
-ScopeName = Literal["request", "session", "global"]
-
-
-class Rank(IntEnum):
-    """How long an instance lives; a wider scope never takes from a narrower one."""
-
-    REQUEST = 0
-    SESSION = 1
-    GLOBAL = 2
-
-    def __str__(self) -> str:
-        return self.name.lower()
-
-
-ASKING: ContextVar[Any] = ContextVar("callgate_asking", default=None)
-"""The scope for which one of dependency-injector's own providers is being called; it may take scoped ones."""
 
 
 class Scoped(providers.Provider[T]):
-    """One instance a request, a session or a gate, made when it is first asked for (contract 84; design 4).
+    """Dependency injection with one instance for each request, session or gate, made on first use.
 
-    *factory* is a function, a class, an async function, or a generator function of either kind (with or without
-    ``@contextmanager``): its first value is the instance, and what follows the ``yield`` closes it, in reverse order of
-    making, exactly once. At the end of a request that failed the error is raised at the ``yield``, so that
-    ``async with database.begin()`` rolls back. The other arguments are given to the factory; providers among them are
-    resolved first, and so are parameters of the factory that are marked ``Provide[...]``.
+    *factory* is a function, a class, an async function, or a sync or async generator function (with or without
+    ``@contextmanager``). A generator yields the instance; the code after its ``yield`` closes the instance, exactly once
+    and in reverse order of creation. If a request fails, its error is raised at the ``yield``, so that ``async with
+    database.begin()`` rolls back. The other arguments are passed to the factory. Providers among them are resolved
+    first, as are parameters of the factory that are marked ``Provide[...]``.
 
-    A request is one invocation with the calls nested in it. A session's instances are made by the first call that asks
-    and closed by ``gate.end_session``, when the session expires or with the gate; a call without a session has one of
-    its own. ``"global"`` instances are made as the gate opens.
+    A request is one tool call with its nested calls. A session instance is made by the first call that needs it, and
+    closed by ``gate.end_session``, when the session expires, or when the gate closes. A call without a session id has its
+    own session. ``"global"`` instances are made when the gate opens.
 
     Raises:
-        ProviderError: there is no such scope, or the factory cannot be called.
+        ProviderError: the scope is unknown, or the factory is not callable.
     """
 
     __slots__ = ("args", "factory", "kwargs", "rank")
@@ -95,15 +78,15 @@ class Scoped(providers.Provider[T]):
 
     @property
     def related(self) -> Iterator[Any]:
-        """The providers it takes, and those that override it."""
+        """The providers among its arguments, and those that override it."""
         yield from (one for one in (*self.args, *self.kwargs.values()) if isinstance(one, providers.Provider))
         yield from super().related
 
     def _provide(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Called by other providers of the container, while an invocation asks for one of them."""
+        """Return the instance for another provider of the container, while a tool call resolves it."""
         asking = ASKING.get()
         if asking is None:
-            raise ProviderError("a scoped provider is asked for outside of an invocation; use await ctx.resolve(...)")
+            raise ProviderError("a scoped provider was called outside a tool call; use await ctx.resolve(...)")
         return asking.made_for(self)
 
     def __str__(self) -> str:

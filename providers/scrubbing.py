@@ -1,6 +1,6 @@
-"""The scrubber of one invocation: takes known values out of whatever may show them. One place for all who have to.
+"""The scrubber of one tool call: removes known secrets from outputs, errors and logs.
 
-Secrets are taken out of everything. What a redaction masked in the input is taken out of texts alone: errors and logs.
+Secrets are removed from all values. Values that a redaction hook masked in the input are removed from errors and logs only.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import orjson
 
 from callgate.providers.detectors import MASK, Detector, detect
 
-SHORTEST = 4
-"""Characters that a value must have to be looked for: what is shorter cannot be told from other text."""
+SHORTEST_SECRET = 4
+"""Minimum length of a value to search for; shorter values match unrelated text."""
 
 
 def spellings(secret: str) -> tuple[str, ...]:
-    """A secret as it is, and as URLs, base64 and JSON spell it; the longest first."""
+    """Return a secret in plain form and as encoded in URLs, base64 and JSON; longest first."""
     data = secret.encode("utf-8", "surrogatepass")
     found = {
         secret,
@@ -44,7 +44,7 @@ _MEMBERS = ("strerror", "filename", "filename2", "msg", "name", "path", "text", 
 
 
 class Scrubber:
-    """Knows what one invocation must not show. ``text``, ``value`` and ``error`` take it out."""
+    """The values that one tool call must not show; ``text``, ``value`` and ``error`` remove them."""
 
     __slots__ = ("_detectors", "_masked", "_needles", "_new", "_secrets")
 
@@ -53,79 +53,79 @@ class Scrubber:
         self._needles: tuple[bytes, ...] = ()
         self._masked: tuple[str, ...] = ()
         self._detectors: tuple[Detector, ...] = ()
-        self._new: list[Iterable[str]] = []  # looked at when there is a text to clean
+        self._new: list[Iterable[str]] = []  # processed when there is a text to scrub
 
     @classmethod
     def of(cls, ctx: Any) -> Scrubber:
-        """The scrubber of an invocation, made when the first hook asks for it."""
-        known: Scrubber | None = ctx.scrubber
+        """Return the scrubber of a call, and create it on first use."""
+        known: Scrubber | None = ctx.run.scrubber
         if known is None:
-            known = ctx.scrubber = cls()
+            known = ctx.run.scrubber = cls()
         return known
 
     def add_secrets(self, known: Iterable[str]) -> None:
-        """Take these, as ``spellings`` gives them, out of everything."""
+        """Remove these values, as ``spellings`` returns them, from everything."""
         self._secrets = tuple(sorted({*self._secrets, *known}, key=len, reverse=True))
         self._needles = tuple({_within_json(one).encode() for one in self._secrets})
 
     def add_masked(self, values: Iterable[str], detectors: Collection[Detector] = ()) -> None:
-        """Take these, and what the detectors find, out of texts."""
+        """Remove these values, and the findings of the detectors, from texts."""
         if values:
             self._new.append(values)
         if detectors:
             self._detectors = tuple(dict.fromkeys((*self._detectors, *detectors)))
 
-    def _take_in(self) -> None:
-        new = {one for values in self._new for one in values if len(one) >= SHORTEST}
+    def _process_new(self) -> None:
+        new = {one for values in self._new for one in values if len(one) >= SHORTEST_SECRET}
         self._new = []
         self._masked = tuple(sorted({*self._masked, *new}, key=len, reverse=True))
 
     def text(self, text: str) -> str:
-        """A text of an error or a log."""
+        """Scrub a text of an error or a log."""
         if self._new:
-            self._take_in()
+            self._process_new()
         for one in (*self._secrets, *self._masked):
             if one in text:
                 text = text.replace(one, MASK)
         return detect(text, self._detectors, MASK)
 
     def value(self, value: Any, data: bytes | None = None) -> Any:
-        """A JSON value without the secrets: the same object where there are none. *data* is its JSON, if at hand."""
+        """Return a JSON value without the secrets, or the same object if it has none. *data* is its JSON, if known."""
         if not self._secrets:
             return value
         try:
             shown = data if data is not None else orjson.dumps(value)
         except TypeError:
-            return self._taken_out(value)
-        return self._taken_out(value) if any(needle in shown for needle in self._needles) else value
+            return self._scrubbed(value)
+        return self._scrubbed(value) if any(needle in shown for needle in self._needles) else value
 
-    def _taken_out(self, value: Any) -> Any:
+    def _scrubbed(self, value: Any) -> Any:
         if isinstance(value, str):
-            return self._without_secrets(value)
+            return self._text_without_secrets(value)
         if isinstance(value, Mapping):
-            return {self._taken_out(key): self._taken_out(item) for key, item in value.items()}
+            return {self._scrubbed(key): self._scrubbed(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self._taken_out(item) for item in value]
+            return [self._scrubbed(item) for item in value]
         if isinstance(value, int | float) and not isinstance(value, bool):
-            return MASK if self._without_secrets(repr(value)) != repr(value) else value
+            return MASK if self._text_without_secrets(repr(value)) != repr(value) else value
         return value
 
-    def _without_secrets(self, text: str) -> str:
+    def _text_without_secrets(self, text: str) -> str:
         for one in self._secrets:
             if one in text:
                 text = text.replace(one, MASK)
         return text
 
     def error(self, error: BaseException) -> BaseException:
-        """The error, with the texts of it and of all that it hangs together with changed in place.
+        """Scrub an error, its causes, contexts and notes in place, and return it.
 
-        One that cannot be changed is taken out of the chain; if it is the error itself, a stand-in comes back.
+        An error that cannot be changed is replaced by a ``RuntimeError`` with its type name.
         """
         seen: set[int] = set()
         return self._clean(error, seen) or _stand_in(error)
 
     def _clean(self, error: BaseException, seen: set[int]) -> BaseException | None:
-        """The error made clean, None when it cannot be."""
+        """Return the scrubbed error, or None when it cannot be changed."""
         if id(error) in seen:
             return error
         seen.add(id(error))
@@ -136,7 +136,7 @@ class Scrubber:
                 setattr(error, link, _stand_in(linked))
                 error.__suppress_context__ = hidden
         inner = [self._clean(one, seen) for one in error.exceptions] if isinstance(error, BaseExceptionGroup) else []
-        if isinstance(error, asyncio.CancelledError):  # its message is how a cancel scope knows it
+        if isinstance(error, asyncio.CancelledError):  # a cancel scope recognizes it by its message
             return error
         self._clean_members(error)
         return None if None in inner or self._shows(error) else error
@@ -149,21 +149,21 @@ class Scrubber:
                 own[name] = self._member(member)
         if notes := own.get("__notes__"):
             own["__notes__"] = [self._member(note) for note in notes]
-        for name in _MEMBERS:  # of the built-in exceptions, which keep them elsewhere
-            told = getattr(error, name, None)
-            if isinstance(told, str) and (clean := self.text(told)) != told:
+        for name in _MEMBERS:  # attributes of built-in exceptions, which are not in __dict__
+            text = getattr(error, name, None)
+            if isinstance(text, str) and (clean := self.text(text)) != text:
                 with contextlib.suppress(AttributeError, TypeError):
                     setattr(error, name, clean)
 
     def _member(self, member: Any) -> Any:
-        """Texts cleaned, also within plain containers and records; anything else that would show one becomes the mask."""
+        """Scrub texts, also in containers and dataclasses. Other objects whose repr shows a secret become the mask."""
         if isinstance(member, str):
             return self.text(member)
         if isinstance(member, BaseException) or member is None or isinstance(member, bool | float):
             return member
         try:
             shown = repr(member)
-        except Exception:  # noqa: BLE001  (what cannot say what it is shows nothing)
+        except Exception:  # noqa: BLE001  (a failing repr shows nothing)
             return member
         return member if self.text(shown) == shown else self._rebuilt(member)
 
@@ -183,17 +183,17 @@ class Scrubber:
     def _shows(self, error: BaseException) -> bool:
         try:
             shown = f"{error} {error!r}"
-        except Exception:  # noqa: BLE001  (the same)
+        except Exception:  # noqa: BLE001  (a failing repr shows nothing)
             return False
         return self.text(shown) != shown
 
 
 def _stand_in(error: BaseException) -> BaseException:
-    """What stands in the place of an error whose text cannot be changed."""
-    told = RuntimeError(f"{type(error).__name__}: {MASK}")
-    told.__suppress_context__ = True
-    return told
+    """Return the replacement of an error whose text cannot be changed."""
+    replacement = RuntimeError(f"{type(error).__name__}: {MASK}")
+    replacement.__suppress_context__ = True
+    return replacement
 
 
-CURRENT: ContextVar[Scrubber | None] = ContextVar("callgate_scrubber", default=None)
-"""The scrubber of the invocation that is being logged, for the redaction of log events."""
+CURRENT_SCRUBBER: ContextVar[Scrubber | None] = ContextVar("callgate_scrubber", default=None)
+"""The scrubber of the call that is being logged, for the redaction of log events."""

@@ -1,4 +1,4 @@
-"""Sessions: what calls with one session id share, whose it is, and when it ends."""
+"""Sessions: the shared instances, the owner and the lifetime of each session id."""
 
 from __future__ import annotations
 
@@ -8,43 +8,44 @@ from collections.abc import Callable
 from typing import Any
 
 from callgate.errors import Denied
-from callgate.providers.scope import Exit, Scope, World
-from callgate.providers.scoped import Rank
+from callgate.providers.exits import Exit
+from callgate.providers.ranks import Rank
+from callgate.providers.scope import ProviderScope, World
 
 
 class Session:
-    """One session: its scope, its owner, and the calls and ``gate.session`` visits that are using it."""
+    """One session: its scope, its owner, and the number of calls and ``gate.session`` blocks that use it."""
 
-    __slots__ = ("calls", "id", "over", "owner", "scope", "used_at", "visits")
+    __slots__ = ("calls", "ended", "id", "owner", "scope", "used_at", "visits")
 
-    def __init__(self, id: str, scope: Scope, now: float) -> None:
+    def __init__(self, id: str, scope: ProviderScope, now: float) -> None:
         self.id = id
         self.scope = scope
         self.owner: Any = None
         self.calls = 0
         self.visits = 0
-        self.over = False
+        self.ended = False
         self.used_at = now
 
 
 class Sessions:
-    """The live sessions, the least recently used first. An *owner* of None is the application itself: all are open to it.
+    """The live sessions, least recently used first. The owner None is the application, which may use every session.
 
-    A session that nobody used for *ttl* seconds ends, and so does the least recently used one when there are more than
-    *most*; a session that a call is using is spared. What is to be closed then is handed to ``on_end``, with the
-    session's id and the reason, on the event loop. Tools that run in threads may open sessions, too.
+    A session ends after *ttl* seconds without use, or as the least recently used one of more than *maximum* sessions.
+    Sessions with a running call do not end. ``on_end`` gets the session id, the reason and the instances to close, on the
+    event loop. Tools that run in threads may open sessions, too.
     """
 
     def __init__(
-        self, world: World, now: Callable[[], float], *, ttl: float | None = None, most: int | None = None
+        self, world: World, now: Callable[[], float], *, ttl: float | None = None, maximum: int | None = None
     ) -> None:
         self.world = world
         self.ttl = ttl
-        self.most = most
+        self.maximum = maximum
         self.on_end: Callable[[str, str, list[Exit]], None] = lambda *_: None
         self._now = now
         self._live: dict[str, Session] = {}
-        self._over: list[tuple[str, str, list[Exit]]] = []
+        self._evicted: list[tuple[str, str, list[Exit]]] = []
         self.lock = threading.RLock()
 
     def __len__(self) -> int:
@@ -54,11 +55,11 @@ class Sessions:
         return session_id in self._live
 
     def find(self, session_id: str | None, owner: Any) -> Session | None:
-        """A live session, without using it. One whose time is over is nobody's any more.
+        """Return a live session or None, without marking it as used. An expired session is ended.
 
         Raises:
-            Denied: it belongs to another principal. The first one that uses a session owns it: an id that
-                somebody else guessed or was told opens nothing (invariant I8).
+            Denied: the session belongs to another principal. The first principal that uses a session id owns it, so a
+                guessed or leaked id gives no access.
         """
         session = self._live.get(session_id or "")
         if session is None:
@@ -71,15 +72,17 @@ class Sessions:
         return session
 
     def open(self, session_id: str, owner: Any = None) -> Session:
-        """A session, made if there is none; *owner* is its principal from now on.
+        """Return the session with that id, and create it if needed. *owner* becomes its principal if it has none.
 
         Raises:
-            Denied: it belongs to another principal.
+            Denied: the session belongs to another principal.
         """
         with self.lock:
             session = self.find(session_id, owner)
             if session is None:
-                session = self._live[session_id] = Session(session_id, Scope(self.world, Rank.SESSION), self._now())
+                session = self._live[session_id] = Session(
+                    session_id, ProviderScope(self.world, Rank.SESSION), self._now()
+                )
             self._touch(session)
             if session.owner is None:
                 session.owner = owner
@@ -87,40 +90,40 @@ class Sessions:
             return session
 
     def enter(self, session_id: str, owner: Any = None) -> Session:
-        """``open`` for a call, which keeps it from being ended until it says ``leave``."""
+        """Open a session for a call. It does not end before the call leaves it."""
         with self.lock:
             session = self.open(session_id, owner)
             session.calls += 1
             return session
 
     def leave(self, session: Session) -> list[Exit]:
-        """A call is done with a session; what it has to close, when it was the last one in a session that is over."""
+        """End the use of a session by a call. Return the instances to close if it was the last call of an ended session."""
         with self.lock:
             session.calls -= 1
             self._touch(session)
             self._make_room(session)
-            self._hand_over()
-            return session.scope.end() if session.over and not session.calls else []
+            self._report_ended()
+            return session.scope.end() if session.ended and not session.calls else []
 
     def end(self, session_id: str) -> list[Exit]:
-        """End a session; what has to be closed. The next call with its id begins another.
+        """End a session and return the instances to close. The next call with its id begins another session.
 
-        Calls that are using it may finish; then the last of them closes it, and there is nothing to close here.
+        Running calls of the session finish first, and the last of them closes the instances; the result is then empty.
         """
         with self.lock:
             session = self._live.pop(session_id, None)
             if session is None:
                 return []
-            session.over = True
+            session.ended = True
             return [] if session.calls else session.scope.end()
 
     def sweep(self) -> int:
-        """End sessions that nobody used for their time; how many."""
+        """End the sessions that were not used for *ttl* seconds. Return their number."""
         with self.lock:
             stale = [session.id for session in self._live.values() if self._is_stale(session)]
             for session_id in stale:
                 self._evict(session_id, "unused")
-            self._hand_over()
+            self._report_ended()
         return len(stale)
 
     def end_all(self) -> None:
@@ -128,18 +131,18 @@ class Sessions:
         with self.lock:
             for session_id in list(self._live):
                 self._evict(session_id, "closing")
-            self._hand_over()
+            self._report_ended()
 
     def _evict(self, session_id: str, reason: str) -> None:
-        self._over.append((session_id, reason, self.end(session_id)))
-        self._hand_over()
+        self._evicted.append((session_id, reason, self.end(session_id)))
+        self._report_ended()
 
-    def _hand_over(self) -> None:
-        """Not from a worker thread: nothing can be awaited there. The call that runs in it leaves on the event loop."""
-        if not self._over or (any(exits for _, _, exits in self._over) and not _is_on_event_loop()):
+    def _report_ended(self) -> None:
+        """Call ``on_end`` for ended sessions; from a worker thread only later, when the call leaves on the event loop."""
+        if not self._evicted or (any(exits for _, _, exits in self._evicted) and not _is_on_event_loop()):
             return
-        over, self._over = self._over, []
-        for session_id, reason, exits in over:
+        evicted, self._evicted = self._evicted, []
+        for session_id, reason, exits in evicted:
             self.on_end(session_id, reason, exits)
 
     def _touch(self, session: Session) -> None:
@@ -151,11 +154,11 @@ class Sessions:
         return self.ttl is not None and not session.calls and self._now() - session.used_at > self.ttl
 
     def _make_room(self, wanted: Session) -> None:
-        """End the least recently used ones until no more than ``most`` are left, or all others are in use."""
-        if self.most is None or len(self._live) <= self.most:
+        """End the least recently used sessions until ``maximum`` are left, or all others are in use."""
+        if self.maximum is None or len(self._live) <= self.maximum:
             return
         idle = [one.id for one in self._live.values() if not one.calls and one is not wanted]
-        for session_id in idle[: len(self._live) - self.most]:
+        for session_id in idle[: len(self._live) - self.maximum]:
             self._evict(session_id, "crowded out")
 
 
@@ -168,34 +171,34 @@ def _is_on_event_loop() -> bool:
 
 
 class Membership:
-    """A request's way to its session: used from the first time that something is kept there, or is there to be seen."""
+    """The session of one request; the request enters it when it first stores or finds an instance there."""
 
-    __slots__ = ("_id", "_is_over", "_owner", "_sessions", "entered")
+    __slots__ = ("_has_ended", "_id", "_owner", "_sessions", "entered")
 
     def __init__(self, sessions: Sessions, session_id: str, owner: Any) -> None:
         self._sessions = sessions
         self._id = session_id
         self._owner = owner
-        self._is_over = False
+        self._has_ended = False
         self.entered: Session | None = None
 
-    def __call__(self, make: bool) -> Scope | None:
-        """The session's scope; None when there is none yet and *make* is False.
+    def __call__(self, make: bool) -> ProviderScope | None:
+        """Return the scope of the session; None when there is no session yet and *make* is False.
 
         Raises:
             Denied: the session belongs to another principal.
         """
         if self.entered is None:
-            if not make or self._is_over:
-                seen = self._sessions.find(self._id, self._owner)
-                if seen is None or self._is_over:
-                    return None if seen is None else seen.scope
-            with self._sessions.lock:  # calls that are nested in one may ask in several threads
+            if not make or self._has_ended:
+                found = self._sessions.find(self._id, self._owner)
+                if found is None or self._has_ended:
+                    return None if found is None else found.scope
+            with self._sessions.lock:  # nested calls may run in several threads
                 if self.entered is None:
                     self.entered = self._sessions.enter(self._id, self._owner)
         return self.entered.scope
 
     def leave(self) -> list[Exit]:
-        """The request is over; what is left to it to close."""
-        session, self.entered, self._is_over = self.entered, None, True
+        """End the request, and return the instances that it has to close."""
+        session, self.entered, self._has_ended = self.entered, None, True
         return [] if session is None else self._sessions.leave(session)

@@ -1,4 +1,4 @@
-"""MACs over what lies in a store, so that whoever can write there can change nothing unseen (threat T7, B7)."""
+"""Signatures (MACs) of stored records: a change by a process without the signing key is detected."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from hashlib import sha256
 
 from callgate.errors import RegistrationError
 
-SHORTEST = 16
-"""Bytes that a signing key has at least."""
+SHORTEST_KEY = 16
+"""Minimum length of a signing key, in bytes."""
 
 
 class SigningKeys:
-    """HMAC-SHA256 under the first of the *keys*; what any of them has signed is accepted, so that keys can be changed.
+    """Keys that sign records with HMAC-SHA256. The first key signs; signatures of all keys are accepted.
 
-    To change a key, put the new one first and take the old one out when nothing that it signed waits any more.
-    Without keys there is one that this process makes up: what it signs ends with the process.
+    To rotate a key, put the new key first, and remove the old key when no pending record has its signature. Without
+    *keys* a random key is made, and its signatures are valid until the process ends.
 
     Raises:
-        RegistrationError: a key is no text or bytes of at least 16 bytes.
+        RegistrationError: a key is not a text or bytes of at least 16 bytes.
     """
 
     def __init__(self, keys: Iterable[str | bytes] = ()) -> None:
@@ -33,27 +33,27 @@ class SigningKeys:
         return f"<{len(self._keys)} signing keys>"
 
     def sign(self, *parts: bytes) -> str:
-        """The MAC of these parts, in this order, each with its own bounds; 64 hexadecimal digits."""
+        """Return the MAC over these parts, in this order, as 64 hexadecimal digits. Each part is prefixed with its length."""
         return _mac(self._keys[0], parts)
 
     def verify(self, mac: str, *parts: bytes) -> bool:
-        """Whether one of the keys made *mac* over these parts."""
-        told = mac.encode("utf-8", "replace")
-        return any(hmac.compare_digest(told, _mac(key, parts).encode()) for key in self._keys)
+        """Return True when one of the keys made *mac* over these parts."""
+        given = mac.encode("utf-8", "replace")
+        return any(hmac.compare_digest(given, _mac(key, parts).encode()) for key in self._keys)
 
 
 def _key(given: object) -> bytes:
     key = given.encode() if isinstance(given, str) else given
-    if not isinstance(key, bytes) or len(key) < SHORTEST:
+    if not isinstance(key, bytes) or len(key) < SHORTEST_KEY:
         raise RegistrationError(
-            f"a signing key is a secret text or bytes, {SHORTEST} bytes at the least, such as secrets.token_hex(32)"
+            f"a signing key is a secret text or bytes of at least {SHORTEST_KEY} bytes; make one with secrets.token_hex(32)"
         )
     return key
 
 
 def _mac(key: bytes, parts: Iterable[bytes]) -> str:
-    made = hmac.new(key, digestmod=sha256)
+    mac = hmac.new(key, digestmod=sha256)
     for part in parts:
-        made.update(len(part).to_bytes(8, "big"))
-        made.update(part)
-    return made.hexdigest()
+        mac.update(len(part).to_bytes(8, "big"))
+        mac.update(part)
+    return mac.hexdigest()

@@ -1,1 +1,1 @@
-"""The verb: what runs a tool call through its lifecycle."""
+"""The runtime: it runs a tool call through its lifecycle."""

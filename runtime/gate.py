@@ -1,272 +1,252 @@
-"""The gate: tools, hooks and providers put together; every call passes it."""
+"""The gate: tools, hooks and providers of a service. Every call passes through it."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import secrets
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Self, TypeVar, Unpack, overload
 
-from callgate.errors import GateClosed, RegistrationError, UnknownTool
+from callgate.errors import GateClosed, UnknownTool
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.plan import Plan
 from callgate.hooks.selection import register, register_by_stage
 from callgate.providers import logs
-from callgate.providers.clock import Clock, SystemClock
+from callgate.providers.clock import SystemClock
 from callgate.providers.registry import ProviderRegistry
 from callgate.providers.stores.address import store_at
 from callgate.providers.stores.base import Store
 from callgate.runtime.call import batch
-from callgate.runtime.call.calls import context_of, context_of_none
+from callgate.runtime.call.calls import (
+    Call,
+    Callee,
+    TraceTo,
+    as_call,
+    as_calls,
+    context_of,
+    context_of_none,
+    refuse_user,
+)
 from callgate.runtime.call.invoke import run
+from callgate.runtime.call.options import CallOptions, apply_options
 from callgate.runtime.call.results import raise_or_keep, run_to_result, typed
 from callgate.runtime.call.streams import Event, stream
-from callgate.runtime.effects.ledger import EffectOptions
-from callgate.runtime.engine import CallOptions, Engine, apply_options, close_all, new_instance
+from callgate.runtime.effects.ledger import Effects
+from callgate.runtime.engine import Engine, close_all
 from callgate.runtime.faces.bound import Bound, visit
-from callgate.runtime.faces.deferred import Durable
-from callgate.runtime.faces.placement import Placed, RunOn
-from callgate.runtime.faces.principal import Authenticate
+from callgate.runtime.faces.deferred import DeferredCalls
+from callgate.runtime.faces.guesses import GATE
+from callgate.runtime.faces.keywords import GATE_KEYWORDS, explain_keywords
+from callgate.runtime.faces.options import Mode, Options, Sessions
+from callgate.runtime.faces.placement import Placement, RunOn
+from callgate.runtime.faces.sync import SyncGate
 from callgate.runtime.faces.views import Views
-from callgate.runtime.jobs.embedded import EmbeddedJobs
-from callgate.runtime.jobs.jobs import JobBackend
-from callgate.runtime.jobs.running import JobOptions
-from callgate.runtime.lifespan.lifespan import Life
+from callgate.runtime.jobs.backend import JobBackend
+from callgate.runtime.jobs.options import Jobs
+from callgate.runtime.lifespan.development import Tracebacks, report
+from callgate.runtime.lifespan.lifespan import Lifespan
+from callgate.runtime.lifespan.readiness import refuse_unready
 from callgate.runtime.plans import Plans
-from callgate.runtime.portal import SyncGate
-from callgate.runtime.suspensions.record_keeping import Records, RefreshUser
+from callgate.runtime.suspensions.record_keeping import CallRecords, Suspensions
 from callgate.tools.arguments.hydration import HydrationResult
 from callgate.tools.calls import ANONYMOUS, ToolCall, ToolResult, User
-from callgate.tools.limits import DEFAULT_LIMITS, Limits
+from callgate.tools.naming import explain_attributes
 from callgate.tools.record import ToolRecord
 from callgate.tools.registry import ToolRegistry
-from callgate.tools.schemas.validation import Engine as ValidatorEngine
 
 R = TypeVar("R")
 
 
-class Gate(Views, Durable):
-    """One gate for a service. Make it once, use it inside ``async with``.
+@explain_attributes(GATE)
+class Gate(Views, DeferredCalls):
+    """The gate of a service. Make it once; use it inside ``async with``, or between ``open()`` and ``close()``.
 
     Args:
-        tools: what ``@tool`` made, plain functions, decorated classes, ``ToolRecord`` or ``ToolExecutor`` objects.
-        hooks: hook objects or classes; they apply to every tool they do not exclude themselves from.
-        hooks_by_stage: the explicit form, ``{stage: [hook, ...]}``.
-        container: a dependency-injector container, or None.
-        provide: ``{token: factory or instance}``; a factory is called once, when the gate opens, unless it is a ``Scoped``.
-        session_ttl: seconds after which a session that nobody uses ends; None means never.
-        max_sessions: how many sessions there may be; the least recently used ends for a new one.
-        deadline: seconds for each call, unless the tool or the call says otherwise; None means no limit.
-        open: allow tools that are not ``read`` without any hook that authorises.
-        lazy: compile a tool's plan and validators at its first call instead of at start.
-        resolve: makes an instance of a hook class, once an invocation.
-        limits: bounds on arguments and outputs.
-        authenticate: finds the user of a web request, for ``callgate.asgi`` and ``bound``; None from it means nobody.
-        store: where hooks, the effect ledger and calls that wait keep what outlives a call, or its address; by default
-            in memory.
-        signing_keys: secrets that calls which wait are bound with, the newest first; every process that may resume a call
-            has to have them.
-        durable: False allows tools with an effect although the store forgets what ran when the process ends.
-        effects: how the effect ledger is kept; default: ``EffectOptions()``.
-        policy_version: what you call your policies; a call that waits is bound to it, and to the hooks that authorise.
-        jobs: the engine that moves what is submitted to workers; default: ``EmbeddedJobs()``, this process.
-        job_options: how jobs are run; default: ``JobOptions()``.
-        refresh_user: who somebody is now, when a call of theirs is resumed; None from it means nobody any more. Default:
-            who they were when they called.
-        validator: the engine for author-written schemas; default: fastjsonschema where it enforces all, else jsonschema-rs.
+        tools: results of ``@tool``, plain functions, decorated classes, ``ToolRecord`` or ``ToolExecutor`` objects.
+        hooks: hook objects or classes, for all tools; a mapping ``{stage: [hook, ...]}`` among them is for its stages.
+        mode: ``"production"`` refuses to open half-configured. ``"development"`` opens in memory and unguarded,
+            and prints tracebacks, plans and lint findings on stderr.
+        allow_unguarded: allow tools that are not ``read`` without any hook that authorises.
+        container: a dependency-injector container.
+        provide: ``{token: factory or instance}``; a factory runs once, as the gate opens, unless it is a ``Scoped``.
+        store: the store of hooks, effects, suspended calls and jobs, or its address; default: in memory.
+        signing_keys: secrets that sign suspended calls and jobs, newest first, the same in every process.
+        deadline: seconds for each call, unless the tool or the call sets its own; None means no limit.
+        sessions: see ``Sessions``.
+        effects: see ``Effects``.
+        suspensions: see ``Suspensions``.
+        options: see ``Options``.
+        jobs: an object of ``Jobs``; or only the job engine, or its name. Default: ``EmbeddedJobs()``, in this process.
 
     Raises:
-        RegistrationError: anything that would run half-configured; the message says what to do.
+        RegistrationError: a tool, a hook or a setting is refused; the message states the fix.
+        TypeError: a keyword is unknown; the message names the one to write.
     """
 
+    @explain_keywords(GATE_KEYWORDS)
     def __init__(
         self,
         tools: Iterable[Any] = (),
         hooks: Iterable[Any] = (),
         *,
-        hooks_by_stage: Mapping[Any, Sequence[Any]] | None = None,
+        mode: Mode = "production",
+        allow_unguarded: bool = False,
         container: Any = None,
         provide: Mapping[Any, Any] | None = None,
-        session_ttl: float | None = 3600.0,
-        max_sessions: int | None = None,
-        deadline: float | None = None,
-        open: bool = False,
-        lazy: bool = False,
-        resolve: Callable[[Any], Any] = new_instance,
-        limits: Limits = DEFAULT_LIMITS,
-        validator: ValidatorEngine | None = None,
         store: Store | str | None = None,
-        clock: Clock | None = None,
-        authenticate: Authenticate | None = None,
         signing_keys: Iterable[str | bytes] = (),
-        durable: bool | None = None,
-        effects: EffectOptions | None = None,
-        policy_version: str = "",
-        jobs: JobBackend | None = None,
-        job_options: JobOptions | None = None,
-        refresh_user: RefreshUser | None = None,
+        deadline: float | None = None,
+        sessions: Sessions | None = None,
+        effects: Effects | None = None,
+        suspensions: Suspensions | None = None,
+        jobs: Jobs | JobBackend | str | None = None,
+        options: Options | None = None,
     ) -> None:
+        if mode not in ("production", "development"):
+            raise ValueError(f'mode is {mode!r}; write Gate(mode="production") or Gate(mode="development")')
+        sessions, effects, options = sessions or Sessions(), effects or Effects(), options or Options()
+        clock = options.clock or SystemClock()
+        self.mode, self.allow_unguarded, self.deadline = mode, allow_unguarded, deadline
+        self.limits, self.lazy = options.limits, options.lazy
         self.registry = ToolRegistry()
-        clock = clock or SystemClock()
         self.providers = ProviderRegistry(
-            container, now=clock.monotonic, session_ttl=session_ttl, max_sessions=max_sessions
+            container, now=clock.monotonic, session_ttl=sessions.ttl, max_sessions=sessions.maximum
         )
-        self.deadline, self.open, self.lazy, self.durable = deadline, open, lazy, durable
-        self.authenticate, self.refresh_user = authenticate, refresh_user
         self._sync = SyncGate(self)
-        self._dependency: Callable[[Any], Coroutine[Any, Any, Bound]] | None = None
         self.providers.provide(provide or {})
         self._engine = Engine(
             self.providers,
             raise_or_keep,
-            resolve=resolve,
+            resolve=options.resolve,
             clock=clock,
-            limits=limits,
-            validator=validator,
+            limits=options.limits,
+            validator=options.validator,
             store=store_at(store, clock.time),
         )
         self._now = self._engine.monotonic
-        self._life = Life(self._engine, self.providers)
-        self._plans = Plans(self._engine, self.registry, deadline=deadline, lazy=lazy)
-        self._records = Records(self._engine, self._plans, effects, signing_keys, policy_version)
-        self._jobs = self._make_jobs(self._records, jobs or EmbeddedJobs(), job_options or JobOptions())
-        self._life.upkeep.chores += self._records.chores
+        self._lifespan = Lifespan(self._engine, self.providers)
+        self._plans = Plans(self._engine, self.registry, deadline=deadline, lazy=options.lazy)
+        self._records = CallRecords(self._engine, self._plans, effects, signing_keys, suspensions or Suspensions())
+        self._jobs = self._make_jobs(self._records, jobs if isinstance(jobs, Jobs) else Jobs(engine=jobs))
+        self._lifespan.background.tasks += self._records.tasks
         self._shared, self._live = self._plans.shared, self._plans.live
-        self._shared += [register(hook, "gate") for hook in hooks]
-        self._shared += register_by_stage(hooks_by_stage or {}, "gate")
-        self._running = False
+        for hook in hooks:
+            self._shared += register_by_stage(hook, "gate") if isinstance(hook, Mapping) else [register(hook, "gate")]
+        if mode == "development":
+            self._shared.append(register(Tracebacks(), "development mode"))
         for tool in tools:
             self.add(tool)
         self._plans.renew()
-
-    # ------------------------------------------------------------------ putting together
 
     def add(self, tool: Any, *, replace: bool = False) -> ToolRecord:
         """Register one more tool.
 
         Raises:
-            DefinitionError: duplicate name, or a schema that is refused.
+            DefinitionError: the name is a duplicate, or the schema is refused.
         """
         record = self.registry.add_validated(tool, replace=replace)
-        logs.tell_warnings(record.id, record.definition.lints)
+        logs.log_warnings(record.id, record.definition.lints)
         self._plans.forget()
-        if self._running and not self.lazy:
+        if self.is_open and not self.lazy:
             self._plans.of(record.id)
             self._plans.check_hooks()
         return record
 
     def use(self, hook: Any, *, tools: Any = None, tags: Any = None, tenants: Any = None) -> Callable[[], None]:
-        """Register a hook for every tool, or for some; plans are compiled again. Returns what takes it out."""
-        made = register(hook, "gate.use", tools=tools, tags=tags, tenants=tenants)
-        self._shared.append(made)
-        try:
-            self._plans.renew()
-        except RegistrationError:
-            self._shared.remove(made)
-            self._plans.forget()
-            raise
+        """Register a hook for all tools or some, and compile the plans again; return a function that removes it."""
+        return self._plans.use(register(hook, "gate.use", tools=tools, tags=tags, tenants=tenants))
 
-        def undo() -> None:
-            if made in self._shared:
-                self._shared.remove(made)
-                self._plans.renew()
+    def with_tools(self, tools: Iterable[ToolRecord]) -> Gate:
+        """Return a gate that also has *tools*; this one does not change.
 
-        return undo
+        Both share hooks, stores and sessions. A tool whose name is taken is left out. Nested calls do not see the new
+        tools.
+        """
+        made, made._engine, made.registry = copy.copy(self), copy.copy(self._engine), ToolRegistry()
+        for record in (*self.registry.list(), *(one for one in tools if one.id not in self.registry)):
+            made.registry.add_inline(record)
+        made._plans = self._plans.with_tools(made._engine, made.registry)
+        made._shared, made._live = made._plans.shared, made._plans.live
+        made._records = self._records.with_plans(made._engine, made._plans)
+        return made
 
-    # ------------------------------------------------------------------ life
-
-    async def __aenter__(self) -> Self:
-        """Open: run the factories, compile what is not compiled.
+    async def open(self) -> Self:
+        """Open the gate: run the factories, compile the remaining plans, and accept calls.
 
         Raises:
-            RegistrationError: a tool that is not ``read`` and nobody who authorises, without ``open=True``.
+            RegistrationError: the gate is already open, or production mode lacks settings; the message lists them.
         """
-        if self._running:
-            raise RegistrationError("the gate is open already; use one `async with gate` for the life of the service")
-        if not self.open:
-            self._plans.refuse_unguarded()
-        self._records.refuse_forgetting(self.registry.list(), durable=self.durable)
-        self._plans.check_hooks()
-        self._records.ledger.begin()
-        await self._life.begin()
-        self._running = True
-        try:
-            await self._jobs.open()
-        except BaseException:
-            self._running = False
-            await self._life.end()
-            raise
-        logs.tell_opened(len(self.registry.list()), len(self._shared))
+        await self._lifespan.open(self._prepare, self._jobs)
+        logs.log_opened(len(self.registry.list()), len(self._shared))
         return self
 
+    def _prepare(self) -> None:
+        """Check that the gate may open, before anything is started."""
+        if self.mode == "production":
+            refuse_unready(self._plans, self._records, self.registry, allow_unguarded=self.allow_unguarded)
+        self._plans.check_hooks()
+        if self.mode == "development":
+            report(self.registry.list(), self._plans)
+        self._records.ledger.begin()
+
+    async def close(self) -> None:
+        """Close the gate: end jobs, then sessions, then close instances of factories. A closed gate stays closed."""
+        if self.is_open:
+            await self._lifespan.close(self._jobs, self._live.clear)
+            logs.emit(logs.LogEvent.GATE_CLOSED, left_behind=len(self._engine.left_behind))
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
     async def __aexit__(self, *exc: object) -> None:
-        """Close: wait, at most ``CLOSE_LIMIT`` seconds, for bodies that were left behind; close sessions, then factories."""
-        try:
-            await self._jobs.close()  # its jobs are calls of this gate: they end first
-        finally:
-            self._running = False
-            self._live.clear()
-            await self._life.end()
-        logs.emit(logs.Event.GATE_CLOSED, left_behind=len(self._engine.left_behind))
+        await self.close()
 
     def session(
         self, session_id: str | None = None, *, user: User = ANONYMOUS
     ) -> contextlib.AbstractAsyncContextManager[Bound]:
-        """One session, from here to the end of the ``async with``: calls in it share what is provided a session.
+        """Open a session for the ``async with`` block: its calls share the instances of the session scope.
 
-        Without an id it gets one that nobody can guess. It ends when the last of those who entered it leaves; calls that
-        are still under way then finish with what they have.
+        Without an id the session gets a random one. It ends with the last block that entered it; calls under way finish
+        with the instances that they have.
 
         Raises:
             Denied: the session belongs to another user.
+            TypeError: *user* is not a ``User``.
         """
+        refuse_user(user)
         return visit(self, session_id or secrets.token_urlsafe(18), user)
 
     async def end_session(self, session_id: str) -> None:
-        """End a session: what was provided for it is closed, now or when the last call in it is over."""
+        """End a session: close its instances, now or when its last call has ended."""
         await close_all(self.providers.sessions.end(session_id))
 
     def override(self, providers: Mapping[Any, Any]) -> contextlib.AbstractContextManager[None]:
-        """For tests: ``with gate.override({Db: fake}):``; instances or factories, in the scopes of those they replace.
+        """Replace providers in tests: ``with gate.override({Db: fake}):``. Scopes stay those of the replaced providers.
 
         Raises:
-            ProviderError: nobody provides the token.
+            ProviderError: no provider has the token.
         """
         return self.providers.override(providers)
 
     @property
     def store(self) -> Store:
-        """Where hooks keep what outlives a call, unless they have a store of their own."""
+        """The store of hooks that have no store of their own."""
         return self._engine.store
 
     @property
     def is_open(self) -> bool:
-        """Whether calls are taken."""
-        return self._running
+        """True while the gate accepts calls."""
+        return self._lifespan.is_open
 
     def sync(self) -> SyncGate:
-        """This gate for hosts that are not async: ``with gate.sync() as g``, or ``open()`` and ``close()`` (design 4)."""
+        """Return this gate for synchronous hosts: ``with gate.sync() as g``, or ``open()`` and ``close()``."""
         return self._sync
-
-    @property
-    def bound(self) -> Callable[[Any], Coroutine[Any, Any, Bound]]:
-        """For FastAPI: ``Depends(gate.bound)`` gives the gate of the user whom ``authenticate`` finds.
-
-        Raises:
-            RegistrationError: there is no ``authenticate``.
-        """
-        if self._dependency is None:
-            from callgate.runtime.hosts.asgi import user_dependency
-
-            self._dependency = user_dependency(self)
-        return self._dependency
-
-    # ------------------------------------------------------------------ calling
 
     @overload
     def invoke(
         self,
-        tool: str | type[Any] | ToolRecord,
+        tool: str | type[Any] | ToolRecord | Call,
         arguments: Any = None,
         *,
         user: User = ...,
@@ -291,18 +271,32 @@ class Gate(Views, Durable):
     def invoke(
         self, tool: Any, arguments: Any = None, *, user: User = ANONYMOUS, **options: Unpack[CallOptions]
     ) -> Coroutine[Any, Any, Any]:
-        """Run a tool by name, or by its object for a typed result. Await what this returns.
+        """Run a tool and return its output. Await what this returns.
 
-        ``arguments`` is a JSON object or the text of one; see ``CallOptions`` for the rest.
+        Args:
+            tool: the tool, for a typed output; or its name, or a ``ToolCall`` without further arguments.
+            arguments: a JSON object, or the text of one.
+            user: the principal of the call.
+            options: see ``CallOptions``.
 
         Raises:
-            Denied, Invalid, RetryLater, Suspended, ToolFailed, DeadlineExceeded: how it ended without an output.
-            UnknownTool: no such tool.
-            GateClosed: not inside ``async with gate``.
+            Denied, Invalid, RetryLater, Suspended, ToolFailed, DeadlineExceeded: the call ended without an output.
+            UnknownTool: the gate has no such tool.
+            GateClosed: the gate is not open.
+            TypeError: *tool* or *user* is of the wrong type; the message has the line to write.
         """
-        plan = self._live.get(tool)
+        if user.__class__ is not User:
+            refuse_user(user)
+        try:
+            plan = self._live.get(tool)
+        except TypeError:  # not hashable, such as a ToolCall
+            plan = None
         if plan is None:
-            plan = self._live[tool] = self._open_plan(tool)
+            call = as_call(self.registry, tool, arguments)
+            if call is tool or isinstance(call, HydrationResult):
+                ctx = self._context(call, user, False, options)
+                return run(ctx.run.plan, ctx)
+            plan = self._live[tool] = self._open_plan(call.name)
         ctx = InvokeContext(plan, arguments, user, self._now())
         if options or plan.limit is not None:
             apply_options(ctx, options)
@@ -312,22 +306,36 @@ class Gate(Views, Durable):
 
     async def call(
         self,
-        call: ToolCall | HydrationResult,
+        tool: Callee,
+        arguments: Any = None,
         *,
         user: User = ANONYMOUS,
-        trace: bool = False,
+        trace: bool | TraceTo = False,
         **options: Unpack[CallOptions],
     ) -> ToolResult:
-        """Run one tool call; never raises but for cancellation and a closed gate. Takes what ``hydrate`` returns, too.
+        """Run one call and return its result, also for a call that fails.
 
-        ``trace=True`` keeps one row a step in ``result.trace``. Options are those of ``invoke``.
+        Args:
+            tool: a ``ToolCall``, a result of ``hydrate``, or a tool or its name with *arguments*.
+            arguments: a JSON object, or the text of one.
+            user: the principal of the call.
+            trace: keep one row for each step in ``result.trace``, or in the list that a function returns.
+            options: see ``CallOptions``.
+
+        Raises:
+            GateClosed: the gate is not open.
+            TypeError: *tool* or *user* is of the wrong type; the message has the line to write.
+            UnknownTool: the gate does not have this tool object. An unknown name returns a result.
         """
+        call: Any = tool
+        if tool.__class__ is not ToolCall or arguments is not None:
+            call = as_call(self.registry, tool, arguments)
         ctx = self._context(call, user, trace, options)
         return await run_to_result(ctx)
 
     def call_many(
         self,
-        calls: Iterable[ToolCall | HydrationResult],
+        calls: Iterable[Call | tuple[Callee, Any]],
         *,
         user: User = ANONYMOUS,
         at_once: int = 16,
@@ -335,49 +343,58 @@ class Gate(Views, Durable):
         run_on: RunOn | None = None,
         **options: Unpack[CallOptions],
     ) -> Coroutine[Any, Any, list[ToolResult]]:
-        """Run several calls; results in order. Tools with ``parallel=False`` run alone, others up to *at_once* together.
+        """Run several calls; the results have their order.
 
-        Calls of tools with ``run_on="worker"`` are submitted as jobs and awaited. *run_on*, if it is given, is where all
-        run, or says so of each.
+        Args:
+            calls: a ``ToolCall``, a result of ``hydrate``, or a pair ``(tool, arguments)``, for each call.
+            user: the principal of the calls.
+            at_once: maximum number of concurrent calls. A tool with ``parallel=False`` runs alone.
+            trace: as for ``call``.
+            run_on: ``"caller"`` or ``"worker"`` for all calls, or a function that returns it for each. Default: as
+                each tool declares. Calls on a worker are submitted as jobs and awaited.
+            options: see ``CallOptions``.
+
+        Raises:
+            GateClosed, TypeError, UnknownTool: as for ``call``.
         """
-        return batch.call_many(Placed(self, run_on), list(calls), user, at_once, options, trace=trace)
+        refuse_user(user)
+        made = as_calls(self.registry, calls)
+        return batch.call_many(Placement(self, run_on), made, user, at_once, options, trace=trace)
 
     def stream(
-        self, call: ToolCall | HydrationResult, *, user: User = ANONYMOUS, **options: Unpack[CallOptions]
+        self, tool: Callee, arguments: Any = None, *, user: User = ANONYMOUS, **options: Unpack[CallOptions]
     ) -> AsyncGenerator[Event, None]:
-        """Run one call and yield its progress, partial outputs (shaped like the whole) and, last, its result."""
-        return stream(self, call, user, options)
+        """Run one call and yield its progress, partial outputs (shaped like the whole) and, last, its result.
 
-    # ------------------------------------------------------------------ inside
+        The arguments are those of ``call``.
 
-    def runs_in_parallel(self, call: ToolCall | HydrationResult) -> bool:
-        """Whether ``call_many`` may run this call beside others."""
-        asked: Any = call.call if isinstance(call, HydrationResult) else call
-        record = self._record_of(asked.tool) if isinstance(asked.tool, str) else None
-        return record is None or record.parallel
+        Raises:
+            GateClosed, TypeError, UnknownTool: as for ``call``.
+        """
+        refuse_user(user)
+        return stream(self, as_call(self.registry, tool, arguments), user, options)
 
-    def _context(
-        self, call: ToolCall | HydrationResult, user: User, trace: bool, options: CallOptions
-    ) -> InvokeContext:
+    def runs_in_parallel(self, call: Call) -> bool:
+        """Return True if ``call_many`` may run this call concurrently with others."""
+        name: Any = call.call.name if isinstance(call, HydrationResult) else call.name
+        return not isinstance(name, str) or name not in self.registry or self.registry.get(name).parallel
+
+    def _context(self, call: Call, user: User, trace: bool | TraceTo, options: CallOptions) -> InvokeContext:
+        if user.__class__ is not User:
+            refuse_user(user)
         asked = call.call if isinstance(call, HydrationResult) else call
         try:
-            name = asked.tool if isinstance(asked.tool, str) else ""  # a name that is no text names nothing
-            plan = self._open_plan(name, trace=trace)
+            name = asked.name if isinstance(asked.name, str) else ""  # a name of another type is unknown
+            plan = self._open_plan(name, trace=bool(trace))
         except UnknownTool as error:
             ctx = context_of_none(self._plans.of_none(), asked, user, error, options)
         else:
             ctx = context_of(plan, asked, call, user, options)
         if trace:
-            ctx.trace = []
+            ctx.run.trace = [] if trace is True else trace(ctx)
         return ctx
 
     def _open_plan(self, tool: Any, *, trace: bool = False) -> Plan:
-        if not self._running:
+        if not self.is_open:
             raise GateClosed("the gate is not open; use it inside `async with gate:`")
         return self._plans.of(tool, trace=trace)
-
-    def _record_of(self, name: str) -> ToolRecord | None:
-        return self.registry.get(name) if name in self.registry else None
-
-
-__all__ = ["Gate"]

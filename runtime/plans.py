@@ -1,7 +1,8 @@
-"""The plans of a gate's tools: compiled when they are first needed, forgotten when what they are made of changes."""
+"""The compiled plans of a gate's tools: made at first use, discarded when tools or hooks change."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from callgate.errors import RegistrationError
@@ -20,13 +21,13 @@ _AUTHORISING = {Stage.WILL_AUTHORIZE, Stage.WILL_AUTHORIZE_INPUT}
 
 
 async def _refuse(ctx: Any) -> Any:
-    raise ctx.unknown
+    raise ctx.run.unknown
 
 
 class Plans:
-    """One plan a tool, and one that leaves a trace; ``shared`` are the hooks of all tools.
+    """The plans of each tool, with and without a trace. ``shared`` has the hooks of all tools.
 
-    ``live`` holds plans by whatever the gate was called with, while it is open.
+    ``live`` maps names and tool objects to plans while the gate is open.
     """
 
     def __init__(self, engine: Engine, registry: ToolRegistry, *, deadline: float | None, lazy: bool) -> None:
@@ -44,10 +45,10 @@ class Plans:
         return len(self._plans)
 
     def of(self, tool: Any, *, trace: bool = False) -> Plan:
-        """The plan of a tool, by its name or its object.
+        """Return the plan of a tool, by its name or its object.
 
         Raises:
-            UnknownTool: there is no such tool.
+            UnknownTool: the gate has no such tool.
         """
         name = tool if isinstance(tool, str) else self._registry.id_of(tool)
         known = self._traced if trace else self._plans
@@ -57,13 +58,13 @@ class Plans:
         return plan
 
     def compiled(self) -> list[Plan]:
-        """The plans that there are now."""
+        """Return the plans that are compiled now."""
         return list(self._plans.values())
 
     def of_none(self) -> Plan:
-        """The plan for calls of tools that do not exist: the hooks of all tools that look at errors and records.
+        """Return the plan for calls of unknown tools: the shared hooks that observe errors and write records.
 
-        Nothing runs before; ``ctx.tool`` is a stand-in, and what was asked for is in ``ctx.tool_call``.
+        No earlier stage runs. ``ctx.tool`` is a placeholder; ``ctx.tool_call`` has the called name.
         """
         plan = self._traced.get("")
         if plan is None:
@@ -74,41 +75,59 @@ class Plans:
         return plan
 
     def of_refusal(self, tool: str) -> Plan:
-        """The plan for a call of a tool that is refused before anything runs: hooks that look at errors and records."""
+        """Return the plan for a refused call of a tool: only hooks that observe errors and write records."""
         return self._refusing(self._registry.get(tool)) if tool in self._registry else self.of_none()
 
     def _refusing(self, record: ToolRecord) -> Plan:
         plan = self._engine.compile(record, self.shared)
-        plan.before, plan.straight, plan.execute, plan.limit = (), None, _refuse, None
-        return plan
+        return plan.derive(before=(), straight=None, execute=_refuse, limit=None)
 
     def _compile(self, record: ToolRecord, trace: bool = False) -> Plan:
-        plan = self._engine.compile(record, self.shared, trace=trace)
-        plan.limit = record.deadline if record.deadline is not None else self._deadline
-        return plan
+        return self._engine.compile(record, self.shared, trace=trace, deadline=self._deadline)
 
     def forget(self) -> None:
-        """What plans are made of has changed."""
+        """Discard all plans, because tools or hooks have changed."""
         self._plans.clear()
         self.live.clear()
         self._traced.clear()
 
     def renew(self) -> None:
-        """Forget, and unless they are lazy compile all again.
+        """Discard all plans, and compile them again unless they are lazy.
 
         Raises:
-            RegistrationError: one of them is refused.
+            RegistrationError: a plan is refused.
         """
         self.forget()
         if not self.lazy:
             for record in self._registry.list():
                 self.of(record.id)
 
-    def check_hooks(self) -> None:
-        """Let every hook that has ``check_tools`` look at the tools that there are.
+    def use(self, registration: Registration) -> Callable[[], None]:
+        """Add a shared hook and compile the plans again; return a function that removes the hook.
 
         Raises:
-            RegistrationError: one of them refuses what it finds, such as a policy on a tool that does not exist.
+            RegistrationError: a plan is refused; the hook is not added.
+        """
+        self.shared.append(registration)
+        try:
+            self.renew()
+        except RegistrationError:
+            self.shared.remove(registration)
+            self.forget()
+            raise
+
+        def remove() -> None:
+            if registration in self.shared:
+                self.shared.remove(registration)
+                self.renew()
+
+        return remove
+
+    def check_hooks(self) -> None:
+        """Call ``check_tools`` of every hook that has it, with the definitions of the tools.
+
+        Raises:
+            RegistrationError: a hook refuses them, such as a policy on a tool that does not exist.
         """
         definitions = self._registry.definitions()
         hooks = [one.hook for one in self.shared]
@@ -119,7 +138,7 @@ class Plans:
                 hook.check_tools(definitions)
 
     def may_see(self, record: ToolRecord, user: User) -> bool:
-        """Whether a user may be told of a tool: by its roles, and by every hook that has a say."""
+        """Return True if a user may see a tool: its roles and every hook with ``may_see`` must allow it."""
         if not record.definition.allows(user.roles):
             return False
         return all(
@@ -128,24 +147,36 @@ class Plans:
             if one.tenants is None or user.tenant in one.tenants
         )
 
-    def refuse_unguarded(self) -> None:
-        """Refuse a tool that may change the world and has no hook that authorises.
+    def with_tools(self, engine: Engine, registry: ToolRegistry) -> Plans:
+        """Return plans for a larger *registry*. Tools of this gate keep their plans; *engine* compiles the others."""
+        return _Extended(engine, registry, self)
 
-        Raises:
-            RegistrationError: names the tool, and says what to do.
-        """
-        for record in self._registry.list():
-            if record.definition.effect is Effect.READ:
-                continue
-            plan = self.of(record.id)
-            guards = {id(one.hook) for one in plan.registrations if one.guards} | {id(None)}  # None: the gate's own
-            if not any(_authorises(step) and id(step.hook) in guards for _, _, step in plan.before):
-                raise RegistrationError(
-                    f"tool {record.id!r} may change the world (effect {record.definition.effect or 'undeclared'}) and no hook "
-                    'authorises every call of it; add a hook with will_authorize, declare effect="read", or say Gate(open=True)'
-                )
+    def unguarded(self) -> list[ToolRecord]:
+        """Return the tools with possible effects that no hook authorises."""
+        return [record for record in self._registry.list() if not self._is_guarded(record)]
+
+    def _is_guarded(self, record: ToolRecord) -> bool:
+        if record.definition.effect is Effect.READ:
+            return True
+        plan = self.of(record.id)
+        guards = {id(one.hook) for one in plan.registrations if one.guards} | {id(None)}  # None: the gate's own steps
+        return any(_authorises(step) and id(step.hook) in guards for _, _, step in plan.before)
+
+
+class _Extended(Plans):
+    """The plans of a gate, and those of additional tools."""
+
+    def __init__(self, engine: Engine, registry: ToolRegistry, base: Plans) -> None:
+        super().__init__(engine, registry, deadline=base._deadline, lazy=True)
+        self.shared = base.shared
+        self._base = base
+
+    def of(self, tool: Any, *, trace: bool = False) -> Plan:
+        """See ``Plans``."""
+        name = tool if isinstance(tool, str) else self._registry.id_of(tool)
+        return self._base.of(name, trace=trace) if name in self._base._registry else super().of(name, trace=trace)
 
 
 def _authorises(step: Step) -> bool:
-    """Whether a step may refuse calls; in shadow mode it only says what it would have done."""
+    """Return True if a step may refuse calls; in shadow mode it only logs its verdict."""
     return step.stage in _AUTHORISING and not step.shadow

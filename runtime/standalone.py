@@ -1,4 +1,4 @@
-"""``invoke_tool``: the orchestrator by itself, as the documents describe it (contract 83). A gate calls the same ``run``."""
+"""``invoke_tool``: one call through the whole lifecycle, without a gate."""
 
 from __future__ import annotations
 
@@ -6,19 +6,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.plan import Plan
 from callgate.providers.registry import ProviderRegistry
-from callgate.providers.scope import Scope
+from callgate.providers.scope import ProviderScope
+from callgate.runtime.call.calls import context_of, refuse_user
 from callgate.runtime.call.invoke import run
+from callgate.runtime.call.options import CallOptions, apply_options
 from callgate.runtime.call.results import surface_original
-from callgate.runtime.engine import Engine, apply_options, new_instance
-from callgate.tools.calls import ANONYMOUS, User
+from callgate.runtime.engine import Engine, new_instance
+from callgate.tools.arguments.hydration import HydrationResult
+from callgate.tools.calls import ANONYMOUS, ToolCall, User
 from callgate.tools.declaring.declare import as_tool
+from callgate.tools.record import ToolRecord
 
 
 class _Unshared(ProviderRegistry):
-    """The registry of calls that were given none: they share no session."""
+    """The providers of calls without a registry: each call has its own scope."""
 
-    def request(self, session_id: str | None = None, owner: Any = None) -> Scope:
+    def request(self, session_id: str | None = None, owner: Any = None) -> ProviderScope:
         return super().request()
 
 
@@ -34,33 +39,66 @@ async def invoke_tool(
     global_hooks_by_stage: Mapping[Any, Sequence[Any]] | None = None,
     deadline: float | None = None,
 ) -> Any:
-    """One call through the whole lifecycle, without a gate (contract 83): the output, or the original error raised.
+    """Run one call through the whole lifecycle, without a gate; return the output or raise the original error.
 
-    Bare ``invoke_tool`` is open: what is not authorised by a hook is allowed. ``registry`` holds providers,
-    ``resolve`` makes an instance of a hook class, ``deadline`` is in seconds. The plan is kept and used again for the
-    same tool and hooks.
+    A bare ``invoke_tool`` runs without a permit: a call that no hook refuses is allowed. The plan is kept for the next
+    call of the same tool with the same hooks.
+
+    Args:
+        tool: the tool itself; without a registry, a name does not work.
+        raw_input: the arguments, as an object or JSON text; or a ``ToolCall``, or a result of ``hydrate``.
+        user: the principal of the call.
+        session_id: the session whose providers the call uses.
+        request_id: the id of the request, for logs and records.
+        registry: the providers.
+        resolve: makes an instance of a hook class.
+        global_hooks_by_stage: hooks besides the tool's own, ``{stage: [hook, ...]}``.
+        deadline: seconds until the call is cancelled.
 
     Raises:
         RegistrationError: the tool or a hook is refused.
         Denied, RetryLater, Suspended, Invalid: as hooks and validation decide.
-        Exception: whatever the tool raised.
+        TypeError: *tool* or *user* is of the wrong type; the message has the line to write.
+        Exception: the error of the tool.
     """
+    refuse_user(user)
+    if isinstance(tool, str | ToolCall | HydrationResult):
+        raise TypeError(
+            "invoke_tool finds no tool by its name; write invoke_tool(the_tool, call), or use a gate: "
+            "Gate([the_tool]).invoke(call)"
+        )
     record = as_tool(tool)
-    hooks = {str(stage): tuple(hooks) for stage, hooks in (global_hooks_by_stage or {}).items()}
+    engine, plan = _plan_of(record, registry, resolve, global_hooks_by_stage or {})
+    options: CallOptions = {"session_id": session_id, "request_id": request_id, "deadline": deadline}
+    if isinstance(raw_input, ToolCall | HydrationResult):
+        asked = raw_input.call if isinstance(raw_input, HydrationResult) else raw_input
+        if asked.name != record.id:
+            raise ValueError(f"this is a call of {asked.name!r}, and the tool is {record.id!r}; give its own tool")
+        return await run(plan, context_of(plan, asked, raw_input, user, options))
+    ctx = InvokeContext(plan, raw_input, user, engine.monotonic())
+    apply_options(ctx, options)
+    return await run(plan, ctx)
+
+
+def _plan_of(
+    record: ToolRecord,
+    registry: ProviderRegistry | None,
+    resolve: Callable[[Any], Any],
+    hooks_by_stage: Mapping[Any, Sequence[Any]],
+) -> tuple[Engine, Plan]:
+    """Return the plan of a tool with these hooks, and its engine; both are kept with the tool."""
+    hooks = {str(stage): tuple(hooks) for stage, hooks in hooks_by_stage.items()}
     key = (
         None if registry is None else id(registry),
         resolve,
         tuple((stage, tuple(map(id, listed))) for stage, listed in hooks.items()),
     )
     plans = record.plans
-    known = plans.get(key)
+    known: tuple[Engine, Plan] | None = plans.get(key)
     if known is None:
         engine = Engine(registry if registry is not None else _Unshared(), surface_original, resolve=resolve)
         engine.plan_for = lambda other: engine.compile(as_tool(other), (), hooks)
         if len(plans) >= 64:
             plans.clear()
         known = plans[key] = (engine, engine.compile(record, (), hooks))
-    engine, plan = known
-    ctx = InvokeContext(plan, raw_input, user, engine.monotonic())
-    apply_options(ctx, {"session_id": session_id, "request_id": request_id, "deadline": deadline})
-    return await run(plan, ctx)
+    return known

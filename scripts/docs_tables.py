@@ -15,7 +15,7 @@ from typing import Any
 from callgate import errors
 from callgate.hooks.stages import STAGES, May, OnFailure, Row, Stage, diagram
 from callgate.hooks.step import Step
-from callgate.providers.logs import Event
+from callgate.providers.logs import LogEvent
 from callgate.runtime.call.failure import outcome_of
 from callgate.tools.arguments import tolerance
 from callgate.tools.calls import ErrorInfo, Outcome, ToolResult
@@ -132,7 +132,7 @@ def event_table() -> str:
     """Every event that may be logged."""
     rows = [
         (code(event), logging.getLevelName(event.level).lower(), event.about, ", ".join(map(code, event.fields)))
-        for event in sorted(Event)
+        for event in sorted(LogEvent)
     ]
     return table(("Event", "Level", "When", "Fields, beside the ids"), rows)
 

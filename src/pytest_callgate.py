@@ -1,8 +1,8 @@
-"""The pytest plugin of Callgate: its fixtures. pytest finds it by its entry point, ``callgate``.
+"""The pytest plugin of Callgate: its fixtures. pytest finds it by the entry point ``callgate``.
 
-It lies beside the package: a module inside would bring all of Callgate into every pytest run. So Callgate is imported
-only when a fixture is used; ``-p no:callgate`` leaves the plugin out. The fixtures are plain: async tests may use
-them under any runner, or run what waits with ``virtual_time.run``.
+It is outside of the package, and imports Callgate only when a fixture is used, so that it costs other test runs nothing.
+``-p no:callgate`` disables it. The fixtures are synchronous: async tests can use them under any runner, or run their
+coroutine with ``virtual_time.run``. Annotate them with the types of ``callgate.testing``.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 CANCEL_POINTS = "callgate cancel points"
-"""The property of a test that holds how many cancellations ``every_cancel_point`` tried."""
+"""The property of a test with the number of cancellations that ``every_cancel_point`` tried."""
 
 
 @pytest.fixture
 def every_cancel_point(record_property: Callable[[str, object], None]) -> Callable[..., Any]:
-    """``callgate.testing.every_cancel_point``; the cancel points it tried are recorded with the test."""
+    """An ``EveryCancelPoint``: ``callgate.testing.every_cancel_point``, which also records the number of points with the test."""
     from callgate.runtime.testing import cancel
 
     def sweep(*args: Any, **options: Any) -> cancel.SweepReport:
@@ -32,7 +32,7 @@ def every_cancel_point(record_property: Callable[[str, object], None]) -> Callab
 
 @pytest.fixture
 def fake_clock() -> Any:
-    """A ``callgate.testing.FakeClock`` for ``Gate(clock=...)``: it moves only when told to."""
+    """A ``FakeClock`` for ``Gate(options=Options(clock=...))``, which moves only when the test advances it."""
     from callgate.testing import FakeClock
 
     return FakeClock()
@@ -40,7 +40,7 @@ def fake_clock() -> Any:
 
 @pytest.fixture
 def recording_hook() -> Any:
-    """A ``callgate.testing.RecordingHook`` of all stages."""
+    """A ``RecordingHook`` of all stages."""
     from callgate.testing import RecordingHook
 
     return RecordingHook()
@@ -48,7 +48,7 @@ def recording_hook() -> Any:
 
 @pytest.fixture
 def scripted_model() -> Iterator[Callable[..., Any]]:
-    """Makes ``callgate.testing.ScriptedModel``s, each open in a thread of its own until the test ends."""
+    """An ``OpenScriptedModel``: makes ``ScriptedModel`` objects, each open in a thread of its own until the test ends."""
     from callgate.testing import ScriptedModel
 
     with contextlib.ExitStack() as opened:
@@ -57,7 +57,7 @@ def scripted_model() -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def virtual_time() -> Iterator[Any]:
-    """A ``callgate.testing.VirtualTime``, closed after the test: ``virtual_time.run(...)`` waits for nothing."""
+    """A ``VirtualTime``, closed after the test; ``virtual_time.run(...)`` does not wait for real."""
     from callgate.testing import VirtualTime
 
     with VirtualTime() as time:
@@ -66,7 +66,7 @@ def virtual_time() -> Iterator[Any]:
 
 @pytest.fixture
 def callgate_trace(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """``callgate.testing.trace``; what it saw is shown with the test if that fails."""
+    """A ``TraceCall``: ``callgate.testing.trace``, whose trace is shown with the test if it fails."""
     from callgate.testing import trace
 
     async def traced(*args: Any, **options: Any) -> Any:

@@ -1,15 +1,21 @@
-"""Where tests find the sample data: recorded exchanges, tool catalogues, schemas, malformed arguments."""
+"""Where tests find the sample data, and what they share: no limit of time that a busy machine could break."""
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 DATA = Path(os.environ.get("CALLGATE_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 MISSING = f"NO SAMPLE DATA at {DATA}: tests that need it are skipped; set CALLGATE_DATA to the folder"
 CANCEL_POINTS = "callgate cancel points"  # as the plugin records it (src/pytest_callgate.py)
+
+# Hypothesis gives an example 200 ms of real time: on a busy machine that fails tests in which nothing is wrong.
+settings.register_profile("callgate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("callgate")
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +32,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("needs_data"):
                 item.add_marker(pytest.mark.skip(reason=MISSING))
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collector off what was imported: it stays until the end, and sweeps collect after each of their findings."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header() -> str:

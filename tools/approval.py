@@ -1,4 +1,4 @@
-"""Who has to approve a call before it runs."""
+"""Approval rules: the people who have to approve a call before it runs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ DAY = 86_400.0
 class Approval:
     """A rule: *quorum* different people of the caller's tenant, each with one of the *roles* (none given: any role).
 
-    ``requester`` lets the caller approve its own call, too. The request lapses after ``expires`` seconds; after
-    ``escalate_after`` seconds people with a role of ``escalate_to`` may approve as well. ``reason`` is shown to the
-    approver, and says why approval is asked for. Nobody anonymous ever approves.
+    ``requester`` allows the caller to approve its own call. The request expires after ``expires`` seconds. After
+    ``escalate_after`` seconds, people with a role of ``escalate_to`` may approve as well. ``reason`` tells the approver
+    why approval is required. Anonymous users never approve.
 
     Raises:
-        DefinitionError: a rule that nobody could meet.
+        DefinitionError: no group of people could meet the rule.
     """
 
     roles: Collection[str] = frozenset()
@@ -48,7 +48,7 @@ class Approval:
             raise DefinitionError("Approval: escalate_after and escalate_to belong together")
 
     def allows(self, approver: User, requester: str, waited: float) -> bool:
-        """Whether somebody of the caller's tenant may approve what has waited so many seconds."""
+        """Check that a user of the caller's tenant may approve a call that has waited for *waited* seconds."""
         if approver.id == ANONYMOUS.id or (approver.id == requester and not self.requester):
             return False
         if not self.roles or not frozenset(self.roles).isdisjoint(approver.roles):
@@ -57,7 +57,7 @@ class Approval:
         return late and not frozenset(self.escalate_to).isdisjoint(approver.roles)
 
     def to_dict(self) -> dict[str, Any]:
-        """The rule as JSON."""
+        """Return the rule as JSON."""
         return {
             "roles": sorted(self.roles),
             "quorum": self.quorum,
@@ -70,21 +70,21 @@ class Approval:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The rule that ``to_dict`` wrote."""
+        """Read the rule that ``to_dict`` wrote."""
         return cls(**data)
 
 
 Demand: TypeAlias = bool | Approval | None
-"""Whether a call needs approval, and whose: True is ``Approval()``."""
+"""The approval that a call needs: False for none, True for ``Approval()``."""
 Requirement: TypeAlias = bool | Approval | Callable[[dict[str, Any]], Demand | Awaitable[Demand]]
-"""What ``requires_approval`` takes: the same, or a function of the validated arguments."""
+"""The type of ``requires_approval``: a demand, or a function of the validated arguments that returns one."""
 
 
 def rule_of(demand: Any) -> Approval | None:
-    """The rule that an answer stands for.
+    """Convert a demand to a rule.
 
     Raises:
-        DefinitionError: it is none.
+        DefinitionError: the demand has another type.
     """
     if demand is None or demand is False:
         return None
@@ -96,6 +96,6 @@ def rule_of(demand: Any) -> Approval | None:
 
 
 def met(rule: Approval, approvals: Iterable[tuple[User, float]], requester: str) -> bool:
-    """Whether enough different people, each with how long the call had waited then, have approved for a rule."""
+    """Check that enough different people have approved; each is given with the seconds that the call had waited."""
     counted = {approver.id for approver, waited in approvals if rule.allows(approver, requester, waited)}
     return len(counted) >= rule.quorum

@@ -1,4 +1,4 @@
-"""A calculator that a model may use: bounded by construction, no names, no attributes, numbers only (contract 79)."""
+"""A calculator for models: bounded work, numbers only, no names and no attributes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from callgate.tools.definition import Effect, ToolDefinition
 __all__ = ["CalculatorTool", "evaluate"]
 
 LENGTH_LIMIT = 1000  # characters of an expression
-BITS_LIMIT = 4096  # of any integer on the way
+BITS_LIMIT = 4096  # of any intermediate integer
 _NOT_ARITHMETIC = "it is not an arithmetic expression"
 _TOKENS = re.compile(
     r"(?>[ \t]+|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w.])|[A-Za-z]\w*(?!\w)|\*\*|//|[-+*/%^(),])*+", re.ASCII
@@ -25,17 +25,17 @@ _TOKENS = re.compile(
 
 
 class _Refused(Exception):
-    """The reason why an expression has no value; free of the expression itself."""
+    """The reason why an expression has no value; it does not quote the expression."""
 
 
 def evaluate(expression: str) -> int | float:
-    """The value of an arithmetic expression; ``^`` and ``**`` are both the power.
+    """Compute the value of an arithmetic expression; ``^`` and ``**`` are both the power.
 
-    Operators ``+ - * / // % ^``, parentheses, ``pi``, ``e``, ``tau`` and common functions. Takes under a millisecond
-    by construction: at most 1000 characters and integers of at most 4096 bits.
+    Operators ``+ - * / // % ^``, parentheses, ``pi``, ``e``, ``tau`` and common functions. It takes less than a
+    millisecond: an expression has at most 1000 characters, an integer at most 4096 bits.
 
     Raises:
-        ToolError: it has no finite value; the text, ``Calculation failed: ...``, says why and carries no value.
+        ToolError: the expression has no finite value; the text, ``Calculation failed: ...``, says why without values.
     """
     try:
         return _checked(_evaluate(expression))
@@ -57,7 +57,7 @@ def evaluate(expression: str) -> int | float:
 
 
 class CalculatorTool:
-    """The calculator as an executor: register an instance (contract 71, 79)."""
+    """The calculator as an executor; register an instance."""
 
     schema = ToolSchema(
         name="CalculatorTool",
@@ -92,7 +92,7 @@ class CalculatorTool:
     definition: ToolDefinition = schema.to_definition(effect=Effect.READ, tags={"math"})
 
     async def execute(self, input: dict[str, Any], context: Any = None) -> dict[str, Any]:
-        """``{"result": number}``; never waits.
+        """Return ``{"result": number}``; never suspends.
 
         Raises:
             ToolError: the expression has no finite value.
@@ -113,14 +113,14 @@ def _evaluate(expression: str) -> Any:
 
 
 def _checked(value: Any) -> int | float:
-    """A finite number, whole ones as integers."""
+    """A finite number; whole numbers become integers."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise _Refused("the result is not a finite number")
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
 def _number(value: Any) -> Any:
-    """A real number, small enough that one more step with it is cheap."""
+    """Check for a real number that is small enough for one more step."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _Refused("only real numbers can be calculated with")
     if isinstance(value, int) and value.bit_length() > BITS_LIMIT:
@@ -129,7 +129,7 @@ def _number(value: Any) -> Any:
 
 
 def _on_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function held to numbers, in and out, given by position."""
+    """Wrap a function to take and return numbers, by position only."""
 
     def bounded(*values: Any) -> Any:
         return _number(function(*map(_number, values)))
@@ -183,7 +183,7 @@ _NODES = frozenset({ast.Expr, ast.BinOp, ast.UnaryOp, ast.Call, ast.Name, ast.Co
 
 @cache
 def _evaluator() -> tuple[Any, type[Exception], dict[type, str]]:
-    """simpleeval cut down to arithmetic, its base error, and what to say of its errors."""
+    """simpleeval reduced to arithmetic, its base error, and texts for its errors."""
     import simpleeval  # type: ignore[import-untyped]  # ships no types
 
     library: Any = simpleeval

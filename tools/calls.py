@@ -1,19 +1,22 @@
-"""What comes in and what goes out: users, tool calls, outcomes, results."""
+"""Data of calls: users, tool calls, outcomes and results."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from functools import partial
+from typing import Any, Never, Self
 
+from callgate.providers.ids import new_id
 from callgate.providers.principal import ANONYMOUS, User
+from callgate.tools.naming import explain_attributes
 
 __all__ = ["ANONYMOUS", "ErrorInfo", "Issue", "Outcome", "ToolCall", "ToolResult", "User"]
 
 
 class Outcome(StrEnum):
-    """How an invocation ended."""
+    """The outcome of an invocation."""
 
     SUCCESS = "success"
     INVALID = "invalid"
@@ -27,29 +30,71 @@ class Outcome(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """What a caller asks for (contract 75).
+_NO_NAME: Any = object()
 
-    ``arguments`` is a JSON object, the JSON text of one, or None for no arguments; untrusted until hydrated.
-    ``id`` is the provider's call id, or one made for it (``synthetic_id=True``).
-    ``truncated`` says that the provider stopped for length: such a call is refused, whatever its text.
-    ``chunk`` is the part of the provider's answer that it was read from, for provenance (contract 46).
+
+@dataclass(frozen=True, slots=True, init=False)
+class ToolCall:
+    """A request to run a tool.
+
+    Args:
+        name: the tool's name.
+        arguments: a JSON object, the JSON text of one, or None for no arguments; untrusted until hydrated.
+        id: the provider's id of the call; without one the call gets an id of its own, and ``synthetic_id`` is true.
+        synthetic_id: the id was made here and not by a provider.
+        truncated: the provider stopped for length; such a call is refused, whatever its text.
+        chunk: the part of the provider's response that the call was read from, for provenance.
     """
 
+    name: str
+    arguments: Any
     id: str
-    tool: str
-    arguments: Any = None
-    synthetic_id: bool = False
-    truncated: bool = False
-    chunk: Any = field(default=None, repr=False, compare=False)
+    synthetic_id: bool
+    truncated: bool
+    chunk: Any = field(repr=False, compare=False)
+
+    def __init__(
+        self,
+        *positional: Never,
+        name: str = _NO_NAME,
+        arguments: Any = None,
+        id: str | None = None,
+        synthetic_id: bool = False,
+        truncated: bool = False,
+        chunk: Any = None,
+    ) -> None:
+        if positional or name is _NO_NAME:
+            raise TypeError(
+                "a ToolCall has a name and takes keywords; write ToolCall(name=..., arguments={...}, id=...)"
+            )
+        fill = partial(object.__setattr__, self)  # as the constructor that a frozen dataclass gets
+        fill("name", name)
+        fill("arguments", arguments)
+        fill("id", f"call_{new_id()}" if id is None else id)
+        fill("synthetic_id", synthetic_id or id is None)
+        fill("truncated", truncated)
+        fill("chunk", chunk)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the call as a JSON object, without ``chunk``; ``from_dict`` reads it."""
+        made: dict[str, Any] = {"id": self.id, "name": self.name, "arguments": self.arguments}
+        return made | {flag: True for flag in ("synthetic_id", "truncated") if getattr(self, flag)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Make a call of what ``to_dict`` returned.
+
+        Raises:
+            TypeError: a key is unknown, or ``name`` is missing.
+        """
+        return cls(**data)
 
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """One way in which a value breaks a schema; carries no value (contract 49, C7).
+    """One issue of a value that breaks a schema; carries no value.
 
-    ``pointer`` is a JSON Pointer into the value, ``keyword`` the schema keyword, ``expected`` what would be right.
+    ``pointer`` is a JSON Pointer into the value, ``keyword`` the schema keyword, ``expected`` the demand of the schema.
     """
 
     pointer: str
@@ -62,7 +107,7 @@ class Issue:
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
-    """What a model may know of a failure: a code, public text, value-free issues, and an id to look up the rest."""
+    """The part of a failure that a model may read: a code, public text, issues without values, and a correlation id."""
 
     code: str
     public: str
@@ -72,13 +117,26 @@ class ErrorInfo:
 
     @property
     def pointer(self) -> str | None:
-        """JSON Pointer of the first issue, when there is one."""
+        """The JSON Pointer of the first issue; None without issues."""
         return self.issues[0].pointer if self.issues else None
 
 
+@explain_attributes(
+    {
+        "content": "result.output",
+        "data": "result.output",
+        "is_error": "not result.ok",
+        "isError": "not result.ok",
+        "result": "result.output",
+        "status": "result.outcome",
+        "success": "result.ok",
+        "tool_name": "result.tool",
+        "value": "result.output",
+    }
+)
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The outcome of one call; ``gate.call`` returns one for every call (contract 76, C11).
+    """The result of one call; ``gate.call`` returns one for every call.
 
     ``retry_after`` is in milliseconds, ``duration`` in seconds. ``output`` is a JSON value.
     """
@@ -98,11 +156,11 @@ class ToolResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the tool ran, or was replayed, to a result."""
+        """True when the tool ran, or its result was replayed, without an error."""
         return self.outcome is Outcome.SUCCESS
 
     def to_status(self) -> Mapping[str, Any]:
-        """The ``{callId, toolName, status, output | error, metadata}`` shape (contract 76)."""
+        """Return the shape ``{callId, toolName, status, output | error, metadata}``."""
         body: dict[str, Any] = {"callId": self.call_id, "toolName": self.tool}
         if self.ok:
             body |= {"status": "success", "output": self.output}
@@ -112,6 +170,6 @@ class ToolResult:
         return body | {"metadata": metadata | {"replayed": True} if self.replayed else metadata}
 
     def to_success(self) -> Mapping[str, Any]:
-        """The ``{toolCallId, toolName, success, result, error?}`` shape (contract 36)."""
+        """Return the shape ``{toolCallId, toolName, success, result, error?}``."""
         body = {"toolCallId": self.call_id, "toolName": self.tool, "success": self.ok, "result": self.output}
         return body if self.ok else body | {"error": self.error.public if self.error else self.outcome.value}

@@ -1,8 +1,9 @@
-"""What a tool may use of the invocation it runs in."""
+"""``ToolContext``: the view of an invocation that a tool receives."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any, NoReturn, Protocol
 
 from callgate.providers.principal import User
@@ -14,24 +15,24 @@ __all__ = ["ToolContext"]
 
 
 class ToolContext(Protocol):
-    """Annotate a tool's parameter with this, under any name, and the gate supplies it (contract 87, 88; design 10.7).
+    """The context of a tool's invocation. The gate supplies it to a parameter with this annotation, under any name.
 
-    The parameter is absent from the tool's schema, and a model that sends it is refused.
+    The parameter is absent from the tool's schema, and a call in which the model sends it is refused.
     """
 
     @property
     def tool(self) -> ToolDefinition:
-        """The definition of the tool that runs."""
+        """The definition of the running tool."""
         ...
 
     @property
     def tool_call(self) -> ToolCall:
-        """The call as it came in, with its raw arguments."""
+        """The received call, with its raw arguments."""
         ...
 
     @property
     def user(self) -> User:
-        """The principal the call runs for."""
+        """The principal of the call."""
         ...
 
     @property
@@ -41,70 +42,92 @@ class ToolContext(Protocol):
 
     @property
     def session_id(self) -> str | None:
-        """The session, if the call belongs to one."""
+        """The session; None for a call without one."""
         ...
 
     @property
     def request_id(self) -> str:
-        """The id of this invocation, in every log line and audit row of it."""
+        """The id of this invocation; it is in every log line and audit row of it."""
         ...
 
     @property
     def attempt(self) -> int:
-        """1 for the first try, 2 for the first retry, and so on (contract 102)."""
+        """The number of the attempt: 1 for the first, 2 for the first retry."""
+        ...
+
+    @property
+    def depth(self) -> int:
+        """0 for a caller's call, 1 for a call that its tool makes, and so on."""
         ...
 
     @property
     def idempotency_key(self) -> str | None:
-        """The key of the effect: hand it on to services that take one (design 7).
+        """The idempotency key of the effect; pass it to services that accept idempotency keys.
 
-        It is the caller's own where it gave one, else one that no other tenant, user or tool has. A repeat has the same.
+        It is the key that the caller gave, else a key that is unique to tenant, user and tool. A repeat has the same key.
         """
         ...
 
     @property
     def fencing_token(self) -> int | None:
-        """Grows with every claim of the effect: a service that is handed it can refuse an older one. None without one."""
+        """The fencing token of the effect, which grows with every claim; None without an effect."""
+        ...
+
+    @property
+    def session(self) -> MutableMapping[Any, Any]:
+        """The bindings of the session; without a session id, a map of this invocation alone.
+
+        Raises:
+            Denied: the session belongs to another user.
+        """
         ...
 
     def remaining(self) -> float | None:
-        """Seconds until the deadline, never below 0; None without a deadline."""
+        """Seconds until the deadline, at least 0; None without a deadline."""
         ...
 
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Tell whoever follows ``gate.stream``: ``progress`` of ``total``; never waits and never fails."""
+        """Report progress to ``gate.stream``: ``progress`` of ``total``. Never waits and never fails."""
         ...
 
     async def send(self, partial: Any) -> None:
-        """Send a part of the output, a JSON value; redacted and checked like any output."""
+        """Send a part of the output, a JSON value; it is redacted and checked like any output."""
         ...
 
     async def call(self, tool: Any, arguments: Mapping[str, Any] | None = None) -> Any:
-        """Call another tool and give its output: same principal, deadline and request scope, limited depth.
+        """Call another tool and return its output: same principal, deadline and request scope, limited depth.
 
         Raises:
             InvocationError: that call ended without a result.
         """
         ...
 
-    def get(self, token: Any) -> Any:
-        """What is provided for ``token``: request, then session, then global (contract 85).
+    async def lease(self, manager: AbstractAsyncContextManager[Any]) -> Any:
+        """Enter *manager* now; the runtime exits it exactly once, on every path, after the body has ended.
 
         Raises:
-            ProviderMissing: nothing is.
+            StageError: the call is over.
+        """
+        ...
+
+    def get(self, token: Any) -> Any:
+        """Return the provided object for ``token``: from request, then session, then global scope.
+
+        Raises:
+            ProviderMissing: there is no provider for it.
         """
         ...
 
     def try_get(self, token: Any) -> Any | None:
-        """Like ``get``, but None where nothing is provided (contract 85, C25)."""
+        """Like ``get``, but None without a provider."""
         ...
 
     def respond(self, value: Any) -> NoReturn:
-        """End here with ``value`` as the output; post stages still run (contract 88, 99)."""
+        """End the call with ``value`` as the output; post stages still run."""
         ...
 
     def abort(self, reason: str, code: str | None = None, http_status: int | None = None) -> NoReturn:
-        """End here as denied (contract 88).
+        """End the call as denied.
 
         Raises:
             Denied: always.
@@ -112,7 +135,7 @@ class ToolContext(Protocol):
         ...
 
     def retry_after(self, ms: int, reason: str = "") -> NoReturn:
-        """End here: not now, try again in ``ms`` milliseconds (contract 88).
+        """End the call with the request to retry it in ``ms`` milliseconds.
 
         Raises:
             RetryLater: always.
@@ -128,10 +151,11 @@ class ToolContext(Protocol):
         expires: float | None = None,
         by: Approval | None = None,
     ) -> Any:
-        """Wait for a person or a client, such as ``kind="input"``; ``schema`` is of the answer, ``expires`` in seconds.
+        """Suspend the call until a person or a client responds, and return the response.
 
-        The call ends as suspended. When it is resumed it runs again from the top, and this returns the answer. Inside a
-        tool's body only where the tool is declared ``resumable`` and has done nothing yet (design 10.13). ``by`` says
-        who may answer: without it the caller, or, for ``kind="approval"``, anybody else of its tenant.
+        ``kind`` is such as ``"input"``; ``schema`` is the schema of the response, ``expires`` is in seconds. The call ends
+        as suspended. When it is resumed, it runs again from the start, and ``suspend`` then returns the response. A tool's
+        body may suspend only where the tool is declared ``resumable`` and has had no effect yet. ``by`` names the people who
+        may respond. Without it, that is the caller, or, for ``kind="approval"``, any other user of the caller's tenant.
         """
         ...

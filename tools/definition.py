@@ -1,4 +1,4 @@
-"""The frozen contract of a tool."""
+"""``ToolDefinition``: the frozen declaration of a tool."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["NAME", "DefinitionWarning", "Effect", "NoSchemaMode", "ToolAnnotatio
 
 
 class DefinitionWarning(UserWarning):
-    """A definition says something that has no effect, such as a no-schema flag beside a schema (contract C9)."""
+    """A setting of a definition has no effect, such as a no-schema flag beside a schema."""
 
 
 class Effect(StrEnum):
-    """What running a tool does to the world; drives retry, cache and ledger defaults (design 7)."""
+    """The effect of a tool on the world; it decides the defaults of retry, cache and effect ledger."""
 
     READ = "read"
     IDEMPOTENT = "idempotent"
@@ -32,7 +32,7 @@ class Effect(StrEnum):
 
 
 class NoSchemaMode(StrEnum):
-    """How far a tool without a schema may go (contract 15, C9)."""
+    """The permission of a tool without a schema."""
 
     READ_ONLY = "read-only"
     HUMAN_APPROVAL = "human-approval"
@@ -41,7 +41,7 @@ class NoSchemaMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ToolAnnotations:
-    """Hints in MCP's vocabulary; never trusted for policy when they come from outside."""
+    """Hints in MCP's vocabulary; hints from outside never decide policy."""
 
     read_only_hint: bool | None = None
     destructive_hint: bool | None = None
@@ -68,20 +68,20 @@ class ToolAnnotations:
 
 @dataclass(frozen=True)
 class ToolDefinition:
-    """The single source of truth about a tool (contract 9-12); deeply frozen, schema kept verbatim.
+    """The declaration of a tool: names, schemas and policy. Deeply frozen; schemas are kept verbatim.
 
     ``name`` is the wire name, 1-64 characters of ``[A-Za-z0-9_-]``; ``title`` is for people.
     ``parameters`` and ``output_schema`` are JSON Schemas; ``provider_schema`` is an optional compact view for
-    models only: validation always uses ``parameters`` (contract 20).
+    models only: validation always uses ``parameters``.
     ``effect`` is None when the author declared none: then the tool is never cached or retried.
     ``key`` names the argument fields that identify a ``keyed`` or ``irreversible`` effect.
     ``tags`` and ``allowed_roles`` may be given as any collection of names and are kept as frozen sets.
-    ``safe=False`` hides the tool from ``pick_tools`` (contract 66); None counts as safe.
+    ``safe=False`` hides the tool from ``pick_tools``; None counts as safe.
     ``tolerant`` allows the lexical parsing rules; default: yes, but not for ``irreversible`` tools.
-    ``lints`` are remarks on what is legal and probably not meant.
+    ``lints`` are remarks on settings that are legal and probably a mistake.
 
     Raises:
-        DefinitionError: a rule is broken; the message says which and how to mend it.
+        DefinitionError: a rule is broken; the message names the rule and the correction.
     """
 
     name: str
@@ -140,7 +140,7 @@ class ToolDefinition:
         object.__setattr__(self, name, value)
 
     def _settle_no_schema(self) -> list[str]:
-        """A schema wins over the no-schema flags (C9)."""
+        """Check the no-schema flags; a schema takes precedence over them."""
         if self.parameters is None:
             return rules.check_no_schema(self.name, self.allow_no_schema, self.no_schema_mode, self.effect)
         if not self.allow_no_schema and self.no_schema_mode is None:
@@ -158,37 +158,37 @@ class ToolDefinition:
         return self
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
-        return self  # frozen all the way down: a copy would only thaw it
+        return self  # already deeply frozen; a copy would be mutable
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), {item.name: thaw(getattr(self, item.name)) for item in fields(self) if item.init})
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 over the canonical JSON of everything declared; changes whenever the contract changes."""
+        """SHA-256 over the canonical JSON of the whole declaration; changes with every part of it."""
         return digest(self.to_dict() | {"version": self.version})
 
     def allows(self, roles: Iterable[str]) -> bool:
-        """Whether somebody with these roles may see and call the tool (contract C29)."""
+        """Check that a user with these roles may see and call the tool."""
         return not self.allowed_roles or not frozenset(self.allowed_roles).isdisjoint(roles)
 
     @property
     def has_schema(self) -> bool:
-        """Whether arguments are validated; False only for a tool with ``allow_no_schema`` (contract 16)."""
+        """True when arguments are validated; False only for a tool with ``allow_no_schema``."""
         return self.parameters is not None
 
     @property
     def tolerates(self) -> bool:
-        """``tolerant`` resolved: what the author said, else yes for all but ``irreversible`` (design 6)."""
+        """``tolerant``, or its default: True for all but ``irreversible`` tools."""
         return self.effect is not Effect.IRREVERSIBLE if self.tolerant is None else self.tolerant
 
     def verify(self, *, trusted: bool = True) -> None:
-        """Check the schemas themselves, as registration does (contract 13, 19, C31).
+        """Check the schemas, as registration does.
 
-        ``trusted=False`` holds them to the limits for schemas that come from outside.
+        ``trusted=False`` applies the limits for schemas from outside.
 
         Raises:
-            SchemaRefused: a schema is invalid, unsafe, or no engine would enforce it in full.
+            SchemaRefused: a schema is invalid or unsafe, or no engine would enforce it in full.
         """
         from callgate.tools.schemas.validation import verify_schema
 
@@ -198,7 +198,7 @@ class ToolDefinition:
             verify_schema(self.output_schema, role="output", trusted=trusted)
 
     def to_dict(self) -> dict[str, Any]:
-        """The flat, neutral JSON form: a fresh copy holding only what is set (contract 6, 12, C3)."""
+        """Return the flat, neutral JSON form: a fresh copy with the members that are set."""
         shown: dict[str, Any] = {"type": "function", "name": self.name}
         for name, wire in _WIRE.items():
             value = getattr(self, name)
@@ -208,14 +208,14 @@ class ToolDefinition:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Read the flat form or the wrapped one, ``{type: function, function: {...}}`` (contract C4).
+        """Read the flat form or the wrapped one, ``{type: function, function: {...}}``.
 
         Keys may be spelled as on the wire or as in Python; ``inputSchema`` is another name for ``parameters``.
-        A null counts as absent, and so does a blank description: catalogues from outside have them, and an author's
-        own mistake is refused where the definition is made. Unknown keys are kept in ``metadata`` (contract 10).
+        A null counts as absent, and so does a blank description, because catalogues from outside have them. Unknown keys
+        are kept in ``metadata``.
 
         Raises:
-            DefinitionError: not such a form, a key looks like a misspelt one, or a rule is broken.
+            DefinitionError: the form is another, a key looks misspelt, or a rule is broken.
         """
         known: dict[str, Any] = {}
         extra: dict[str, Any] = {}

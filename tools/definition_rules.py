@@ -1,4 +1,4 @@
-"""The rules of a tool definition, each a function of plain values; messages say how to mend it."""
+"""Rules of a tool definition, each a function of plain values; messages say how to correct the definition."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def kind_of(value: Any) -> str:
 
 
 def refusal(tool: Any, text: str) -> DefinitionError:
-    """The error for a broken rule; names the tool."""
+    """The error for a broken rule, with the tool's name."""
     return DefinitionError(f"tool {clip(str(tool), 64)!r}: {text}")
 
 
 def check_name(name: Any) -> None:
-    """1 to 64 characters of ``[A-Za-z0-9_-]`` (contract 24)."""
+    """Check a tool name: 1 to 64 characters of ``[A-Za-z0-9_-]``."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         shown = clip(str(name), 64)
         raise DefinitionError(
@@ -40,7 +40,7 @@ def check_name(name: Any) -> None:
 
 
 def check_text(tool: str, field: str, value: Any) -> None:
-    """None, or 1 to 1024 characters that say something (contract 25, C5)."""
+    """Check a text: None, or 1 to 1024 characters that are not all blank."""
     if value is None or (isinstance(value, str) and len(value) <= TEXT_LIMIT and not is_blank(value)):
         return
     found = f"it is {kind_of(value)}"
@@ -50,24 +50,24 @@ def check_text(tool: str, field: str, value: Any) -> None:
 
 
 def is_blank(value: Any) -> bool:
-    """Text without anything to read."""
+    """True for text without visible characters."""
     return isinstance(value, str) and not value.strip()
 
 
 def check_flag(tool: str, field: str, value: Any) -> None:
-    """A real boolean, or None: ``"false"`` would count as true."""
+    """Check for a real boolean or None: ``"false"`` would count as true."""
     if not isinstance(value, bool | None):
         raise refusal(tool, f"{field} must be True or False, not {kind_of(value)}")
 
 
 def check_version(tool: str, value: Any) -> None:
-    """A non-empty string."""
+    """Check for a non-empty string."""
     if not isinstance(value, str) or not value:
         raise refusal(tool, "version must be a non-empty string, such as '2'")
 
 
 def choice(tool: str, field: str, value: Any, kind: type[_Choice]) -> _Choice | None:
-    """The member of ``kind`` that ``value`` is or names; None stays None."""
+    """Convert a member of ``kind`` or its name to the member; None stays None."""
     if value is None:
         return None
     try:
@@ -78,7 +78,7 @@ def choice(tool: str, field: str, value: Any, kind: type[_Choice]) -> _Choice | 
 
 
 def names(tool: str, field: str, value: Any) -> list[str]:
-    """A collection of names as a list; a bare string is refused, as it would be read letter by letter."""
+    """Convert a collection of names to a list; a bare string is refused, because it would be read letter by letter."""
     if isinstance(value, str):
         raise refusal(tool, f"{field} takes a collection of names, not one string; write {field}=({value!r},)")
     if not isinstance(value, Iterable) or isinstance(value, Mapping):
@@ -90,21 +90,21 @@ def names(tool: str, field: str, value: Any) -> list[str]:
 
 
 def frozen_object(tool: str, field: str, value: Any, meant: str = "an object") -> Any:
-    """A mapping, deeply frozen; refused unless it is JSON, so that a definition can always be stored and sent."""
+    """Freeze a mapping of JSON values, so that a definition can always be stored and sent."""
     if not isinstance(value, Mapping):
         raise refusal(tool, f"{field} must be {meant}, not {kind_of(value)}")
     return frozen_json(tool, field, value)
 
 
 def frozen_examples(tool: str, value: Any) -> tuple[Any, ...]:
-    """A list of JSON values, deeply frozen."""
+    """Freeze a list of JSON values."""
     if not isinstance(value, list | tuple):
         raise refusal(tool, f"examples must be a list, not {kind_of(value)}")
     return tuple(frozen_json(tool, "examples", value))
 
 
 def frozen_json(tool: str, field: str, value: Any) -> Any:
-    """A deeply frozen copy of a JSON value (contract 5)."""
+    """Freeze a JSON value."""
     try:
         return _frozen(value, field)
     except RecursionError:
@@ -138,7 +138,7 @@ def _text(value: Any, where: str) -> str:
 
 
 def check_key(tool: str, key: tuple[str, ...], effect: str | None, schema: Mapping[str, Any] | None) -> list[str]:
-    """``key`` names argument fields, and a keyed effect has one (design 7); gives the lints."""
+    """Check that ``key`` names argument fields and that a keyed effect has one; returns lints."""
     if effect == "keyed" and not key:
         raise refusal(tool, "effect 'keyed' needs key=(...), the argument fields that identify the effect")
     if len(set(key)) != len(key):
@@ -150,17 +150,19 @@ def check_key(tool: str, key: tuple[str, ...], effect: str | None, schema: Mappi
         return lints
     known = schema.get("properties") or {}
     if unknown := next((name for name in key if name not in known), None):
-        raise refusal(tool, f"key names {clip(unknown)!r}, no property of parameters{did_you_mean(unknown, known)}")
+        raise refusal(
+            tool, f"key names {clip(unknown)!r}, which is not a property of parameters{did_you_mean(unknown, known)}"
+        )
     required = schema.get("required") or ()
     return lints + [f"key field {name} is not required" for name in key if name not in required]
 
 
 def check_no_schema(tool: str, allowed: bool, mode: str | None, effect: str | None) -> list[str]:
-    """Fail closed where there is no schema (contract 13-15, C9); gives the lints."""
+    """Refuse a tool without a schema, unless its flags allow it; returns lints."""
     if not allowed:
         raise refusal(
             tool,
-            "there is no schema: give `parameters`, a JSON Schema of type object. Only a tool that has to do without "
+            "there is no schema: give `parameters`, a JSON Schema of type object. Only a tool that cannot have "
             "one takes allow_no_schema=True together with a no_schema_mode",
         )
     if mode is None:
@@ -171,7 +173,7 @@ def check_no_schema(tool: str, allowed: bool, mode: str | None, effect: str | No
 
 
 def flatten(data: Any) -> Mapping[str, Any]:
-    """The flat form of ``{type: function, function: {...}}``; some providers' inner ``type`` is left out (C4, 59)."""
+    """Unwrap ``{type: function, function: {...}}``; the inner ``type`` of some providers is left out."""
     if not isinstance(data, Mapping):
         raise DefinitionError(f"a tool definition is an object, not {kind_of(data)}")
     inner = data.get("function")
@@ -184,7 +186,7 @@ def flatten(data: Any) -> Mapping[str, Any]:
 
 
 def check_unknown(key: Any, known: Iterable[str]) -> None:
-    """A misspelt safety flag must not become metadata in silence."""
+    """Refuse an unknown key that looks like a misspelt one, so that it does not become metadata."""
     if not isinstance(key, str):
         raise DefinitionError(f"the tool definition has a key that is {kind_of(key)}, not a string")
     if near := get_close_matches(key, list(known), n=1, cutoff=0.85):

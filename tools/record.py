@@ -1,50 +1,100 @@
-"""A tool as the runtime runs it: the contract plus what executes it."""
+"""``ToolRecord``: a definition together with the code that executes it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
-from typing import Any, Literal, TypeAlias
+from functools import partial
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack
 
 from callgate.errors import DefinitionError
 from callgate.providers.markers import Injected
 from callgate.tools.approval import Requirement, rule_of
 from callgate.tools.definition import Effect, ToolDefinition
 from callgate.tools.limits import Limits
+from callgate.tools.naming import did_you_mean
 
 Place: TypeAlias = Literal["caller", "worker"]
-"""Where a call runs."""
+"""The process that runs a call."""
 
 
 class Style(Enum):
-    """How ``ToolRecord.execute`` is called."""
+    """The way in which the runtime calls ``ToolRecord.execute``."""
 
     KEYWORDS = "keywords"  # execute(**arguments, **injected)
     COMPONENT = "component"  # execute(arguments, **injected).run()
-    RECORD = "record"  # execute(arguments, ctx), the ToolRecord contract (contract 81)
+    RECORD = "record"  # execute(arguments, ctx)
 
 
-@dataclass(frozen=True, eq=False)
+class RecordSettings(TypedDict, total=False):
+    """The settings of a ``ToolRecord``; see there."""
+
+    is_async: bool
+    injected: Sequence[Injected]
+    context_parameter: str | None
+    convert: Callable[[dict[str, Any]], Any] | None
+    to_json: Callable[[Any], Any] | None
+    from_json: Callable[[Any], Any] | None
+    hooks: Sequence[Any]
+    hooks_by_stage: Mapping[Any, Sequence[Any]]
+    deadline: float | None
+    hard_deadline: bool
+    inline: bool
+    max_threads: int
+    parallel: bool
+    run_on: Place
+    limits: Limits | None
+    component: type | None
+    streams: bool
+    trusted: bool
+    requires_approval: Requirement
+    resumable: bool
+    dedupe: Literal["arguments"] | None
+    within: float | None
+
+
+class Described(TypedDict, total=False):
+    """The fields of a tool that is described without a ``ToolDefinition``."""
+
+    id: str
+    name: str
+    description: str | None
+    input_schema: Mapping[str, Any] | None
+    output_schema: Mapping[str, Any] | None
+    effect: Effect | Literal["read", "idempotent", "keyed", "irreversible"] | None
+    tags: Iterable[str]
+
+
+class RecordOptions(RecordSettings, Described, total=False):
+    """The keywords of ``ToolRecord``."""
+
+
+@dataclass(frozen=True, eq=False, init=False)
 class ToolRecord:
-    """The in-process form of a tool (contract 81). ``@tool`` and ``as_tool`` make one; hand-written ones are fine.
+    """The in-process form of a tool. ``@tool`` and ``as_tool`` make one; a record can also be written by hand.
 
-    ``execute`` is called as ``style`` says; ``is_async`` tells its colour (for ``COMPONENT``: the colour of ``run``).
+    It takes a ``ToolDefinition``, or its main fields: ``ToolRecord(id="sum", name="Sum two numbers", description=...,
+    input_schema={...}, execute=run)``. There ``id`` is the wire name and ``name`` the title for people.
+
+    ``execute`` is called as ``style`` says. ``is_async`` says that it is async (for ``COMPONENT``: that ``run`` is).
     ``injected`` are the parameters that the gate supplies; ``context_parameter`` is the name of the parameter that
     receives the ``ToolContext``, if any.
-    ``convert`` turns validated JSON arguments into the annotated types, or is None where they already are; it raises
-    ``Invalid`` (stage ``instantiate``) for what only those types can refuse. For ``COMPONENT`` it may give any object.
-    ``to_json`` turns what the tool returns into JSON, and ``from_json`` back into the annotated return type; None
+    ``convert`` turns validated JSON arguments into the annotated types; None where they have them already. It raises
+    ``Invalid`` (stage ``instantiate``) for values that only those types refuse. For ``COMPONENT`` it may return any object.
+    ``to_json`` turns the tool's return value into JSON, and ``from_json`` back into the annotated return type; None
     where the return type is JSON already.
     ``streams``: ``execute`` (or ``run``) is an async generator; ``to_json`` is for each part, ``from_json`` for the list.
     ``deadline`` is in seconds, per invocation. ``hard_deadline`` runs the body in a task that can be abandoned.
     Plain functions run in a worker thread, at most ``max_threads`` at a time, unless ``inline``.
-    ``trusted`` is False for schemas that come from outside.
-    ``requires_approval``: True, an ``Approval``, or a function of the validated arguments that says which, if any.
-    ``resumable``: the body may suspend, and promises that it has done nothing yet when it does.
+    ``trusted`` is False for schemas from outside.
+    ``requires_approval``: True, an ``Approval``, or a function of the validated arguments that returns a demand.
+    ``resumable``: the body may suspend, and promises that it has had no effect when it does.
     ``dedupe="arguments"``: a call with the same arguments, by the same user, within ``within`` seconds is a repeat.
     ``run_on="worker"``: of several calls (``call_many``, conversations) those of this tool are submitted as jobs.
-    ``hooks`` belong to this tool alone; ``hooks_by_stage`` is the explicit form (contract 94).
+    ``hooks`` belong to this tool alone; ``hooks_by_stage`` is the explicit form.
     """
 
     definition: ToolDefinition
@@ -74,7 +124,39 @@ class ToolRecord:
     within: float | None = None
     plans: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)  # of bare ``invoke_tool``; goes with it
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        definition: ToolDefinition | None = None,
+        execute: Callable[..., Any] | None = None,
+        style: Style = Style.RECORD,
+        **options: Unpack[RecordOptions],
+    ) -> None:
+        given: dict[str, Any] = dict(options)
+        described = {name: given.pop(name) for name in Described.__annotations__ if name in given}
+        for name in given.keys() - RecordSettings.__annotations__.keys():
+            hint = f"; write {INSTEAD[name]}" if name in INSTEAD else did_you_mean(name, _KEYWORDS)
+            raise TypeError(f"ToolRecord() has no parameter {name!r}{hint}")
+        if execute is None:
+            raise TypeError("a ToolRecord needs execute: a function of the arguments and the context")
+        if definition is None:
+            definition = _definition(described)
+            given.setdefault("is_async", inspect.iscoroutinefunction(execute))
+        elif described:
+            raise TypeError(f"the definition of a ToolRecord says {', '.join(sorted(described))}; give one of the two")
+        fill = partial(object.__setattr__, self)  # as the constructor that a frozen dataclass gets
+        for item in fields(self):
+            if item.name in given:
+                fill(item.name, given[item.name])
+            elif item.default_factory is not MISSING:
+                fill(item.name, item.default_factory())
+            elif item.default is not MISSING:
+                fill(item.name, item.default)
+        fill("definition", definition)
+        fill("execute", execute)
+        fill("style", style)
+        self._check()
+
+    def _check(self) -> None:
         if self.deadline is not None and not self.deadline > 0:
             raise DefinitionError(f"tool {self.id!r}: deadline is in seconds and must be above 0")
         if self.max_threads < 1:
@@ -95,10 +177,53 @@ class ToolRecord:
 
     @property
     def id(self) -> str:
-        """The wire name."""
+        """The tool's name on the wire."""
         return self.definition.name
 
     @property
     def name(self) -> str:
-        """The name for people: the title, or else the wire name."""
+        """The name for people: the title, else the wire name."""
         return self.definition.title or self.definition.name
+
+    @property
+    def description(self) -> str | None:
+        """The description for models."""
+        return self.definition.description
+
+    @property
+    def input_schema(self) -> Mapping[str, Any] | None:
+        """The JSON Schema of the arguments."""
+        return self.definition.parameters
+
+    @property
+    def output_schema(self) -> Mapping[str, Any] | None:
+        """The JSON Schema of the output."""
+        return self.definition.output_schema
+
+    @property
+    def tags(self) -> AbstractSet[str]:
+        """The tags of the tool."""
+        return self.definition.tags
+
+
+INSTEAD = {
+    "inputSchema": "ToolRecord(input_schema={...})",
+    "parameters": "ToolRecord(input_schema={...})",
+    "post_hook": "ToolRecord(hooks=[hook]), where the hook has a method did_execute",
+    "pre_hook": "ToolRecord(hooks=[hook]), where the hook has a method will_execute",
+    "provided_by": 'ToolRecord(ToolDefinition(..., metadata={"provided_by": "..."}))',
+    "timeout": "ToolRecord(deadline=...)",
+}
+"""The line to write for keywords of the source documents and of other frameworks."""
+_KEYWORDS = ("definition", "execute", "style", *RecordOptions.__annotations__)
+
+
+def _definition(described: Mapping[str, Any]) -> ToolDefinition:
+    found = dict(described)
+    wire = found.pop("id", None) or found.get("name")
+    if wire is None:
+        raise TypeError("a ToolRecord needs id, the name of the tool on the wire, or a definition")
+    title = found.pop("name", None)
+    return ToolDefinition(
+        name=wire, title=title if title != wire else None, parameters=found.pop("input_schema", None), **found
+    )

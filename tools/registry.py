@@ -1,4 +1,4 @@
-"""The tools that were registered, by name (contract 8, 72, 82)."""
+"""``ToolRegistry``: the registered tools by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from callgate.tools.declaring.declare import as_tool
 from callgate.tools.declaring.executor import ToolSchema
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.naming import did_you_mean
-from callgate.tools.picking.index import ToolIndex
 from callgate.tools.record import ToolRecord
 from callgate.tools.values import clip
 
@@ -20,11 +19,11 @@ Enabled = Callable[[str], bool] | Container[str]
 
 
 def validate_tool(tool: Any) -> ToolRecord:
-    """The record of a tool whose definition and schemas hold (contract 13, 31, 82). Takes what ``as_tool`` takes.
+    """Make the record of a tool and check its definition and schemas. Takes the same as ``as_tool``.
 
     Raises:
-        DefinitionError: it is no tool yet, or a rule is broken.
-        SchemaRefused: a schema is invalid, unsafe, or no engine would enforce it in full.
+        DefinitionError: the object is not a tool yet, or a rule is broken.
+        SchemaRefused: a schema is invalid or unsafe, or no engine would enforce it in full.
     """
     record = as_tool(tool)
     record.definition.verify(trusted=record.trusted)
@@ -32,9 +31,9 @@ def validate_tool(tool: Any) -> ToolRecord:
 
 
 class ToolRegistry:
-    """Tools by wire name, in the order of registration; nothing enters by merely existing (contract 8).
+    """Tools by wire name, in the order of registration. A tool enters only by registration.
 
-    ``version`` goes up with every change: compiled plans are kept under it.
+    ``version`` grows with every change; compiled plans are cached under it.
 
     Raises:
         DefinitionError: two of the given tools have one name, or one of them is refused.
@@ -43,8 +42,8 @@ class ToolRegistry:
     def __init__(self, tools: Iterable[Any] = ()) -> None:
         self._records: dict[str, ToolRecord] = {}
         self.version = 0
-        self._index: ToolIndex | None = None
-        self._known: dict[int, tuple[Any, str]] = {}  # by identity: what was registered, and under which name
+        self._index: Any = None
+        self._known: dict[int, tuple[Any, str]] = {}  # by identity of the registered object: the object and its name
         given = list(tools)
         records = [validate_tool(tool) for tool in given]
         names = [record.id for record in records]
@@ -53,26 +52,26 @@ class ToolRegistry:
             self._put(tool, record)
 
     def register(self, tool: Any, *, replace: bool = False) -> ToolRecord:
-        """Add a tool after checking it in full; takes a function, a class, an executor or a record.
+        """Check a tool in full and add it; takes a function, a class, an executor or a record.
 
         Raises:
-            DefinitionError: it is refused, or the name is taken and ``replace`` is not set (contract 30, C6).
+            DefinitionError: the tool is refused, or the name is taken and ``replace`` is not set.
         """
         return self.add_validated(tool, replace=replace)
 
     def add_validated(self, tool: Any, *, replace: bool = False) -> ToolRecord:
-        """Add a tool after checking its definition and its schemas (contract 82); raises like ``register``."""
+        """Add a tool after a check of its definition and schemas. Raises like ``register``."""
         return self._add(tool, validate_tool(tool), replace)
 
     def add_inline(self, tool: Any, *, replace: bool = False) -> ToolRecord:
-        """Add a tool whose schemas were checked elsewhere (contract 82); raises like ``register``."""
+        """Add a tool whose schemas were checked elsewhere. Raises like ``register``."""
         return self._add(tool, as_tool(tool), replace)
 
     def remove(self, name: str) -> ToolRecord:
-        """Take a tool out and give its record.
+        """Remove a tool and return its record.
 
         Raises:
-            UnknownTool: there is none of that name.
+            UnknownTool: there is no tool of that name.
         """
         record = self.get(name)
         self._forget(name)
@@ -83,10 +82,10 @@ class ToolRegistry:
         return record
 
     def get(self, name: str) -> ToolRecord:
-        """The tool of that wire name.
+        """Return the tool of a wire name.
 
         Raises:
-            UnknownTool: there is none; ``str()`` of it names the nearest, what a model may read does not (C29).
+            UnknownTool: there is none. Its ``str()`` names the nearest tool; its text for a model does not.
         """
         record = self._records.get(name)
         if record is None:
@@ -94,10 +93,10 @@ class ToolRegistry:
         return record
 
     def id_of(self, tool: Any) -> str:
-        """The wire name under which a tool object was registered: a function, class, executor or record.
+        """Return the wire name under which a tool object was registered: a function, class, executor or record.
 
         Raises:
-            UnknownTool: it was not, or another tool has taken its name.
+            UnknownTool: the object was not registered, or another tool has taken its name.
         """
         known = self._known.get(id(tool))
         if known is not None and known[0] is tool:
@@ -109,13 +108,15 @@ class ToolRegistry:
         raise UnknownTool(f"{clip(repr(tool))} is not registered; another tool is named {record.id!r}")
 
     def list(self) -> tuple[ToolRecord, ...]:
-        """All tools, in the order of registration (contract 82)."""
+        """All tools, in the order of registration."""
         return tuple(self._records.values())
 
     @property
-    def index(self) -> ToolIndex:
-        """The tools ready to be searched; made when first asked for, and kept in step from then on."""
+    def index(self) -> Any:
+        """The search index of the tools; built at first use, and updated from then on."""
         if self._index is None:
+            from callgate.tools.picking.index import ToolIndex
+
             self._index = ToolIndex(self._records.values())
         return self._index
 
@@ -125,14 +126,14 @@ class ToolRegistry:
         return tuple(self._records)
 
     def definitions(self, enabled: Enabled | None = None) -> tuple[ToolDefinition, ...]:
-        """The definitions of the tools that are enabled, by name; None means all, an empty collection none (C28)."""
+        """The definitions of the enabled tools, by name; None means all, an empty collection none."""
         if enabled is None:
             return tuple(record.definition for record in self.list())
         allows = enabled if callable(enabled) else enabled.__contains__
         return tuple(record.definition for record in self.list() if allows(record.id))
 
     def schemas(self, enabled: Enabled | None = None) -> tuple[ToolSchema, ...]:
-        """What a planner is told of the tools that are enabled (contract 72); ``enabled`` as in ``definitions``."""
+        """The schemas of the enabled tools for a planner; ``enabled`` as in ``definitions``."""
         return tuple(ToolSchema.from_definition(definition) for definition in self.definitions(enabled))
 
     def __contains__(self, name: object) -> bool:
@@ -163,7 +164,7 @@ class ToolRegistry:
         self.version += 1
 
     def _forget(self, name: str) -> None:
-        if name in self._records:  # a new name has left nothing behind
+        if name in self._records:  # a new name leaves no old record behind
             self._known = {key: entry for key, entry in self._known.items() if entry[1] != name}
 
 

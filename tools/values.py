@@ -13,7 +13,7 @@ import orjson
 SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
-_Dict: Any = dict[str, Any]  # the mutators are replaced by one that refuses: no type of theirs fits
+_Dict: Any = dict[str, Any]  # the mutators are replaced by a refusal, which has another type
 _List: Any = list[Any]
 
 
@@ -65,7 +65,7 @@ class FrozenList(_List):  # type: ignore[misc]
 
 
 def freeze(value: Any) -> Any:
-    """A deeply frozen copy of a JSON value (contract 5)."""
+    """Freeze a JSON value deeply, in a copy."""
     if value.__class__ is dict or isinstance(value, Mapping):
         return FrozenDict({key: item if item.__class__ in SCALARS else freeze(item) for key, item in value.items()})
     if isinstance(value, list | tuple):
@@ -74,7 +74,7 @@ def freeze(value: Any) -> Any:
 
 
 def thaw(value: Any) -> Any:
-    """A deep, plain, mutable copy of a JSON value."""
+    """Copy a JSON value deeply into plain, mutable containers."""
     if isinstance(value, dict):
         return {key: item if item.__class__ in SCALARS else thaw(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -83,7 +83,7 @@ def thaw(value: Any) -> Any:
 
 
 def canonical(value: Any) -> bytes:
-    """Canonical JSON: sorted keys, no white space, UTF-8; the same bytes for ``2`` and ``2.0``.
+    """Encode as canonical JSON: sorted keys, no white space, UTF-8; the same bytes for ``2`` and ``2.0``.
 
     Raises:
         TypeError: the value is not JSON.
@@ -111,11 +111,11 @@ def digest(value: Any) -> str:
 
 PLAIN = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 FLOAT = re.compile(rb"(?:^|[:,\[])-?[0-9]+[.eE]")
-"""A float as a token of JSON; within a text it may be found for nothing."""
+"""A float as a token of JSON; it may also match inside of a string."""
 
 
 def canonical_fast(value: Any) -> bytes:
-    """``canonical``, by the fast encoder where both are sure to agree: where nothing looks like a float."""
+    """Encode like ``canonical``, with the fast encoder where no part looks like a float."""
     try:
         data = orjson.dumps(value, option=PLAIN)
     except TypeError:
@@ -129,11 +129,11 @@ def hash_of(value: Any) -> str:
 
 
 json_bytes = orjson.dumps
-"""JSON bytes, fast; raises ``TypeError`` for what is not JSON and for integers beyond 64 bits (see ``dump``)."""
+"""Encode as JSON, fast; raises ``TypeError`` for other values and for integers beyond 64 bits (see ``dump``)."""
 
 
 def dump(value: Any) -> bytes:
-    """JSON bytes of a value; integers beyond 64 bits included. Raises ``TypeError`` when it is not JSON."""
+    """Encode as JSON, integers beyond 64 bits included; raises ``TypeError`` for other values."""
     try:
         return orjson.dumps(value)
     except TypeError:
@@ -141,12 +141,12 @@ def dump(value: Any) -> bytes:
 
 
 def compact(data: bytes) -> bytes:
-    """The same bytes, to be kept: what the fast encoder returns takes 4 kB of memory, however short it is."""
+    """Copy bytes for storage: the result of the fast encoder occupies 4 kB of memory, however short it is."""
     return b"%b" % data
 
 
 def snapshot(value: Any) -> bytes | None:
-    """A value as JSON bytes, kept for a history; None when it is not JSON."""
+    """Encode a value for a history; None when it is not JSON."""
     try:
         return compact(json_bytes(value))
     except TypeError:
@@ -154,11 +154,11 @@ def snapshot(value: Any) -> bytes | None:
 
 
 def pointer(path: Iterable[str | int]) -> str:
-    """A JSON Pointer (RFC 6901) from path segments; the root is the empty string."""
+    """Make a JSON Pointer (RFC 6901) from path segments; the root is the empty string."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 
 def clip(text: str, limit: int = 80) -> str:
-    """Foreign text made safe to show: control characters escaped, cut at *limit* characters."""
+    """Make foreign text safe to show: control characters escaped, cut at *limit* characters."""
     shown = text.encode("unicode_escape", "backslashreplace").decode() if not text.isprintable() else text
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"

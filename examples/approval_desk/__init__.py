@@ -1,1 +1,1 @@
-"""A desk where refunds are asked for, approved by somebody else, and run once: ``python -m examples.approval_desk``."""
+"""A refund desk: one person requests, another approves, the refund runs once: ``python -m examples.approval_desk``."""

@@ -1,4 +1,4 @@
-"""Serve it: ``make example-approvals``. End it how you like, and start it again: what waited waits."""
+"""Serve the desk: ``make example-approvals``. Suspended calls survive a restart, also after a crash."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ except UnsafeKey as unsafe:
     sys.exit(f"approval_desk: {unsafe}")
 if not os.environ.get(VARIABLE):
     print(f"{VARIABLE} is not set: this demonstration keeps a key of its own in {options.folder}", flush=True)
-# On this machine alone: who calls is chosen on a page, nobody is authenticated.
+# Loopback only: users pick their name on a page, without authentication.
 uvicorn.run(application(options.folder, keys), host="127.0.0.1", port=options.port, timeout_graceful_shutdown=10)

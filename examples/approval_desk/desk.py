@@ -1,4 +1,4 @@
-"""The desk behind the page: who works there, the gate, what waits, and what ran. Nothing here knows of HTTP."""
+"""The desk behind the page: its people, the gate, suspended calls and the record. It is independent of HTTP."""
 
 from __future__ import annotations
 
@@ -11,21 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from callgate import (
-    Approval,
-    Audit,
-    Authorize,
-    Decision,
-    EffectRecord,
-    Gate,
-    NotPending,
-    Pending,
-    RequireApproval,
-    ToolCall,
-    ToolResult,
-    User,
-    permit,
-)
+from callgate import Approval, Decision, Gate, Pending, ToolCall, ToolResult, User
+from callgate.errors import NotPending
+from callgate.hooks import Audit, Authorize, RequireApproval, permit
+from callgate.stores import EffectRecord
 from examples.order_desk.desk import AppContainer
 from examples.order_desk.tools import Reason, get_order, refund
 
@@ -38,7 +27,7 @@ ASKED = (
 
 @dataclass(frozen=True)
 class Person:
-    """Somebody who works at the desk. Your service knows such people from its sign-in; here they are chosen on a page."""
+    """A person at the desk. A service gets its users from authentication; here they are chosen on a page."""
 
     user: User
     name: str
@@ -47,7 +36,7 @@ class Person:
 
     @property
     def decides(self) -> bool:
-        """Whether the page offers to decide. It is the gate that lets them, or does not."""
+        """Return True if the page shows the decision buttons. The gate itself authorises each decision."""
         return "lead" in self.user.roles
 
 
@@ -63,7 +52,7 @@ REASONS = [reason.value for reason in Reason]
 
 @dataclass(frozen=True)
 class Entry:
-    """One call in the record: who asked for what, how it ended so far, and the receipt of its effect."""
+    """One call in the record: the caller, the arguments, the latest outcome, and the receipt of its effect."""
 
     at: datetime
     call: str
@@ -75,7 +64,7 @@ class Entry:
 
 
 class Desk:
-    """A gate with one rule: a lead approves what leaves the house."""
+    """A gate with one rule: a lead approves each refund."""
 
     def __init__(self, folder: Path, signing_keys: Sequence[str]) -> None:
         self.container = AppContainer()
@@ -98,7 +87,7 @@ class Desk:
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None, None]:
-        """The gate, and the books of the order desk."""
+        """Open the gate and the database of the order desk."""
         try:
             with self._db as db:
                 db.execute(ASKED)
@@ -113,21 +102,21 @@ class Desk:
         return found
 
     def orders(self, person: Person) -> list[tuple[str, int]]:
-        """The orders that a refund may be asked for, with what they cost in cents."""
+        """Return the orders that can be refunded, with their totals in cents."""
         asked = "select id, total_cents from orders where tenant = ? order by id"
         return list(self._db.execute(asked, (person.user.tenant,)))
 
     async def ask(self, person: Person, call_id: str, arguments: dict[str, Any]) -> tuple[ToolResult, Pending | None]:
-        """Ask for a refund: the result so far, and the call as it waits."""
-        result = await self.gate.call(ToolCall(call_id, "refund", arguments), user=person.user)
+        """Request a refund; return the result so far and the pending call."""
+        result = await self.gate.call(ToolCall(id=call_id, name="refund", arguments=arguments), user=person.user)
         if result.pending is None:
             return result, None
-        with self._db as db:  # a handle is as good as a ticket: it stays on the server
+        with self._db as db:  # a handle grants access to the call: it stays on the server
             db.execute("insert into asked (handle, user) values (?, ?)", (result.pending.handle, person.user.id))
         return result, await self.gate.waits.look(result.pending.handle, person.user)
 
     async def waiting(self, person: Person) -> list[Pending]:
-        """What this person may decide; of somebody who decides nothing, what they have asked for."""
+        """List the calls that this person may decide; for a person without that right, their own requests."""
         if person.decides:
             return await self.gate.waits.pending(person.user)
         found: list[Pending] = []
@@ -135,37 +124,37 @@ class Desk:
         for (handle,) in self._db.execute(asked, (person.user.id,)).fetchall():
             try:
                 found.append(await self.gate.waits.look(handle, person.user))
-            except NotPending:  # decided, lapsed or withdrawn: it is in the record
+            except NotPending:  # decided, expired or withdrawn: it is in the record
                 with self._db as db:
                     db.execute("delete from asked where handle = ?", (handle,))
         return found
 
     async def order_of(self, person: Person, waits: Pending) -> str:
-        """What whoever decides should know of the order, read through the gate, as this person may."""
+        """Read the order for the approver, through the gate and with the approver's own rights."""
         asked = {"order_id": (waits.arguments or {}).get("order_id")}
-        result = await self.gate.call(ToolCall("", "get_order", asked), user=person.user)
+        result = await self.gate.call(ToolCall(id="", name="get_order", arguments=asked), user=person.user)
         if result.error is not None:
             return result.error.public
         order = result.output
         return f"{euros(order['total_cents'])}, placed {order['placed_at'][:10]}, to {order['address']['country']}"
 
     async def decide(self, person: Person, handle: str, decision: Decision) -> ToolResult:
-        """Decide: whatever process asked, and whether or not it still lives."""
+        """Decide a pending call. The process that suspended it may have ended."""
         return await self.gate.resume(handle, decision, approver=person.user)
 
     async def withdraw(self, person: Person, handle: str) -> None:
-        """Take a request back."""
+        """Withdraw a request."""
         await self.gate.waits.withdraw(handle, person.user)
 
     async def record(self, person: Person) -> list[Entry]:
-        """The last refunds that somebody asked for, from the audit record and the ledger of effects."""
+        """List the latest refund requests, from the audit log and the effect ledger."""
         tenant = person.user.tenant or ""
         effects = {one.request_id: one for _, one in await self.gate.store.effects.list(tenant, tool="refund")}
         rows: dict[str, Any] = {}
         async for row in self.gate.store.audit.read(tenant):
             if row.body["kind"] == "outcome" and row.body["tool"] == "refund":
                 rows.pop(row.body["request_id"], None)
-                rows[row.body["request_id"]] = row.body  # the last word about a request
+                rows[row.body["request_id"]] = row.body  # the latest audit row of a request
         newest = list(rows.items())[: -SHOWN - 1 : -1]
         return [_entry(body, effects.get(request_id)) for request_id, body in newest]
 
@@ -173,7 +162,7 @@ class Desk:
 def _entry(body: dict[str, Any], effect: EffectRecord | None) -> Entry:
     outcome, detail = body["outcome"], body.get("reason") or ""
     if outcome == "suspended":
-        outcome, detail = "asked", ""  # whether it waits still, the list of what waits says
+        outcome, detail = "asked", ""  # the list of pending calls shows whether it still waits
     if body.get("replayed"):
         detail = "it ran before"
     kept = {} if effect is None or effect.receipt is None else json.loads(effect.receipt)
@@ -190,7 +179,7 @@ def _entry(body: dict[str, Any], effect: EffectRecord | None) -> Entry:
 
 
 def euros(cents: Any) -> str:
-    """Cents as people read them; what is no number stays what it is."""
+    """Format cents for people; return any other value unchanged."""
     return f"{cents / 100:,.2f} €" if isinstance(cents, int) else str(cents)
 
 

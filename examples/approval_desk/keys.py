@@ -1,4 +1,4 @@
-"""The keys that waiting calls and cookies are signed with: from the environment, else one of the demonstration's own."""
+"""The keys that sign suspended calls and cookies: from the environment, else a generated one."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collections.abc import Mapping
 from pathlib import Path
 
 VARIABLE = "CALLGATE_SIGNING_KEYS"
-"""Secrets with commas between them, the newest first; the same for every process."""
+"""Comma-separated secrets, newest first; the same for every process."""
 
 
 class UnsafeKey(Exception):
-    """A file with a key that others may read."""
+    """A key file that other users of the machine may read."""
 
 
 def signing_keys(folder: Path, environment: Mapping[str, str]) -> list[str]:
-    """The keys, the newest first.
+    """Return the signing keys, newest first.
 
-    A service takes them from its environment or a vault. Where there are none, one is made and kept in the folder, in a
-    file that only its owner may read: every process that is started on the folder has the same.
+    A service takes them from its environment or a vault. Without any, the function makes one. It stores the key in the
+    folder, in a file that only its owner may read. All processes on the folder share that key.
 
     Raises:
-        UnsafeKey: others may read that file.
+        UnsafeKey: other users may read that file.
     """
     given = [key.strip() for key in environment.get(VARIABLE, "").split(",") if key.strip()]
     return given or [_kept_key(folder / "signing.key")]
@@ -38,7 +38,7 @@ def _kept_key(path: Path) -> str:
 
 
 def _make(path: Path) -> None:
-    """A file that is there whole or not at all, and is never replaced: another process may be making it, too."""
+    """Create the file atomically and never replace it: another process may create it at the same time."""
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(secrets.token_hex(32))

@@ -1,4 +1,4 @@
-"""The page: plain forms on the server's side; htmx, where JavaScript runs, only saves the reload."""
+"""The page: plain forms, rendered on the server; with JavaScript, htmx saves the reload."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from examples.approval_desk.desk import PEOPLE, REASONS, Desk, Person, euros
 HERE = Path(__file__).parent
 MAX_BODY = 16_384
 LONGEST = 9
-"""Digits of a number in a form; what is longer goes to the gate as the text that it is."""
+"""Maximum digits of a number in a form; a longer one goes to the gate as text."""
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -40,7 +40,7 @@ Handler = Callable[[Request, Desk, Person, dict[str, str]], Awaitable[None]]
 
 
 class Headers:
-    """Puts ``HEADERS`` on every answer."""
+    """Middleware that adds ``HEADERS`` to every response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -56,7 +56,7 @@ class Headers:
 
 
 def application(folder: Path, keys: Sequence[str]) -> Starlette:
-    """The page of the desk that keeps everything in *folder*."""
+    """Make the web application of the desk, with its data in *folder*."""
     desk = Desk(folder, keys)
 
     @asynccontextmanager
@@ -79,7 +79,7 @@ def application(folder: Path, keys: Sequence[str]) -> Starlette:
         middleware=[
             Middleware(Headers),
             Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"]),
-            # Served over TLS, it is https_only=True as well.
+            # With TLS, add https_only=True.
             Middleware(
                 SessionMiddleware, secret_key=cookie_key, session_cookie="desk", same_site="strict", max_age=28_800
             ),
@@ -88,11 +88,11 @@ def application(folder: Path, keys: Sequence[str]) -> Starlette:
     )
 
 
-# ---------------------------------------------------------------------- what is shown
+# ---------------------------------------------------------------------- pages
 
 
 def moment(seconds: float) -> str:
-    """A time as machines read it, in UTC."""
+    """Format a time as ISO 8601, in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
@@ -101,7 +101,7 @@ templates.env.filters |= {"euros": euros, "moment": moment}
 
 
 async def page(request: Request) -> Response:
-    """Who are you? And then the desk."""
+    """Show the sign-in page, or the desk to a signed-in person."""
     session, person = request.session, signed_in(request)
     session.setdefault("csrf", secrets.token_urlsafe(24))
     shown: dict[str, Any] = {"csrf": session["csrf"], "flash": session.pop("flash", None), "person": person}
@@ -122,7 +122,7 @@ async def page(request: Request) -> Response:
 
 
 async def news(request: Request) -> Response:
-    """For a page that asks again and again: whether what it shows is still so."""
+    """Answer a polling page: whether its content is still current."""
     person = signed_in(request)
     if person is None:
         return PlainTextResponse("You are signed out.", 401)
@@ -132,7 +132,7 @@ async def news(request: Request) -> Response:
 
 
 def fingerprint(waiting: Sequence[Any]) -> str:
-    """Tells one list of waiting calls from another."""
+    """Return a digest of a list of pending calls, to detect changes."""
     return hashlib.sha256("\n".join(one.handle for one in waiting).encode()).hexdigest()[:16]
 
 
@@ -140,16 +140,16 @@ def fingerprint(waiting: Sequence[Any]) -> str:
 
 
 def signed_in(request: Request) -> Person | None:
-    """The person of this session. A page where anybody may be anybody: your service authenticates here."""
+    """Return the person of this session. There is no authentication here: a service authenticates at this point."""
     return PEOPLE.get(request.session.get("user", ""))
 
 
 async def sign_in(request: Request) -> Response:
-    """Be somebody."""
+    """Sign in as the chosen person."""
     fields = await genuine(request)
     if fields is None:
         return refused(request)
-    request.session.clear()  # a new session: nothing of the old one is carried over
+    request.session.clear()  # a new session keeps no data of the old one
     request.session.update(user=fields.get("person", ""), csrf=secrets.token_urlsafe(24))
     person = signed_in(request)
     if person is not None:
@@ -158,7 +158,7 @@ async def sign_in(request: Request) -> Response:
 
 
 async def sign_out(request: Request) -> Response:
-    """Be nobody again."""
+    """Sign out."""
     if await genuine(request) is None:
         return refused(request)
     request.session.clear()
@@ -166,7 +166,7 @@ async def sign_out(request: Request) -> Response:
 
 
 async def genuine(request: Request) -> dict[str, str] | None:
-    """The fields of a form, if it is one that we gave to this session; None for any other."""
+    """Return the fields of a form with this session's token (CSRF protection); None for any other form."""
     body = b""
     async for chunk in request.stream():
         body += chunk
@@ -186,7 +186,7 @@ def refused(request: Request) -> Response:
 
 
 def form(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-    """A form of somebody who is signed in; what comes of it is told on the page that follows."""
+    """Handle a form of a signed-in person; the next page shows the outcome."""
 
     async def handle(request: Request) -> Response:
         person, fields = signed_in(request), await genuine(request)
@@ -206,7 +206,7 @@ def tell(request: Request, text: str, *, good: bool = True) -> None:
 
 
 async def ask(request: Request, desk: Desk, person: Person, fields: dict[str, str]) -> None:
-    """Ask for a refund."""
+    """Request a refund."""
     result, waits = await desk.ask(person, f"form_{secrets.token_hex(8)}", arguments(fields))
     if waits is None:
         tell_result(request, result)
@@ -215,27 +215,27 @@ async def ask(request: Request, desk: Desk, person: Person, fields: dict[str, st
 
 
 async def decide(request: Request, desk: Desk, person: Person, fields: dict[str, str]) -> None:
-    """Approve, decline, or let something else run."""
+    """Approve, deny, or approve with changed arguments."""
     decision: Decision
     match fields.get("decision"):
         case "approve":
             decision = Approve()
         case "edit":
             decision = Edit(arguments(fields))
-        case _:  # whatever a form may say, this is the harmless one
+        case _:  # any other value means the safe decision
             why = fields.get("why", "").strip()[:200] or "no reason was given"
             decision = Deny(f"{person.user.id}: {why}", public=f"{person.name} has declined: {why}")
     tell_result(request, await desk.decide(person, fields.get("handle", ""), decision))
 
 
 async def withdraw(request: Request, desk: Desk, person: Person, fields: dict[str, str]) -> None:
-    """Take a request back."""
+    """Withdraw a request."""
     await desk.withdraw(person, fields.get("handle", ""))
     tell(request, "It is withdrawn.")
 
 
 def arguments(fields: dict[str, str]) -> dict[str, Any]:
-    """The arguments as they were typed: whether they are any good is for the gate to say."""
+    """Return the arguments as typed; the gate validates them."""
     cents = fields.get("cents", "")
     number: Any = int(cents) if cents.isascii() and cents.isdigit() and len(cents) <= LONGEST else cents
     return {"order_id": fields.get("order_id", ""), "cents": number, "reason": fields.get("reason", "")}

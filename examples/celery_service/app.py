@@ -1,4 +1,4 @@
-"""The application and its one task. A worker process opens the gate after it was forked, and closes it as it ends."""
+"""The application and its one task. A worker process opens the gate after the fork and closes it at its end."""
 
 from __future__ import annotations
 
@@ -41,6 +41,8 @@ def close_tools(**_: Any) -> None:
 
 @app.task(name="shop.call_tool")
 def call_tool(user_id: str, call_id: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """One call. Whoever may write to the broker says for whom: keep it as private as a database."""
-    result = tools.call(ToolCall(call_id, tool, arguments), user=USERS[user_id], idempotency_key=call_id)
+    """One call. A process that can write to the broker chooses the user: keep the broker as private as a database."""
+    result = tools.call(
+        ToolCall(id=call_id, name=tool, arguments=arguments), user=USERS[user_id], idempotency_key=call_id
+    )
     return dict(result.to_status())

@@ -11,19 +11,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
-from callgate import (
-    Anthropic,
-    CallgateError,
-    Client,
-    Conversation,
-    Ended,
-    Gate,
-    Gemini,
-    Ollama,
-    OpenAIChat,
-    OpenAIResponses,
-    converse_events,
-)
+from callgate import CallgateError, Conversation, Gate, converse_events
+from callgate.models import Anthropic, Client, Ended, Gemini, Ollama, OpenAIChat, OpenAIResponses
 from callgate.testing import ScriptedModel
 from examples.chat.library import READER, Shelves, library
 from examples.chat.script import OPENING, answer
@@ -40,12 +29,12 @@ SYSTEM = "You work for a library. Use the tools; be brief."
 
 
 class Trouble(Exception):
-    """The example cannot run as it was asked to."""
+    """An error that stops the example, such as a missing setting."""
 
 
 @asynccontextmanager
 async def client_for(wire: str, environment: Mapping[str, str]) -> AsyncGenerator[Client]:
-    """The client that the environment asks for; without ``CALLGATE_PROVIDER`` one of a scripted model.
+    """Make the client that the environment selects; without ``CALLGATE_PROVIDER``, the client of a scripted model.
 
     The provider's own key variable is read for its own address only. For another one, ``CALLGATE_API_KEY`` is sent.
     """
@@ -67,7 +56,7 @@ async def client_for(wire: str, environment: Mapping[str, str]) -> AsyncGenerato
 async def exchange(
     client: Client, gate: Gate, history: Sequence[Mapping[str, Any]], text: str, shown: Transcript
 ) -> Conversation:
-    """Say *text*, show what happens, and give what came of it: with the history to keep."""
+    """Send *text*, print the events, and return the end of the turn with its history."""
     shown.said(text)
     messages = [*history, {"role": "user", "content": text}]
     async with aclosing(converse_events(client, gate, messages, user=READER, max_rounds=8, deadline=120)) as events:
@@ -79,7 +68,7 @@ async def exchange(
 
 
 async def talk(wire: str, message: str | None, shown: Transcript, environment: Mapping[str, str]) -> bool:
-    """The opening, or the one message; then, at a terminal, whatever the person says. Whether the model came to an end."""
+    """Send the first message, then the person's lines from a terminal; return True if the model finished."""
     async with library(Shelves()) as gate, client_for(wire, environment) as client:
         told = [definition.name for definition in gate.tools_for(READER)]
         shown.begins(f"{client.model} over {client.codec.name}", told)
@@ -93,7 +82,7 @@ async def talk(wire: str, message: str | None, shown: Transcript, environment: M
 
 
 def ask() -> str:
-    """What the person says; "" at the end."""
+    """Read the person's next line; "" at the end of input."""
     try:
         return input("\nyou      (an empty line ends it) ").strip()
     except EOFError:
@@ -101,13 +90,13 @@ def ask() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line: 0 when the model came to an end, 1 when it did not, 2 when it could not be asked."""
+    """Run the command line; return 0 if the model finished, 1 if it did not, 2 if the request failed."""
     parser = argparse.ArgumentParser(prog="chat", description="A conversation through a gate.")
     parser.add_argument("--message", metavar="TEXT", help="say this and nothing else")
     parser.add_argument("--wire", choices=CLIENTS, default="openai_chat", help="what the scripted model speaks")
     options = parser.parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that lacks a character still gets the line
+        sys.stdout.reconfigure(errors="replace")  # replace characters that the terminal cannot encode
     try:
         well = asyncio.run(talk(options.wire, options.message, Transcript(), os.environ))
     except (Trouble, CallgateError) as trouble:

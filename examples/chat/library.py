@@ -1,4 +1,4 @@
-"""A small library: what a reader may ask of it, and what the house allows. Nothing here knows of any model."""
+"""A small library: its tools and its policies. This module is independent of models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from callgate import Authorize, Gate, Provide, ToolContext, ToolError, User, forbid, permit, tool
+from callgate import Effects, Gate, Provide, ToolContext, ToolError, User, tool
+from callgate.hooks import Authorize, forbid, permit
 
 READER = User("ann", roles={"reader"})
 LONGEST = 28
@@ -17,7 +18,7 @@ Days = Annotated[int, Field(ge=1, le=365)]
 
 @dataclass
 class Shelves:
-    """The books, how many copies are in, and who has one until when."""
+    """The books, the available copies, and the loans with their due dates."""
 
     titles: dict[str, str] = field(
         default_factory=lambda: {"B-1": "Solaris", "B-2": "Roadside Picnic", "B-3": "The Invincible"}
@@ -40,7 +41,7 @@ async def find_book(title: str, *, shelves: House) -> dict[str, Any]:
 
 @tool(effect="keyed", key=("book_id",), parallel=False)
 async def lend(book_id: BookId, days: Days, *, shelves: House, ctx: ToolContext) -> dict[str, Any]:
-    """Lend a book to whoever asks, for so many days."""
+    """Lend a book to the caller, for a number of days."""
     if not shelves.copies.get(book_id):
         raise ToolError("No copy is in.", code="not_in")
     shelves.copies[book_id] -= 1
@@ -55,7 +56,7 @@ async def discard(book_id: BookId, *, shelves: House) -> str:
 
 
 def library(shelves: Shelves) -> Gate:
-    """Tools, rules and what they need. A reader's model is not even told of ``discard``."""
+    """Make the gate: tools, policies and dependencies. The definitions for a reader's model omit ``discard``."""
     authorize = Authorize(
         permit("readers", roles={"reader"}, tools={"find_book", "lend"}),
         permit("librarians", roles={"librarian"}),
@@ -66,6 +67,6 @@ def library(shelves: Shelves) -> Gate:
         [find_book, lend, discard],
         [authorize],
         provide={Shelves: lambda: shelves},
-        durable=False,  # the shelves are in memory, too; a library that opens tomorrow again gives store="sqlite:///..."
+        effects=Effects(durable=False),
         deadline=5,
     )

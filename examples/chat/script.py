@@ -1,18 +1,18 @@
-"""What the scripted model says: one conversation with its mistakes, and a little about books."""
+"""The script of the model: one conversation with mistakes, and answers about books."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from callgate.testing import Asked, Call, RawArguments, Say, Think
+from callgate.testing import Call, ModelRequest, RawArguments, Say, Think
 
 OPENING = "Are Solaris and Roadside Picnic in? Lend me the first for three weeks and the other for the whole winter."
 TITLES = ("Solaris", "Roadside Picnic", "The Invincible")
 
 
-def answer(asked: Asked) -> list[Any]:
-    """The next turn, by what the reader said last and how far the model has come since."""
+def answer(asked: ModelRequest) -> list[Any]:
+    """Return the next turn, by the reader's last message and the model's progress since then."""
     said = max(index for index, message in enumerate(asked.messages) if message.role == "user" and message.text)
     turn = sum(message.role == "assistant" for message in asked.messages[said:])
     told = [_read(result.content) for result in asked.results]
@@ -22,7 +22,7 @@ def answer(asked: Asked) -> list[Any]:
 
 
 def _story(turn: int, told: list[Any]) -> list[Any]:
-    """Two calls at once; one with the wrong type and one that the house denies; the first mended; the end."""
+    """Two calls in one turn, one with a wrong type and the other denied; then a corrected call, and the end."""
     if turn == 0:
         books = [Call("find_book", {"title": title}) for title in TITLES[:2]]
         return [Think("Two books: I can look for both at once."), Say("Let me look for both."), *books]
@@ -55,7 +55,7 @@ def _chat(text: str, turn: int, told: list[Any]) -> list[Any]:
 
 
 def _read(content: Any) -> Any:
-    """A result as the wire carries it: an object, perhaps in another one (Gemini), or the text of one."""
+    """Read a result in the wire's form: an object, a nested object (Gemini), or JSON text."""
     if isinstance(content, str):
         try:
             content = json.loads(content)

@@ -1,4 +1,4 @@
-"""What is printed: each event as it comes."""
+"""Print each event of a conversation when it arrives."""
 
 from __future__ import annotations
 
@@ -9,25 +9,15 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from callgate import (
-    CallFinished,
-    CallsStarted,
-    Conversation,
-    ConversationEvent,
-    Ended,
-    Outcome,
-    ReasoningDelta,
-    TextDelta,
-    ToolCall,
-    ToolResult,
-)
+from callgate import Conversation, Outcome, ToolCall, ToolResult
+from callgate.models import CallFinished, CallsStarted, ConversationEvent, Ended, ReasoningDelta, TextDelta
 
 WIDTH = 100
 COLOURS = {Outcome.SUCCESS: "green", Outcome.DENIED: "magenta", Outcome.INVALID: "yellow"}
 
 
 class Transcript:
-    """Prints to standard output; without colour, and 100 columns wide, where that is no terminal."""
+    """Print to standard output; without a terminal, in 100 columns and without colour."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(markup=False, highlight=False, emoji=False)
@@ -37,15 +27,15 @@ class Transcript:
         self.speaking: type[Any] | None = None
 
     def begins(self, client: str, tools: list[str]) -> None:
-        """Who talks, and with which tools."""
+        """Print the model, the user and the tools."""
         self.console.print(Text.assemble((client, "bold"), f", tools: {', '.join(tools)}"))
 
     def said(self, text: str) -> None:
-        """What the person says."""
+        """Print the person's message."""
         self.console.print(Text.assemble("\n", ("you      ", "bold cyan"), _plain(text)))
 
     def show(self, event: ConversationEvent) -> None:
-        """One event."""
+        """Print one event."""
         if isinstance(event, TextDelta):
             self._speak(TextDelta, "model    ", event.text, "")
             return
@@ -56,7 +46,7 @@ class Transcript:
         if isinstance(event, CallsStarted):
             self.numbers = {call.id: number for number, call in enumerate(event.calls, 1)}
             for call in event.calls:
-                line = f"{self.numbers[call.id]}. {_plain(call.tool)} {_arguments(call)}"
+                line = f"{self.numbers[call.id]}. {_plain(call.name)} {_arguments(call)}"
                 self.console.print(Text.assemble(("calls    ", "blue"), line))
         elif isinstance(event, CallFinished):
             self._finished(event.result)
@@ -95,5 +85,5 @@ def _arguments(call: ToolCall) -> str:
 
 
 def _plain(text: str) -> str:
-    """What a model wrote, safe for a terminal: no control characters but line breaks."""
+    """Make a model's text safe for a terminal: line breaks are the only control characters."""
     return "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)

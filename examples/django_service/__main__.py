@@ -15,7 +15,7 @@ served: Any = application
 
 
 class Threaded(ThreadingMixIn, WSGIServer):
-    """A thread for each request; they go with the process."""
+    """A server with one daemon thread per request."""
 
     daemon_threads = True
 

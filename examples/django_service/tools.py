@@ -1,4 +1,4 @@
-"""The gate of this process, for views: plain functions that wait."""
+"""The gate of this process for sync views."""
 
 from __future__ import annotations
 

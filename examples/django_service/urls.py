@@ -1,4 +1,4 @@
-"""Two views: what a user may call, and a call."""
+"""Two views: one lists the tools of a user, the other runs a call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def call(request: HttpRequest, name: str) -> HttpResponse:
     user = who(request)
     if user is None:
         return JsonResponse({"error": "Who asks is not known."}, status=401)
-    result = tools.call(ToolCall(secrets.token_hex(8), name, request.body.decode("utf-8", "replace")), user=user)
+    result = tools.call(
+        ToolCall(id=secrets.token_hex(8), name=name, arguments=request.body.decode("utf-8", "replace")), user=user
+    )
     status = 200 if result.error is None else result.error.http_status or 500
     return JsonResponse(dict(result.to_status()), status=status)
 

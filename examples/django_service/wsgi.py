@@ -1,4 +1,4 @@
-"""What a WSGI server loads in each of its workers: after the fork, so the gate may be opened here."""
+"""The WSGI entry point. Each worker of the server loads it after the fork and opens the gate here."""
 
 from __future__ import annotations
 

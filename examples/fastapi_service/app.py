@@ -1,4 +1,4 @@
-"""The application: it opens the gate, and closes it when it stops."""
+"""The application: it opens the gate at start and closes it at shutdown."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from fastapi.responses import JSONResponse
 
 import callgate
 from callgate import Bound, InvocationError
-from examples.small_shop.shop import make_gate
+from examples.small_shop.shop import make_gate, who
 
-gate = make_gate()  # it knows who asks: Gate(..., authenticate=who)
+gate = make_gate()
 
 
 @asynccontextmanager
@@ -23,9 +23,10 @@ async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
 
 
 app = FastAPI(lifespan=lifespan)
-app.mount("/agent", callgate.asgi(gate))  # GET /agent/tools, POST /agent/tools/refund, ...
+app.mount("/agent", callgate.asgi(gate, authenticate=who))  # GET /agent/tools, POST /agent/tools/refund, ...
 
-Tools = Annotated[Bound, Depends(gate.bound)]  # the gate for the user of this request
+bound = callgate.bound(gate, authenticate=who)  # gives the gate for the user of a request
+Tools = Annotated[Bound, Depends(bound)]
 
 
 @app.get("/orders/{order_id}")

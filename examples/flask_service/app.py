@@ -1,4 +1,4 @@
-"""The application; ``tools`` is opened by whoever starts a process, see ``__main__``."""
+"""The application. The code that starts a process opens ``tools``, see ``__main__``."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def offered() -> Any:
 
 @app.post("/tools/<name>")
 def call(name: str) -> Any:
-    asked = ToolCall(secrets.token_hex(8), name, request.get_data(as_text=True))
+    asked = ToolCall(id=secrets.token_hex(8), name=name, arguments=request.get_data(as_text=True))
     result = tools.call(asked, user=user())
     return dict(result.to_status()), 200 if result.error is None else result.error.http_status or 500

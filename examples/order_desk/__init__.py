@@ -1,1 +1,1 @@
-"""A small order desk whose back office is called by models: ``python -m examples.order_desk``."""
+"""A small order desk with tools that models call: ``python -m examples.order_desk``."""

@@ -1,6 +1,6 @@
-"""What models answered, in three providers' own JSON: made by hand, good and bad calls mixed, as they come in practice.
+"""Model responses in the JSON of three providers, written by hand, with valid and invalid calls as in practice.
 
-Nothing here says how a call ends. That is up to the gate.
+The module defines no outcome. The gate decides how each call ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EVE = User("eve", "acme")
 
 
 class Then(StrEnum):
-    """What happens at the desk after an answer."""
+    """An event at the desk after a response."""
 
     MAX_AGREES = "max agrees to refunds"
     QUOTES_OFF = "quotes are switched off"
@@ -27,7 +27,7 @@ class Then(StrEnum):
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer of a model that works for somebody, and what happens next."""
+    """One response of a model, the user that it works for, and the next event."""
 
     wire: str
     user: User
@@ -36,7 +36,7 @@ class Answer:
 
 
 def openai_chat(user: User, *calls: tuple[str, str, Any], finish_reason: str = "tool_calls") -> Answer:
-    """An answer of Chat Completions: arguments are a text that the model wrote, JSON if all went well."""
+    """Make a Chat Completions response: the model writes the arguments as text, normally JSON."""
     written = [
         {"id": f"call_{key}", "type": "function", "function": {"name": name, "arguments": _text(arguments)}}
         for key, name, arguments in calls
@@ -57,7 +57,7 @@ def openai_chat(user: User, *calls: tuple[str, str, Any], finish_reason: str = "
 
 
 def anthropic(user: User, say: str, *calls: tuple[str, str, Any]) -> Answer:
-    """An answer of the Messages API: text first, then blocks whose input is an object."""
+    """Make a Messages API response: text first, then blocks whose input is an object."""
     blocks: list[dict[str, Any]] = [{"type": "text", "text": say}]
     blocks += [
         {"type": "tool_use", "id": f"toolu_{key}", "name": name, "input": arguments} for key, name, arguments in calls
@@ -79,7 +79,7 @@ def anthropic(user: User, say: str, *calls: tuple[str, str, Any]) -> Answer:
 
 
 def ollama(user: User, *calls: tuple[str, str, Any]) -> Answer:
-    """An answer of Ollama's own API: objects; older servers give a call no id (an empty key here)."""
+    """Make a response of Ollama's own API: arguments are objects; older servers send no call id (an empty key here)."""
     written = [
         {**({"id": f"ollama_{key}"} if key else {}), "function": {"name": name, "arguments": arguments}}
         for key, name, arguments in calls
@@ -114,15 +114,19 @@ REFUNDS = anthropic(
     "Refunding the three orders now.",
     ("too_much", "refund", {"order_id": "A-1003", "cents": 250_000, "reason": "returned"}),
     ("refund", "refund", {"order_id": "A-1001", "cents": 2_900, "reason": "late"}),
-    ("twice", "refund", {"order_id": "A-1001", "cents": 2_900, "reason": "late"}),  # it forgot; the ledger did not
-    ("more", "refund", {"order_id": "A-1001", "cents": 3_900, "reason": "late"}),  # the same refund, another sum
+    (
+        "twice",
+        "refund",
+        {"order_id": "A-1001", "cents": 2_900, "reason": "late"},
+    ),  # a repeat: the ledger returns the receipt
+    ("more", "refund", {"order_id": "A-1001", "cents": 3_900, "reason": "late"}),  # the same refund with another amount
 )
 
 ANSWERS = [
     openai_chat(
         ANN,
         ("look", "get_order", {"order_id": "A-1001"}),
-        ("comma", "get_order", '{"order_id": "A-1002",}'),  # not JSON, but there is one thing it can mean
+        ("comma", "get_order", '{"order_id": "A-1002",}'),  # invalid JSON with exactly one possible meaning
     ),
     ollama(ANN, ("again", "get_order", {"order_id": "A-1001"})),
     anthropic(GUS, "Let me find that order.", ("other_tenant", "get_order", {"order_id": "A-1001"})),
@@ -149,7 +153,11 @@ ANSWERS = [
     ),
     openai_chat(
         ANN,
-        ("cut", "quote_shipping", '{"weight_kg": 1, "country": "DE"}'),  # looks whole; the provider says it is not
+        (
+            "cut",
+            "quote_shipping",
+            '{"weight_kg": 1, "country": "DE"}',
+        ),  # looks complete, but the provider reports it as cut
         finish_reason="length",
     ),
     anthropic(
@@ -163,18 +171,22 @@ ANSWERS = [
         ("slow", "reserve_stock", SLOW),
         ("scarce", "reserve_stock", {**RESERVATION, "sku": "desk", "quantity": 3}),
     ),
-    openai_chat(MAX, ("impatient", "reserve_stock", SLOW)),  # the first one ended without saying what it had done
-    replace(UNASKED, then=Then.MAX_AGREES),  # the tool asks the person first
+    openai_chat(MAX, ("impatient", "reserve_stock", SLOW)),  # the first one ended with an unknown outcome
+    replace(UNASKED, then=Then.MAX_AGREES),  # the tool needs the person's consent
     REFUNDS,
     openai_chat(
         MAX,
-        ("strict", "refund", '{"order_id": "A-1002", "cents": 500, "reason": "damaged",}'),  # the comma, and money
+        (
+            "strict",
+            "refund",
+            '{"order_id": "A-1002", "cents": 500, "reason": "damaged",}',
+        ),  # a decimal comma in an amount
         ("when", "reserve_stock", {**RESERVATION, "until": "end of next week"}),
         ("damaged", "get_order", {"order_id": "A-1004"}),
     ),
     ollama(ANN, *(("", "quote_shipping", {**PARCEL, "weight_kg": weight}) for weight in (1, 2.5, 5, 10))),
     ollama(MAX, ("tortoise", "quote_shipping", {**PARCEL, "carrier": "tortoise"})),
-    openai_chat(ANN, ("track", "track_parcel", {"parcel": "P-7001"})),  # swift hangs up the first time
+    openai_chat(ANN, ("track", "track_parcel", {"parcel": "P-7001"})),  # swift closes the first connection
     openai_chat(ANN, ("long", "track_parcel", {"parcel": "P-7002"})),
     *(
         anthropic(GUS, "Where is it?", (f"down_{n}", "track_parcel", {"parcel": f"P-900{n}", "carrier": "tortoise"}))
@@ -185,4 +197,4 @@ ANSWERS = [
     openai_chat(EVE, ("role", "get_order", {"order_id": "A-1002"})),
 ]
 TRACED = REFUNDS
-"""The answer that is looked at closely: the stages of its call, and what goes back to the model."""
+"""The response whose stages and messages to the model are printed."""

@@ -1,4 +1,4 @@
-"""The desk put together: container, gate, and a run through a morning's answers."""
+"""The assembled desk: container, gate, and a run over the responses of a morning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from callgate import Concurrency, Gate, StoreError
+from callgate import Effects, Gate
+from callgate.errors import StoreError
+from callgate.hooks import Concurrency
 from examples.order_desk.answers import ANSWERS, MAX, TRACED, Then
 from examples.order_desk.deeds import audited, deeds, recorded
 from examples.order_desk.desk import CARRIER_KEY, AppContainer, Carriers
@@ -26,7 +28,7 @@ from examples.order_desk.trouble import Trouble
 
 @dataclass(frozen=True)
 class OrderDesk:
-    """A desk that is ready to open; the database is open already, the gate is not."""
+    """A desk that is ready to open: its database is open, its gate is closed."""
 
     gate: Gate
     policies: Policies
@@ -35,7 +37,7 @@ class OrderDesk:
 
 
 def order_desk(container: AppContainer, store: str | None = None) -> OrderDesk:
-    """Tools, hooks and dependencies, in one gate. *store* is where the hooks keep what outlives a call."""
+    """Make one gate of tools, hooks and dependencies. The hooks keep data that outlives a call in *store*."""
     telemetry = Telemetry.in_memory()
     chosen = policies(telemetry)
     gate = Gate(
@@ -44,13 +46,13 @@ def order_desk(container: AppContainer, store: str | None = None) -> OrderDesk:
         container=container,
         provide={Carriers: Carriers},
         store=store,
-        durable=store is not None,  # without one the ledger of effects ends with the process: this is a demonstration
+        effects=Effects(durable=store is not None),
     )
     return OrderDesk(gate, chosen, telemetry, container.db())
 
 
 async def run(desk: OrderDesk, report: Report) -> None:
-    """Feed every answer to the gate, one after the other, and report what became of the calls."""
+    """Send every response to the gate, in sequence, and report the outcomes of the calls."""
     done: list[Exchange] = []
     async with desk.gate:
         for answer in ANSWERS:
@@ -61,7 +63,7 @@ async def run(desk: OrderDesk, report: Report) -> None:
     passed = [one for each in done for one in each.passed]
     audit, effects = await audited(desk.gate.store), await recorded(desk.gate.store)
     shown = done[ANSWERS.index(TRACED)]
-    call = max(shown.passed, key=lambda one: len(one.result.trace or ()))  # the one that came furthest
+    call = max(shown.passed, key=lambda one: len(one.result.trace or ()))  # the call with the most stages
     outside = [*desk.telemetry.spans(), *(str(each.messages) for each in done)]
     report.tools(desk.gate)
     report.calls([(each.passed, answer.then) for each, answer in zip(done, ANSWERS, strict=True)], audit)
@@ -77,9 +79,9 @@ async def run(desk: OrderDesk, report: Report) -> None:
 
 
 async def happens(then: Then | None, policies: Policies) -> None:
-    """What people do meanwhile."""
+    """Run the events at the desk after a response."""
     match then:
-        case Then.MAX_AGREES:  # in a service: the person clicked, and is signed in
+        case Then.MAX_AGREES:  # in a service: the signed-in person clicked
             await policies.consent.grant(MAX, "refund")
         case Then.QUOTES_OFF:
             policies.flags["desk.quote_shipping"] = False
@@ -88,7 +90,7 @@ async def happens(then: Then | None, policies: Policies) -> None:
 
 
 async def all_given_back(concurrency: Concurrency, within: float = 2.0) -> None:
-    """Wait for threads that were left behind after their time: they keep their place until they really end."""
+    """Wait for threads that outlived their timeout: each holds its permit until it ends."""
     for _ in range(round(within / 0.01)):
         if not concurrency.in_use():
             return
@@ -110,7 +112,7 @@ def run_desk(path: str, store: str | None, report: Report) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line: 0 when the run was made, 2 when it could not be."""
+    """Run the command line; return 0 after a run, 2 if the run could not start."""
     parser = argparse.ArgumentParser(prog="order_desk", description="Model answers through one gate.")
     parser.add_argument("--store", metavar="ADDRESS", help="keep audit, quotas, ... there: sqlite:///hooks.db")
     one_of = parser.add_mutually_exclusive_group()
@@ -119,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a character still gets the line
+            stream.reconfigure(errors="replace")  # replace characters that the terminal cannot encode
     try:
         if options.input is None:
             run_desk(options.db, options.store, Report())

@@ -1,4 +1,4 @@
-"""What each hook did in a run, read from results and audit rows: nothing is told that did not happen."""
+"""The actions of each hook in a run, read from results and audit rows."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from callgate import AuditReport, AuditRow, EffectRecord, Store, verify_audit, verify_rows
+from callgate.hooks import AuditReport, AuditRow, verify_audit, verify_rows
+from callgate.stores import EffectRecord, Store
 from examples.order_desk.exchange import Passed
 
 
 @dataclass(frozen=True)
 class Deed:
-    """One thing that a hook did, how often, and one case of it."""
+    """One action of a hook, its count, and one example."""
 
     hook: str
     did: str
@@ -23,26 +24,26 @@ class Deed:
 
 @dataclass(frozen=True)
 class Audited:
-    """What the record holds of this run, whether it is as it was written, and what a change to it would look like."""
+    """The audit log of this run, its verification, and the verification of a changed copy."""
 
     rows: list[AuditRow]
     report: AuditReport
     forged: AuditReport
 
     def of(self, call_id: str) -> list[dict[str, Any]]:
-        """The bodies of a call's rows: before its effect, and about its end."""
+        """Return the bodies of a call's rows: the intent before its effect, and the outcome."""
         return [dict(row.body) for row in self.rows if row.body["call_id"] == call_id]
 
 
 async def audited(store: Store) -> Audited:
-    """Read and verify the record, after the gate has closed; then once more with one word changed in a copy of it."""
+    """Read and verify the audit log after the gate has closed; then verify a copy with one changed word."""
     await store.open()
     try:
         everything = [row async for row in store.audit.read(None)]
         report = await verify_audit(store.audit)
     finally:
         await store.close()
-    rows = [row for row in everything if row.segment == everything[-1].segment]  # a store may hold former runs, too
+    rows = [row for row in everything if row.segment == everything[-1].segment]  # a store may also hold earlier runs
     place = next(n for n, row in enumerate(everything) if row.body.get("outcome") == "denied")
     forged = list(everything)
     forged[place] = replace(forged[place], body={**forged[place].body, "outcome": "success"})
@@ -50,7 +51,7 @@ async def audited(store: Store) -> Audited:
 
 
 async def recorded(store: Store) -> list[EffectRecord]:
-    """The ledger, after the gate has closed, in the order in which the effects began."""
+    """Return the effect ledger after the gate has closed, in the order of the effects' start."""
     await store.open()
     try:
         found = [effect for _, effect in await store.effects.list(None, limit=1_000)]
@@ -60,7 +61,7 @@ async def recorded(store: Store) -> list[EffectRecord]:
 
 
 def deeds(passed: Sequence[Passed], audit: Audited, secret: str, seen: Iterable[str]) -> list[Deed]:
-    """One line a deed. *seen* are the texts, outside of the results and the record, where a secret must not be."""
+    """Return one line per action. *seen* are further texts, outside results and audit log, that must hold no secret."""
     by_call = {row.body["call_id"]: row.body for row in audit.rows if row.body["kind"] == "outcome"}
     bodies = [by_call[one.result.call_id] for one in passed]
     done: dict[tuple[str, str], list[str]] = {}
@@ -96,6 +97,6 @@ def _of_call(one: Passed, body: dict[str, Any] | Any) -> Iterable[tuple[str, str
 
 
 def asks_consent(output: Any) -> str | None:
-    """The question, where a result is that of ``Consent`` and not what the tool would have returned."""
+    """Return the challenge if ``Consent`` made the result instead of the tool."""
     asked = isinstance(output, dict) and output.get("type") == "consent_required"
     return str(output["message"]) if asked else None

@@ -1,4 +1,4 @@
-"""What the order desk has: a database, and carriers to ask for a price or a parcel. Nothing here knows of tool calls."""
+"""The resources of the order desk: a database and carriers. This module is independent of tool calls."""
 
 from __future__ import annotations
 
@@ -29,16 +29,24 @@ ORDERS = [
     ("A-1001", "acme", "2026-03-02T09:15:00+00:00", 12_900, "Am Markt 4", "28195", "DE"),
     ("A-1002", "acme", "2026-03-04T17:40:00+00:00", 4_250, "Rue du Bac 12", "75007", "FR"),
     ("A-1003", "acme", "2026-03-09T11:05:00+00:00", 250_000, "Via Roma 8", "10121", "IT"),
-    ("A-1004", "acme", "31.02.2026", 8_000, "Kaiserstraße 1", "60311", "DE"),  # came in damaged from the old system
+    (
+        "A-1004",
+        "acme",
+        "31.02.2026",
+        8_000,
+        "Kaiserstraße 1",
+        "60311",
+        "DE",
+    ),  # damaged in the import from the old system
     ("G-2001", "globex", "2026-03-05T08:00:00+00:00", 9_900, "Calle Mayor 3", "28013", "ES"),
 ]
 STOCK = [("lamp", 40), ("desk", 2)]
 CARRIER_KEY = "ck_live_5f0b2c9e7a"
-"""What the carriers want to see of a customer. A service reads such a key from its environment or a vault."""
+"""The API key of the carriers. A service reads such a key from its environment or a vault."""
 
 
 def open_db(path: str) -> Iterator[sqlite3.Connection]:
-    """The database, made and filled where it is new; closed when the container shuts its resources down."""
+    """Open the database, with tables and data if it is new; the container closes it at shutdown."""
     db = sqlite3.connect(path)
     try:
         with db:
@@ -51,14 +59,14 @@ def open_db(path: str) -> Iterator[sqlite3.Connection]:
 
 
 class AppContainer(containers.DeclarativeContainer):
-    """What is shared by the whole application."""
+    """The dependencies that the whole application shares."""
 
     config = providers.Configuration()
     db = providers.Resource(open_db, path=config.db)
 
 
 class Carrier(StrEnum):
-    """Who brings the parcel."""
+    """The carrier of a parcel."""
 
     SWIFT = "swift"
     TORTOISE = "tortoise"
@@ -66,7 +74,7 @@ class Carrier(StrEnum):
 
 @dataclass(frozen=True)
 class Tariff:
-    """What a carrier asks for, and how long its service takes to say so."""
+    """The price of a carrier, and the response time of its service."""
 
     base_cents: int
     cents_per_kg: int
@@ -75,7 +83,7 @@ class Tariff:
 
 
 class Carriers:
-    """The carriers' services. ``tortoise`` is slow to tell a price today, and its tracking is down."""
+    """The carriers' services. Today the quotes of ``tortoise`` are slow, and its tracking is down."""
 
     def __init__(self) -> None:
         self._tariffs = {
@@ -85,13 +93,13 @@ class Carriers:
         self._connected = False
 
     def ask(self, carrier: Carrier, weight_kg: float) -> tuple[int, int]:
-        """The price in cents and the days it takes. Blocking, as such clients are."""
+        """Return the price in cents and the delivery time in days. The call blocks, as such clients do."""
         tariff = self._tariffs[carrier]
         time.sleep(tariff.answers_in)
         return round(tariff.base_cents + tariff.cents_per_kg * weight_kg), tariff.days
 
     async def scans(self, carrier: Carrier, parcel: str, key: str) -> list[str]:
-        """Where a parcel was seen, and a link to it, which holds the key: careless, and not rare.
+        """Return the scans of a parcel and a link. The link carelessly holds the API key, as happens in practice.
 
         Raises:
             ConnectionError: ``tortoise`` always, ``swift`` at the first request.
@@ -100,5 +108,5 @@ class Carriers:
         first, self._connected = not self._connected and carrier is Carrier.SWIFT, True
         if carrier is Carrier.TORTOISE or first:
             raise ConnectionError(f"{carrier} hung up on {key}")
-        stops = 40 if parcel == "P-7002" else 2  # it has been on its way for long
+        stops = 40 if parcel == "P-7002" else 2  # shipped long ago
         return [f"seen at depot {stop}" for stop in range(1, stops)] + [f"https://swift.example/{parcel}?key={key}"]

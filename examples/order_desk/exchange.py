@@ -1,4 +1,4 @@
-"""From a provider's answer to what is sent back to it: read the calls, hydrate them, let them pass the gate."""
+"""One exchange with a provider: read the calls of a response, hydrate them, run them, and build the messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Passed:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One answer's calls, and the messages that go back to the model, in its provider's spelling."""
+    """The calls of one response, and the messages to the model in the provider's form."""
 
     passed: list[Passed]
     messages: list[dict[str, Any]]
@@ -30,13 +30,13 @@ class Exchange:
 async def exchange(gate: Gate, wire: str, response: Mapping[str, Any], user: User, *, trace: bool = False) -> Exchange:
     """Answer every tool call in *response* on behalf of *user*: in parallel where the tools allow it.
 
-    With *trace* one after the other, and every result keeps its stages.
+    With *trace*, calls run in sequence, and every result keeps its stages.
 
     Raises:
-        WireError: *response* is no provider's answer at all.
+        WireError: *response* matches no provider.
     """
     spelling = codec(wire)
-    translation = spelling.translate(gate.definitions(user=user))  # what this user's model was offered
+    translation = spelling.translate(gate.definitions(user=user))  # the definitions for this user's model
     calls = spelling.calls(response, translation)
     hydrated = [gate.hydrate(call, wire=wire) for call in calls]
     if trace:

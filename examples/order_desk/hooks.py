@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from callgate import (
+from callgate import Effect, Hook, InvokeContext, ToolDefinition, User
+from callgate.hooks import (
     Audit,
     Authorize,
     Backoff,
@@ -15,10 +16,7 @@ from callgate import (
     Concurrency,
     Consent,
     Deadline,
-    Effect,
     FeatureFlags,
-    Hook,
-    InvokeContext,
     Metrics,
     OutputPolicy,
     Quota,
@@ -26,23 +24,21 @@ from callgate import (
     Retry,
     Secrets,
     Timeout,
-    ToolDefinition,
     Tracing,
-    User,
     permit,
 )
 from examples.order_desk.desk import CARRIER_KEY, Carrier
 from examples.order_desk.telemetry import Telemetry
 
 REFUND_LIMIT = 50_000
-"""Cents that a model may give back in one call, whoever it works for."""
+"""The maximum refund in one call, in cents, for every user."""
 
 
 class ForgetAfterWrite(Hook):
-    """A hook of the desk's own: forgets what a tenant's reads left in the cache once a tool was started that may write.
+    """A hook of the desk's own: drops a tenant's cache entries after a tool with an effect has started.
 
-    A hook is an object with methods that are named after stages. What it must remember of one call it keeps in
-    ``ctx.data``, so that one object serves all calls at once.
+    A hook is an object with methods named after stages. It keeps the state of one call in ``ctx.data``, so one object
+    serves concurrent calls.
     """
 
     def __init__(self, cache: Cache) -> None:
@@ -52,13 +48,13 @@ class ForgetAfterWrite(Hook):
         ctx.data[self] = ctx.tool.effect is not Effect.READ
 
     async def will_finalize_invoke(self, ctx: InvokeContext) -> None:
-        if ctx.data.get(self):  # also when it failed: who knows how far it came
-            await self.cache.drop_tags(ctx.tenant, ["desk"], store=ctx.host.store)
+        if ctx.data.get(self):  # also after a failure, because the tool may have written
+            await self.cache.drop_tags(ctx.tenant, ["desk"], store=ctx.run.plan.host.store)
 
 
 @dataclass(frozen=True)
 class Policies:
-    """All hooks, and by name those that the desk has something to say to while it is open."""
+    """All hooks; those that the desk uses at run time are also attributes."""
 
     hooks: list[Hook]
     consent: Consent
@@ -67,10 +63,10 @@ class Policies:
 
 
 def policies(telemetry: Telemetry) -> Policies:
-    """The hooks of one gate. Their order here does not matter: each has its stages and its priority."""
+    """Make the hooks of one gate. Stages and priorities decide their order, the list does not."""
     consent = Consent(tools={"refund"}, scope="refunds")  # asks once; then it remembers for 30 days
-    concurrency = Concurrency(2, by="user", queue=4, wait=1.0)
-    cache = Cache(ttl=60, tags=["desk"])
+    concurrency = Concurrency(2, by="user", queue=4, queue_timeout=1.0)
+    cache = Cache(60, entry_tags=["desk"])
     flags: dict[str, bool] = {}  # switches; an OpenFeature client in a service
     hooks: list[Hook] = [
         # who may
@@ -84,20 +80,20 @@ def policies(telemetry: Telemetry) -> Policies:
             public="A person has to make refunds of this size.",
         ),
         consent,
-        FeatureFlags(source=flags, keys="desk.{tool}", missing="on"),  # on, unless somebody pulls the switch
+        FeatureFlags(flags, keys="desk.{tool}", default=True),  # on, until an operator switches it off
         # how often, how many at a time, how long, how stubbornly
         Quota("3/minute", by="user", tools={"quote_shipping"}),
         concurrency,
         Deadline(2.0),
         Timeout(0.2, tags={"carriers"}),
         Retry(2, wait=Backoff(initial=0.02), tools={"track_parcel"}),
-        CircuitBreaker(failures=2, open_for=30, by=("tool", _carrier), tools={"track_parcel"}),
-        # what is kept, and what nobody sees
+        CircuitBreaker(failure_threshold=2, open_for=30, by=("tool", _carrier), tools={"track_parcel"}),
+        # what is recorded, and what is masked
         cache,
         ForgetAfterWrite(cache),
-        Redact(keys=["street", "postcode"], detectors=["email", "card"], at=["input"]),
+        Redact("street", "postcode", detectors=["email", "card"], at=["input"]),
         Secrets({"carrier_key": _carrier_key}),
-        OutputPolicy(max_bytes=400, on_too_large="truncate"),
+        OutputPolicy(400, on_too_large="truncate"),
         # what is written down
         Audit(),
         Metrics(telemetry.meter_provider),
@@ -111,7 +107,7 @@ def _within_limit(_user: User, _tool: ToolDefinition, arguments: Mapping[str, An
 
 
 def _carrier(ctx: InvokeContext) -> str:
-    """Each carrier has a circuit of its own."""
+    """Return the key of the circuit: one circuit per carrier."""
     return str(ctx.input.get("carrier", Carrier.SWIFT))
 
 

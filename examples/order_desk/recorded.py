@@ -1,8 +1,8 @@
-"""``--input FILE``: a recorded exchange with a provider, its calls fed to a gate that has the recorded request's tools.
+"""``--input FILE``: a recorded exchange with a provider, run through a gate with the recorded tools.
 
-The tools' code is not in a recording. A stand-in answers for each, and says so; everything before it is real: the
-answer is read by its wire's codec, the recorded schemas are admitted as what they are, schemas from outside, and each
-call is parsed and validated against them.
+A recording has no code of the tools, so a stub runs in the place of each. Everything before the stub is real: the
+wire's codec reads the response, the gate admits the recorded schemas as untrusted schemas, and it parses and validates
+each call.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from callgate import Done, Gate, RegistrationError, ToolDefinition, ToolRecord, User, WireError, codec, codecs
+from callgate import Effects, Gate, RegistrationError, ToolDefinition, ToolRecord, User, codec
+from callgate.models import Done, WireError, codecs
 from examples.order_desk.exchange import exchange
 from examples.order_desk.report import Report
 from examples.order_desk.trouble import Trouble, shown
@@ -24,7 +25,7 @@ MAX_BYTES = 32 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Recording:
-    """One exchange: what was offered to a model and what it answered."""
+    """One exchange: the tools of a request and the model's response."""
 
     name: str
     wire: str
@@ -38,7 +39,7 @@ def read_recording(path: Path) -> Recording:
     """Read a file in the form of ``recordings/*/*.json``.
 
     Raises:
-        Trouble: it cannot be used; the text says why.
+        Trouble: the file is invalid; the message says why.
     """
     name = shown(path)
     data = _json(path, name)
@@ -63,7 +64,7 @@ def read_recording(path: Path) -> Recording:
 
 
 def _answer(data: Mapping[str, Any], wire: str, notes: list[str]) -> Any:
-    """The answer in one piece; a stream is folded into that."""
+    """Return the whole response; a stream is joined into one."""
     streamed = data.get("response_sse", data.get("response_ndjson"))
     if not isinstance(streamed, str):
         return data.get("response")
@@ -93,7 +94,7 @@ def _json(path: Path, name: str) -> Any:
 
 
 def _offered(request: Mapping[str, Any]) -> list[Any]:
-    """The tools of a request; ``functions`` is what Chat Completions called them before. Gemini has them in groups."""
+    """Return the tools of a request. Older Chat Completions requests name them ``functions``; Gemini groups them."""
     lists = [request.get("tools"), request.get("functions")]
     tools = [tool for some in lists if isinstance(some, list) for tool in some]
     return [one for tool in tools for one in _declared(tool)]
@@ -108,7 +109,7 @@ def _declared(tool: Any) -> list[Any]:
 
 
 def _as_json_schema(declared: dict[str, Any]) -> dict[str, Any]:
-    """Gemini writes ``STRING`` where JSON Schema writes ``string``, and may have the schema under another name."""
+    """Convert a Gemini schema: ``STRING`` becomes ``string``, and the schema may be in another field."""
     schema = declared.get("parametersJsonSchema", declared.get("parameters", {"type": "object"}))
     return {"name": declared.get("name"), "description": declared.get("description", ""), "parameters": _small(schema)}
 
@@ -124,7 +125,7 @@ def _small(schema: Any) -> Any:
 
 
 def records(recording: Recording) -> Iterator[ToolRecord]:
-    """A stand-in for each offered tool. What cannot be a tool is noted; calls of it will be unknown."""
+    """Make a stub for each tool. An invalid tool is noted, and calls of it end as unknown tool."""
     for offered in recording.offered:
         try:
             yield ToolRecord(ToolDefinition.from_dict(_plain(offered)), stand_in, trusted=False)
@@ -133,7 +134,7 @@ def records(recording: Recording) -> Iterator[ToolRecord]:
 
 
 def _plain(offered: Any) -> Any:
-    """A tool as the wires have it in common: `custom` is how Anthropic may spell `function`, some send empty texts."""
+    """Normalise a tool: Anthropic may write `custom` for `function`, and some clients send empty texts."""
     if not isinstance(offered, dict):
         return offered
     custom = offered.get("type") == "custom" and "input_schema" in offered
@@ -144,13 +145,15 @@ def _plain(offered: Any) -> Any:
 
 
 async def stand_in(_arguments: dict[str, Any], _ctx: Any) -> str:
-    """Stands for a tool whose code is somewhere else."""
+    """Run in the place of a tool whose code is unavailable."""
     return STAND_IN
 
 
 async def replay(recording: Recording, report: Report) -> None:
-    """Feed the recorded answer to a gate of its own tools, and report."""
-    gate = Gate(open=True, durable=False, deadline=5)  # nothing but stand-ins will run: no authoriser, no record
+    """Send the recorded response to a gate with its tools, and report."""
+    gate = Gate(
+        allow_unguarded=True, effects=Effects(durable=False), deadline=5
+    )  # only stubs run, so the gate needs no authorisation and no durable record
     for record in records(recording):
         try:
             gate.add(record)

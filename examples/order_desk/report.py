@@ -1,4 +1,4 @@
-"""What is printed. Everything comes from results, traces, plans and the database; nothing is told in advance."""
+"""The printed report, made from results, traces, plans and the database."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from callgate import EffectRecord, EffectState, Gate, Outcome, ToolResult
+from callgate import Gate, Outcome, ToolResult
 from callgate.hooks.stages import STAGES
+from callgate.stores import EffectRecord, EffectState
 from examples.order_desk.answers import Then
 from examples.order_desk.deeds import Audited, Deed, asks_consent
 from examples.order_desk.exchange import Passed
@@ -36,7 +37,7 @@ COLOURS = {
 
 
 class Report:
-    """Prints to standard output; without colour, and 100 columns wide, where that is no terminal."""
+    """Print to standard output; without a terminal, in 100 columns and without colour."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(markup=False, highlight=False, emoji=False)
@@ -44,22 +45,22 @@ class Report:
             self.console.width = WIDTH
 
     def recording(self, name: str, wire: str, status: Any, stand_in: str) -> None:
-        """Which recording it is."""
+        """Print the name of the recording."""
         self._title(f"Recorded exchange {name}", f"wire {wire}, HTTP status {shown(status)}; {stand_in}")
 
     def tools(self, gate: Gate) -> None:
-        """The tools and their effects."""
+        """Print the tools and their effects."""
         definitions = [record.definition for record in gate.registry.list()]
         told = [f"{tool.name} ({tool.effect or 'no effect declared'})" for tool in definitions]
         self._title(_count(len(told), "tool"), ", ".join(told))
 
     def notes(self, notes: Sequence[str]) -> None:
-        """What the reader should know before the calls."""
+        """Print notes for the reader before the calls."""
         for note in notes:
             self.console.print(Text(f"note: {note}", "yellow"))
 
     def calls(self, exchanges: Iterable[tuple[Sequence[Passed], Then | None]], audit: Audited | None = None) -> None:
-        """One line a call, and one for what happened between them."""
+        """Print one line per call, and one per event between calls."""
         table = _table("wire", "user", "tool", "outcome", "code or note", "ms", "what the model is told")
         for passed, then in exchanges:
             for one in passed:
@@ -74,11 +75,11 @@ class Report:
             if then is not None:
                 table.add_row(*[""] * 6, Text(f"({then})", "italic"))
         if table.rows:
-            table.columns[-1].ratio, table.expand = 1, True  # the last column takes what is left
+            table.columns[-1].ratio, table.expand = 1, True  # the last column takes the remaining width
             self.console.print(table)
 
     def deeds(self, deeds: Sequence[Deed]) -> None:
-        """What each hook did."""
+        """Print the actions of each hook."""
         self._title("What the hooks did", "for the log; a model is told less")
         table = _table("hook", "what it did", "times", "for example")
         for deed in deeds:
@@ -88,7 +89,7 @@ class Report:
         self.console.print(table)
 
     def trace(self, passed: Passed) -> None:
-        """The stages of one call, in the order in which they ran."""
+        """Print the stages of one call, in the order of execution."""
         result = passed.result
         self._title(
             f"Stages of {shown(result.call_id)}", f"{shown(result.tool)} for {passed.user.id}: {result.outcome}"
@@ -103,17 +104,17 @@ class Report:
         self.console.print(table)
 
     def plan(self, explanation: object) -> None:
-        """What would run for one tool, and why each hook is in or out."""
+        """Print the plan of one tool, with the reason for or against each hook."""
         self._title("gate.explain()")
         self._indented(str(explanation))
 
     def messages(self, wire: str, messages: Sequence[Any]) -> None:
-        """What goes back to the model."""
+        """Print the messages to the model."""
         self._title(f"Back to the model, as {wire} spells it")
         self._indented(json.dumps(messages, indent=1))
 
     def audit(self, audit: Audited, call_ids: Sequence[str]) -> None:
-        """The record: what it says of some calls, and whether anybody changed it."""
+        """Print audit rows of some calls, and the verification of the audit log."""
         self._title("The audit record", f"what it says of {', '.join(call_ids)}")
         for body in (body for call_id in call_ids for body in audit.of(call_id)):
             ended = body.get("code") or body.get("outcome") or "about to take effect"
@@ -123,11 +124,14 @@ class Report:
         self.console.print(Text(f"with one word of row {forged.number} changed: {forged.kind}, {forged.text}"))
 
     def ledger(self, effects: Sequence[EffectRecord]) -> None:
-        """What is known of every effect: that it took place, that it did not, or that nobody can say."""
-        self._title("The ledger of effects", "one row a key, whoever asked how often")
+        """Print the state of every effect: committed, no effect, or unknown."""
+        self._title("The ledger of effects", "one row for each key, however often it was asked for")
         table = _table("tool", "user", "first asked by", "state", "what a repeat is told")
         for effect in effects:
-            told = {EffectState.COMMITTED: "the receipt", EffectState.UNKNOWN: "that nobody knows; it does not run"}
+            told = {
+                EffectState.COMMITTED: "the receipt",
+                EffectState.UNKNOWN: "that the outcome is unknown; it does not run",
+            }
             table.add_row(
                 effect.tool,
                 shown(effect.user),
@@ -138,7 +142,7 @@ class Report:
         self.console.print(table)
 
     def metrics(self, telemetry: Telemetry) -> None:
-        """What a dashboard would see."""
+        """Print the collected metrics and spans."""
         calls, denials, errors = (telemetry.counts(f"callgate.{name}") for name in ("calls", "denials", "errors"))
         if not calls:  # without OpenTelemetry the hooks do nothing
             return
@@ -149,13 +153,13 @@ class Report:
         self.console.print(table)
 
     def books(self, db: sqlite3.Connection, *, places_held: int) -> None:
-        """What is in the database afterwards, and what is still held."""
+        """Print the content of the database after the run, and the permits still held."""
         count = {table: db.execute(f"select count(*) from {table}").fetchone()[0] for table in BOOKS}  # noqa: S608
         self._title("The books", f"rows: {', '.join(f'{number} in {table}' for table, number in count.items())}")
         self.console.print(f"places still held: {places_held}")
 
     def summary(self, passed: Sequence[Passed]) -> None:
-        """The last line."""
+        """Print the last line."""
         counts = Counter(one.result.outcome for one in passed)
         told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in Outcome if counts[outcome])
         self.console.print(f"\n{_count(len(passed), 'call')}: {told or 'the model asked for no tool'}")
@@ -177,7 +181,7 @@ def _table(*columns: str) -> Table:
 
 
 def _note(one: Passed, audit: Audited | None) -> str:
-    """The error's code; of a success, what was unusual about it."""
+    """Return the error's code; for a success, its unusual facts."""
     result = one.result
     replayed = ["replayed"] if result.replayed else []
     if result.error is not None:
@@ -201,7 +205,7 @@ def _milliseconds(result: ToolResult) -> str:
 
 
 def _told(result: ToolResult) -> str:
-    if result.error is not None:  # of "The arguments are not valid: ...", which the code says already, the rest
+    if result.error is not None:  # drop "The arguments are not valid: ", which repeats the code
         head, _, rest = result.error.public.partition(": ")
         return rest if rest and result.error.code.startswith("invalid_") else f"{head}: {rest}" if rest else head
     return result.output if isinstance(result.output, str) else json.dumps(result.output, separators=(",", ":"))

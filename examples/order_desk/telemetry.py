@@ -1,4 +1,4 @@
-"""What OpenTelemetry is told, kept in memory where its SDK is installed; a service gives its own providers instead."""
+"""OpenTelemetry in memory, if its SDK is installed; a service passes its own providers instead."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Telemetry:
-    """The providers for ``Metrics`` and ``Tracing``, None without the SDK; and what has been collected."""
+    """The providers for ``Metrics`` and ``Tracing`` (None without the SDK), and the collected data."""
 
     meter_provider: Any = None
     tracer_provider: Any = None
@@ -31,11 +31,11 @@ class Telemetry:
         return cls(MeterProvider([reader]), tracing, reader, exporter)
 
     def spans(self) -> list[str]:
-        """Every span, as its JSON."""
+        """Return every span as JSON."""
         return [] if self._exporter is None else [span.to_json() for span in self._exporter.get_finished_spans()]
 
     def counts(self, counter: str) -> dict[str, int]:
-        """A counter by tool."""
+        """Return the values of a counter by tool."""
         data = None if self._reader is None else self._reader.get_metrics_data()
         found: dict[str, int] = {}
         for resource in data.resource_metrics if data else ():

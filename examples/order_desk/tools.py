@@ -1,4 +1,4 @@
-"""The six tools, at least one of each effect. They are plain functions still: the gate is not needed to call them in a test."""
+"""The six tools, at least one of each effect. They remain plain functions: tests call them without a gate."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CarrierKey = Annotated[str, Provide["carrier_key"]]  # a secret: the hook Secret
 
 
 class Country(StrEnum):
-    """Where the desk delivers to."""
+    """Countries that the desk delivers to."""
 
     DE = "DE"
     ES = "ES"
@@ -30,7 +30,7 @@ class Country(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why money goes back."""
+    """The reason of a refund."""
 
     DAMAGED = "damaged"
     LATE = "late"
@@ -38,7 +38,7 @@ class Reason(StrEnum):
 
 
 class Warehouse(StrEnum):
-    """Where goods lie. The line to ``north`` is bad today."""
+    """The warehouse of the goods. The connection to ``north`` is unreliable today."""
 
     MAIN = "main"
     NORTH = "north"
@@ -49,7 +49,7 @@ ANSWERS_IN = {Warehouse.MAIN: 0.01, Warehouse.NORTH: 5.0}  # seconds
 
 @dataclass(frozen=True)
 class Address:
-    """Where a parcel goes."""
+    """The address of a delivery."""
 
     street: str
     postcode: str
@@ -127,7 +127,7 @@ async def reserve_stock(
     _order(db, order_id, ctx.tenant)
     await asyncio.sleep(ANSWERS_IN[warehouse])  # the warehouse confirms
     wanted = (order_id, sku, quantity, until.isoformat())
-    try:  # a repeat never comes so far: the gate's ledger answers it. The table's key holds whoever else writes here
+    try:  # the ledger answers repeats before this line; the table's key also stops other writers
         with db:
             if db.execute("insert or ignore into reservations values (?, ?, ?, ?)", wanted).rowcount:
                 taken = db.execute("update stock set free = free - ? where sku = ?", (quantity, sku)).rowcount
@@ -138,7 +138,7 @@ async def reserve_stock(
     return Reservation(order_id, sku, quantity, until)
 
 
-@tool(effect="irreversible", key=("order_id",), tags={"money"}, parallel=False)  # who may: the policies say
+@tool(effect="irreversible", key=("order_id",), tags={"money"}, parallel=False)  # the policies authorise the caller
 async def refund(
     order_id: OrderId, cents: Annotated[int, Field(ge=1)], reason: Reason, *, db: Database, ctx: ToolContext
 ) -> dict[str, str]:
@@ -175,7 +175,7 @@ async def track_parcel(
     carriers: CarrierServices,
     key: CarrierKey,
 ) -> str:
-    """Where a parcel has been."""
+    """Track a parcel."""
     return "\n".join(reversed(await carriers.scans(carrier, parcel, key)))
 
 
@@ -183,7 +183,7 @@ TOOLS = (get_order, set_address, reserve_stock, refund, quote_shipping, track_pa
 
 
 def _order(db: sqlite3.Connection, order_id: str, tenant: str | None) -> tuple[str, str, str, int, str, str, str]:
-    """One order of this tenant; whose it is otherwise, nobody learns."""
+    """Return one order of this tenant; orders of other tenants are reported as missing."""
     found = db.execute("select * from orders where id = ? and tenant = ?", (order_id, tenant)).fetchone()
     if found is None:
         raise ToolError("There is no such order.", code="no_such_order")

@@ -1,1 +1,1 @@
-"""A small shop: three tools, two users, two hooks, one gate. The example services embed it, each in its own way."""
+"""A small shop: three tools, two users, two hooks, one gate. The example services embed it."""

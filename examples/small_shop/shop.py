@@ -1,4 +1,4 @@
-"""The shop's tools and the gate about them. Nothing here knows which framework serves it."""
+"""The shop's tools and their gate, independent of the web framework."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from callgate import Gate, Hook, InvokeContext, Provide, ToolContext, ToolError, User, tool
+from callgate import Effects, Gate, Hook, InvokeContext, Provide, ToolContext, ToolError, User, tool
 
 USERS = {"ann": User("ann", tenant="acme", roles={"clerk"}), "max": User("max", tenant="acme", roles={"manager"})}
 STORE = os.environ.get("CALLGATE_STORE") or None  # such as sqlite:///shop.db; processes that serve together share one
-TOKENS = {"token-of-ann": USERS["ann"], "token-of-max": USERS["max"]}  # yours come from a secret store
+TOKENS = {"token-of-ann": USERS["ann"], "token-of-max": USERS["max"]}  # a service reads them from a secret store
 
 
 class Orders:
-    """What was paid, in cents, and what went back."""
+    """The payments and refunds of the shop, in cents."""
 
     def __init__(self) -> None:
         self.paid = {"A-1001": 4_200, "A-1002": 12_900}
@@ -33,7 +33,7 @@ Books = Annotated[Orders, Provide[Orders]]
 
 @tool(effect="read")
 async def get_order(order_id: OrderId, *, orders: Books) -> dict[str, Any]:
-    """What was paid for an order, and what went back."""
+    """Look up the payment and the refund of an order."""
     return {"order_id": order_id, "paid": _paid(orders, order_id), "refunded": orders.refunded.get(order_id, 0)}
 
 
@@ -61,7 +61,7 @@ async def pack(
 
 
 class KnownUsers(Hook):
-    """Only users of the shop, and only managers where a tool says so."""
+    """A hook that authorises users of the shop, and only managers where a tool requires it."""
 
     def will_authorize(self, ctx: InvokeContext) -> None:
         if ctx.user.tenant is None:
@@ -72,7 +72,7 @@ class KnownUsers(Hook):
 
 
 class AtOnce(Hook):
-    """So many calls under way in this process; what is taken is given back, however a call ends."""
+    """A concurrency limit for this process; a call releases its permit on every outcome."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -93,21 +93,20 @@ class AtOnce(Hook):
 
 
 def who(request: Any) -> User | None:
-    """The user of a web request, by its bearer token: any request whose ``headers`` are a mapping will do."""
+    """Authenticate a web request by its bearer token; ``headers`` of the request is a mapping."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     return TOKENS.get(token) if scheme == "Bearer" else None
 
 
 def make_gate() -> Gate:
-    """One gate for one process."""
+    """Make the gate of one process."""
     return Gate(
         tools=[get_order, refund, pack],
         hooks=[KnownUsers(), AtOnce(50)],
         provide={Orders: Orders},
         store=STORE,
-        durable=STORE is not None,  # without one, what ran is forgotten with the process, as the orders are: a demo
+        effects=Effects(durable=STORE is not None),
         deadline=10,
-        authenticate=who,
     )
 
 

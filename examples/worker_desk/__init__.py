@@ -1,1 +1,1 @@
-"""The order desk's calls in worker processes, one of which is killed: ``make run-workers``."""
+"""The order desk's calls in worker processes; the run kills one of them: ``make run-workers``."""

@@ -1,4 +1,4 @@
-"""A run: calls are submitted, two workers run them, one is killed, and at the end everything is counted."""
+"""A run: submit calls to two workers, kill one of them, and count the outcomes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from typing import Any
 
 from rich.console import Console
 
-from callgate import Gate, JobState, StoreError, ToolCall, User
+from callgate import Gate, ToolCall, User
+from callgate.errors import StoreError
+from callgate.stores import JobState
 from examples.order_desk.trouble import Trouble
 from examples.worker_desk.desk import CARL, MAX, TOTAL, Bank, desk, take_orders
 from examples.worker_desk.places import Place, place
@@ -25,12 +27,12 @@ from examples.worker_desk.view import View, view
 from examples.worker_desk.workers import Worker, Workers
 
 LOOK = 0.1
-"""Seconds between two looks at how it stands."""
+"""Seconds between two polls."""
 
 
 @dataclass
 class Run:
-    """One run, while it lasts."""
+    """The state of one run."""
 
     calls: int
     gate: Gate
@@ -40,7 +42,7 @@ class Run:
     done: int = 0
 
     async def submit(self) -> None:
-        """Every second call is a refund; some ask for too much, and some are made by somebody who may not."""
+        """Submit the calls: every second one is a refund; some exceed the order, and some callers lack the role."""
         orders = iter(_orders(self.calls))
         await asyncio.gather(*(self._submit_some(orders) for _ in range(4)))
         self.view.say(f"all {self.calls} calls are written down")
@@ -49,17 +51,17 @@ class Run:
         for number, order in orders:
             user, call = _call(number, order)
             job = await self.gate.submit(call, user=user, key=call.id)
-            self.asked.append(Asked(call.tool, order, job))
+            self.asked.append(Asked(call.name, order, job))
 
     async def begin(self) -> None:
-        """Two workers, at work."""
+        """Start two workers."""
         two = [self._one_more(), self._one_more()]
         while any(worker.state == "starts" for worker in two):
             await self.look()
             await asyncio.sleep(LOOK)
 
     async def watch(self) -> None:
-        """Until all is done: a third in, kill a worker that is in the middle of something, and begin another one."""
+        """Poll until all calls have ended; after a third of them, kill a busy worker and start another."""
         killed = False
         while self.done < self.calls:
             await self.look()
@@ -68,7 +70,7 @@ class Run:
             await asyncio.sleep(LOOK)
         await self.look()
         if not killed:
-            self.view.say("nobody was killed: no worker was in the middle of something after a third of the calls")
+            self.view.say("no worker was killed: none was in the middle of something after a third of the calls")
 
     def _kill_one(self) -> bool:
         victim = max(self.workers.all, key=lambda worker: worker.running)
@@ -85,7 +87,7 @@ class Run:
         return worker
 
     async def look(self) -> None:
-        """See how it stands, and show it."""
+        """Poll the run and show its state."""
         counted = await self.gate.store.jobs.count()
         self.done = sum(counted[state] for state in (JobState.DONE, JobState.DEAD, JobState.CANCELLED))
         for worker in self.workers.all:
@@ -95,20 +97,22 @@ class Run:
 
 
 def _orders(calls: int) -> list[tuple[int, str]]:
-    """Each call has an order of its own."""
+    """Return one order per call."""
     return [(n, f"{chr(ord('A') + n // 10_000)}-{n % 10_000:04d}") for n in range(calls)]
 
 
 def _call(number: int, order: str) -> tuple[User, ToolCall]:
     if number % 2 == 0:
-        return CARL, ToolCall(f"call-{number}", "get_order", {"order_id": order})
+        return CARL, ToolCall(id=f"call-{number}", name="get_order", arguments={"order_id": order})
     cents = 2 * TOTAL if number % 50 == 1 else TOTAL // 3
     user = CARL if number % 40 == 3 else MAX
-    return user, ToolCall(f"call-{number}", "refund", {"order_id": order, "cents": cents, "reason": "late"})
+    return user, ToolCall(
+        id=f"call-{number}", name="refund", arguments={"order_id": order, "cents": cents, "reason": "late"}
+    )
 
 
 async def run(where: Place, calls: int, limit: float) -> Tally:
-    """Make the run; what it came to. Whatever happens no process is left."""
+    """Run everything and return the tally. All processes end, also after an error."""
     key = secrets.token_hex(32)
     take_orders(where.folder, [order for _, order in _orders(calls)])
     async with contextlib.AsyncExitStack() as stack:
@@ -128,7 +132,7 @@ async def run(where: Place, calls: int, limit: float) -> Tally:
 
 
 async def _until_told(where: Place, calls: int, limit: float) -> Tally:
-    """``run``, and SIGTERM ends it as Ctrl-C does."""
+    """Execute ``run``; SIGTERM ends it as Ctrl-C does."""
     task = asyncio.ensure_future(run(where, calls, limit))
     with contextlib.suppress(NotImplementedError):  # on Windows
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -136,7 +140,7 @@ async def _until_told(where: Place, calls: int, limit: float) -> Tally:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line: 0 when nothing was lost and nothing ran twice, 1 otherwise, 2 when the run could not be made."""
+    """Run the command line; return 0 without lost or repeated effects, 1 otherwise, 2 if the run could not start."""
     parser = argparse.ArgumentParser(prog="worker_desk", description="Two workers, one is killed, and nothing is lost.")
     parser.add_argument("--calls", type=int, default=500, metavar="N", help="how many; default 500")
     parser.add_argument(
@@ -148,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--calls is 1 to 100000, --limit above 0")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a character still gets the line
+            stream.reconfigure(errors="replace")  # replace characters that the terminal cannot encode
     try:
         with place(asked.on) as where:
             found = asyncio.run(_until_told(where, asked.calls, asked.limit))

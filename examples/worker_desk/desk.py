@@ -1,7 +1,7 @@
-"""The application, the same in who submits and in every worker: two tools, a bank, and a hook that tells what runs.
+"""The application of the submitting process and of every worker: two tools, a bank, and a hook that logs calls.
 
-The bank is the outside world: what it has paid is a line in a file to which everybody appends and from which nobody takes
-anything back. Whatever becomes of processes, leases and records, that file says how often each order was refunded.
+The bank is the external system: each payment is a line in an append-only file that all processes share. After any
+crash, that file shows how often each order was refunded.
 """
 
 from __future__ import annotations
@@ -15,37 +15,36 @@ from typing import Annotated
 from pydantic import Field
 
 from callgate import (
-    Authorize,
-    EffectOptions,
-    EmbeddedJobs,
+    Effects,
     Gate,
     Hook,
     InvokeContext,
-    JobOptions,
+    Jobs,
     Provide,
     ToolContext,
     ToolError,
     User,
-    permit,
     tool,
 )
-from callgate.runtime.jobs.jobs import JobBackend
+from callgate.hooks import Authorize, permit
+from callgate.jobs import EmbeddedJobs
+from callgate.runtime.jobs.backend import JobBackend
 from examples.order_desk.desk import AppContainer, open_db
 from examples.order_desk.tools import Database, OrderId, Reason, get_order
 
 STORE, FOLDER, KEY = "WORKER_DESK_STORE", "WORKER_DESK_FOLDER", "WORKER_DESK_KEY"
-"""Where a worker finds its store, the folder of the run, and the key that jobs are signed with."""
+"""Environment variables for a worker: its store, the folder of the run, and the key that signs jobs."""
 
 LEASE = 4.0
-"""Seconds: what a dead worker was running is delivered again after these. A minute where nobody says so."""
+"""The lease of a job in seconds (default: 60). After it, the jobs of a dead worker are delivered again."""
 
 MAX, CARL = User("max", "acme", roles={"manager"}), User("carl", "acme", roles={"clerk"})
 TOTAL = 9_900
-"""Cents that every order of the run cost."""
+"""The price of every order of the run, in cents."""
 
 
 class Bank:
-    """Pays, and takes a moment to say so: time enough to be killed between the deed and its record."""
+    """A bank that confirms with a delay, so that a worker can be killed between a payment and its record."""
 
     answers_in = 0.03
 
@@ -53,12 +52,12 @@ class Bank:
         self.file = folder / "bank"
 
     async def pay(self, order: str, cents: int) -> None:
-        """Money leaves the house."""
+        """Record a payment."""
         append(self.file, f"{order} {cents}")
         await asyncio.sleep(self.answers_in)
 
     def paid(self) -> list[str]:
-        """The orders of all payments, as often as they were paid."""
+        """Return the orders of all payments; an order paid twice appears twice."""
         return [line.split()[0] for line in self.file.read_text().splitlines()] if self.file.exists() else []
 
 
@@ -82,7 +81,7 @@ async def refund(
 
 
 class Tell(Hook):
-    """Writes down what this process begins and how it ends, for whoever watches: a line each in a file of its own."""
+    """A hook that logs the start and the end of each call, one line each, in a file per process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -95,7 +94,7 @@ class Tell(Hook):
 
 
 def append(path: Path, line: str) -> None:
-    """One write at the end of a file, which processes share."""
+    """Append to a shared file in one write."""
     number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(number, f"{line}\n".encode())
@@ -112,7 +111,7 @@ def take_orders(folder: Path, orders: Sequence[str]) -> None:
 
 
 def engine(store: str) -> JobBackend:
-    """Procrastinate on PostgreSQL; elsewhere the embedded engine, which runs nothing in this process."""
+    """Return Procrastinate on PostgreSQL; elsewhere the embedded engine, without a worker in this process."""
     if not store.startswith("postgresql"):
         return EmbeddedJobs(0)
     from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
@@ -121,7 +120,7 @@ def engine(store: str) -> JobBackend:
 
 
 def desk(store: str, folder: Path, key: str) -> Gate:
-    """The gate of one process."""
+    """Make the gate of one process."""
     container = AppContainer()
     container.config.db.from_value(str(folder / "desk.db"))
     return Gate(
@@ -137,12 +136,11 @@ def desk(store: str, folder: Path, key: str) -> Gate:
         provide={Bank: Bank(folder)},
         store=store,
         signing_keys=[key],
-        jobs=engine(store),
-        job_options=JobOptions(lease=LEASE, pause=0.2),
-        effects=EffectOptions(lease=LEASE),
+        jobs=Jobs(engine=engine(store), lease=LEASE, backoff=0.2),
+        effects=Effects(lease=LEASE),
     )
 
 
 def worker() -> Gate:
-    """For ``callgate worker --app examples.worker_desk.desk:worker``."""
+    """Make the gate for ``callgate worker --app examples.worker_desk.desk:worker``."""
     return desk(os.environ[STORE], Path(os.environ[FOLDER]), os.environ[KEY])

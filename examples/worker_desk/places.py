@@ -1,4 +1,4 @@
-"""Where a run keeps its things: a folder for a time, and a schema of its own in PostgreSQL where there is one."""
+"""The storage of a run: a temporary folder, and a separate schema if PostgreSQL is available."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POSTGRES = os.environ.get("CALLGATE_TEST_POSTGRES", "postgresql://127.0.0.1:5432
 
 @dataclass(frozen=True)
 class Place:
-    """The folder, the store's address, and what to call it."""
+    """The folder, the store's address, and its display name."""
 
     folder: Path
     store: str
@@ -28,10 +28,12 @@ class Place:
 
 @contextmanager
 def place(on: str) -> Generator[Place]:
-    """*on* is ``postgresql``, ``sqlite``, or ``auto``: the first where it answers. All of it is gone afterwards.
+    """Make the storage and delete it at the end.
+
+    *on* is ``postgresql``, ``sqlite``, or ``auto``: PostgreSQL if it answers, else SQLite.
 
     Raises:
-        Trouble: PostgreSQL was asked for by name, and does not answer.
+        Trouble: *on* is ``postgresql``, and PostgreSQL does not answer.
     """
     with TemporaryDirectory(prefix="callgate-worker-desk-", ignore_cleanup_errors=True) as path:
         folder = Path(path)

@@ -1,4 +1,4 @@
-"""What became of every call of a run, and what the bank says to it."""
+"""The outcome of every call of a run, compared with the bank's payments."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from callgate import EffectState, Gate, JobHandle, Outcome
+from callgate import Gate, JobHandle, Outcome
 from callgate.runtime.jobs.jobs import JobStatus
+from callgate.stores import EffectState
 from examples.worker_desk.desk import Bank
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A call that was submitted: of which tool, for which order."""
+    """A submitted call: its tool and its order."""
 
     tool: str
     order: str
@@ -27,8 +28,10 @@ class Asked:
 
 @dataclass
 class Tally:
-    """``lost``: calls without a result, and refunds that succeeded and that the bank knows nothing of. ``twice``: orders
-    that the bank has paid more than once, each time but the first."""
+    """The counts of a run.
+
+    ``lost``: calls without a result, and successful refunds without a payment. ``twice``: repeated payments of orders,
+    the first payment of each excluded."""
 
     submitted: int
     seconds: float
@@ -41,11 +44,11 @@ class Tally:
 
     @property
     def is_sound(self) -> bool:
-        """Nothing was lost, and nothing ran twice."""
+        """Return True if no call was lost and no refund ran twice."""
         return not self.lost and not self.twice
 
     def print(self, console: Console) -> None:
-        """For people."""
+        """Print the tally."""
         table = Table(box=box.SIMPLE, show_header=False, title="The tally", title_justify="left")
         rows = [
             ("submitted", f"{self.submitted} calls"),
@@ -65,7 +68,7 @@ class Tally:
 
 
 async def tally(gate: Gate, asked: Sequence[Asked], bank: Bank, seconds: float) -> Tally:
-    """Ask the store about every call, and the bank about every refund."""
+    """Read every call from the store, and every refund from the bank."""
     paid = Counter(bank.paid())
     found = Tally(len(asked), seconds, paid=paid.total(), twice=sum(times - 1 for times in paid.values()))
     for one in asked:
@@ -74,7 +77,7 @@ async def tally(gate: Gate, asked: Sequence[Asked], bank: Bank, seconds: float) 
         outcome = await _outcome(one, status)
         found.outcomes[outcome] += 1
         if outcome == status.state:
-            found.lost.append(f"{one.tool} {one.order} is {outcome}: {status.reason or 'nobody has said why'}")
+            found.lost.append(f"{one.tool} {one.order} is {outcome}: {status.reason or 'no reason was recorded'}")
         elif one.tool == "refund" and outcome == Outcome.SUCCESS and not paid[one.order]:
             found.lost.append(f"{one.tool} {one.order} is {outcome}, and the bank has paid nothing")
     for _, effect in await gate.store.effects.list(None, limit=len(asked) + 1):
@@ -84,7 +87,7 @@ async def tally(gate: Gate, asked: Sequence[Asked], bank: Bank, seconds: float) 
 
 
 async def _outcome(one: Asked, status: JobStatus) -> str:
-    """How it ended; the state that it is in where it did not end with a result."""
+    """Return the outcome of a job; without a result, its state."""
     return (await one.job).outcome if status.state == "done" else status.state
 
 

@@ -1,4 +1,4 @@
-"""What is seen of a run while it lasts: a live table on a terminal, lines elsewhere."""
+"""The progress display of a run: a live table on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from rich.text import Text
 from examples.worker_desk.workers import Worker
 
 EVENTS = 6
-"""How many of the last events a terminal shows, and how many of the last calls."""
+"""Numbers of the latest events and the latest calls on a terminal."""
 
 COLOURS = {"works": "green", "killed": "bold red", "starts": "yellow"}
 
 
 class View:
-    """Lines: an event as it comes, and how far the run is at every tenth of it."""
+    """Print events as lines, and the progress at every tenth of the run."""
 
     def __init__(self, console: Console, total: int) -> None:
         self.console, self.total = console, total
         self._began, self._shown = time.monotonic(), 0
 
     def say(self, event: str) -> None:
-        """Something has happened."""
+        """Print an event."""
         self.console.print(Text(f"{time.monotonic() - self._began:5.1f} s  {event}"))
 
     def ended(self, worker: Worker, what: str) -> None:
-        """A call has ended; too many for lines."""
+        """Do nothing: ended calls are too many for lines."""
 
     def show(self, done: int, workers: Sequence[Worker]) -> None:
-        """How it stands."""
+        """Show the state of the run."""
         if done * 10 // self.total > self._shown:
             self._shown = done * 10 // self.total
             told = ", ".join(f"worker {one.number} {one.state}: {one.done} done" for one in workers)
@@ -73,7 +73,7 @@ class LiveView(View):
 
 @contextmanager
 def view(total: int, console: Console | None = None) -> Generator[View]:
-    """The one that fits where the output goes."""
+    """Return the live view for a terminal, else the line view."""
     console = console or Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 120

@@ -1,4 +1,4 @@
-"""The worker processes of a run: begun, watched by the files they write, killed, ended."""
+"""The worker processes of a run: start, monitor by their log files, kill, stop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONCURRENCY = 4
 
 @dataclass
 class Worker:
-    """One ``callgate worker``. What it runs is told by its lines in ``calls.PID``: ``+`` for a call that begins, ``-``."""
+    """One ``callgate worker``. Its file ``calls.PID`` logs ``+`` when a call starts and ``-`` when it ends."""
 
     number: int
     process: subprocess.Popen[bytes]
@@ -35,19 +35,19 @@ class Worker:
 
     @property
     def running(self) -> int:
-        """Calls that have begun and not ended; those of a dead process never will."""
+        """Return the calls that have started and not ended; those of a dead process never end."""
         return self.begun - self.done
 
     @property
     def is_up(self) -> bool:
-        """Whether the process lives."""
+        """Return True if the process is alive."""
         return self.process.poll() is None
 
     def news(self) -> Iterator[str]:
-        """Look at what it has written since the last look; what ended, in words.
+        """Read the new lines of the worker; return its ended calls as text.
 
         Raises:
-            Trouble: it ended by itself.
+            Trouble: the process ended unexpectedly.
         """
         if self.state == "starts" and "at once" in self._logged():
             self.state = "works"
@@ -68,7 +68,7 @@ class Worker:
                     yield rest
 
     def kill(self) -> None:
-        """As a power cut would."""
+        """Kill the process without warning, as a power failure does."""
         self.state = "killed"
         self.process.kill()
         self.process.wait()
@@ -78,7 +78,7 @@ class Worker:
 
 
 class Workers:
-    """All of a run, the killed ones, too. ``async with`` ends them."""
+    """All workers of a run, killed ones included. ``async with`` stops them."""
 
     def __init__(self, place: Place, key: str) -> None:
         self._place = place
@@ -89,7 +89,7 @@ class Workers:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Let them drain, and end those that do not."""
+        """Drain the workers; kill those that do not stop."""
         for worker in self.all:
             if worker.is_up:
                 worker.process.terminate()
@@ -104,7 +104,7 @@ class Workers:
                 worker.process.wait()
 
     def begin(self) -> Worker:
-        """One more."""
+        """Start one more worker."""
         number = len(self.all) + 1
         log = self._place.folder / f"worker-{number}.log"
         with log.open("wb") as out:

@@ -1,4 +1,4 @@
-"""Whom a limit counts for: keys by user, tenant, tool, session, or what a function says."""
+"""The keys that limits count by: user, tenant, tool, session, or the text that a function of the context returns."""
 
 from __future__ import annotations
 
@@ -12,41 +12,49 @@ from callgate.tools.naming import did_you_mean
 
 Reader: TypeAlias = Callable[[InvokeContext], str]
 By: TypeAlias = str | Reader | Sequence[str | Reader]
-"""``"user"``, ``"tenant"``, ``"tool"``, ``"session"``, a function of the context to a text, or several of them."""
+"""``"user"``, ``"tenant"``, ``"tool"``, ``"session"``, a function from the context to a text, or several of them."""
 Key: TypeAlias = tuple[str, str]
-"""Tenant and key, as stores take them."""
+"""A tenant and a key within it, as stores take them."""
 KeyOf: TypeAlias = Callable[[InvokeContext], Key]
 
 
 def _session(ctx: InvokeContext) -> str:
-    """Calls without a session count by user."""
-    return f"u{ctx.user.id}" if ctx.session_id is None else f"s{ctx.session_id}"
+    """Key of the session; a call without a session counts by user."""
+    return f"u{ctx.user.id}" if ctx.run.session_id is None else f"s{ctx.run.session_id}"
 
 
 _READERS: dict[str, Reader] = {
     "user": attrgetter("user.id"),
-    "tool": attrgetter("plan.definition.name"),
+    "tool": attrgetter("run.plan.definition.name"),
     "session": _session,
 }
 _NAMES = ("user", "tenant", "tool", "session")
 
 
 def key_of(hook: str, by: By, name: str | None, kind: str) -> KeyOf:
-    """The key of a call. *kind* says what is counted, *name* tells limits apart that are counted in one store.
+    """Build the function that returns the key of a call.
 
-    Users, sessions and what a function says belong to their tenant: the key of another tenant is another one. A key by
-    tool alone, or by nothing, is one for all tenants.
+    Keys by user, session or function belong to the tenant of the call. A key by tool alone, or by nothing, is shared by
+    all tenants.
+
+    Args:
+        hook: the name of the hook, for error messages.
+        by: the parts of the key.
+        name: separates limits that one store counts; default: *kind*.
+        kind: text made of the hook's settings.
 
     Raises:
-        HookError: no such part, or a function without a name of its own where *name* is missing.
+        HookError: an unknown part, or a lambda without *name*.
     """
     parts = (by,) if isinstance(by, str) or callable(by) else tuple(by)
     for part in parts:
         if not callable(part) and part not in _NAMES:
-            raise HookError(f"{hook}: by={part!r}{did_you_mean(str(part), _NAMES)}; or give a function of the context")
+            raise HookError(
+                f"{hook}: by is {part!r}{did_you_mean(str(part), _NAMES)}; or give a function of the context"
+            )
     spelled = [part if isinstance(part, str) else getattr(part, "__qualname__", "<lambda>") for part in parts]
     if name is None and any("<lambda>" in part for part in spelled):
-        raise HookError(f"{hook}: a lambda has no name by which its counts are told apart; give name=...")
+        raise HookError(f"{hook}: by is a lambda, which has no name to keep its counts under; give name=...")
     prefix = f"{name or kind}|{','.join(spelled)}|"
     readers = [_READERS[part] if isinstance(part, str) else part for part in parts if part != "tenant"]
     return _maker(prefix, readers, of_tenant=any(part != "tool" for part in parts))
@@ -72,7 +80,7 @@ def _maker(prefix: str, readers: Sequence[Reader], *, of_tenant: bool) -> KeyOf:
 
     def several(ctx: InvokeContext) -> Key:
         key = prefix
-        for reader in readers:  # with its length, so that no two lists of parts make one key
+        for reader in readers:  # each with its length: two different lists of parts never make the same key
             part = reader(ctx)
             key += f"{len(part)}:{part}"
         return ctx.user.tenant or "", key

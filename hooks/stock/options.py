@@ -1,47 +1,161 @@
-"""What every stock hook takes beside its own settings: the options of ``Hook``, as keywords."""
+"""Settings of stock hooks: the options that all of them take, and the checks that they share."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
-from typing import Any, Literal, TypedDict
+import inspect
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from datetime import timedelta
+from functools import wraps
+from typing import Any, Literal, TypedDict, TypeVar, cast
 
 from callgate.errors import HookError
 from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
 from callgate.tools.naming import did_you_mean
 
+Init = TypeVar("Init", bound=Callable[..., None])
+
+OTHER_NAMES: Mapping[str, frozenset[str]] = {
+    setting: frozenset(names.split())
+    for setting, names in {
+        "by": "key key_func per scope",
+        "decider_timeout": "time_limit",
+        "default": "missing default_value",
+        "entry_tags": "cache_tags",
+        "expires": "wait timeout",
+        "failure_threshold": "failures fail_max max_failures threshold limit",
+        "flag_timeout": "time_limit",
+        "limit": "limits places permits rate max_calls max_concurrency max_concurrent value",
+        "max_attempts": "attempts tries max_tries retries max_retries stop",
+        "max_bytes": "limit size max_size max_length",
+        "max_probes": "half_open probes",
+        "max_retry_after": "patience",
+        "names": "keys fields name",
+        "on": "exceptions errors retry_on expected_exception",
+        "on_provider_failure": "unreachable",
+        "open_for": "recovery_timeout reset_timeout timeout",
+        "queue": "max_queue queue_size max_waiting",
+        "queue_timeout": "wait",
+        "scope": "scopes",
+        "seconds": "timeout limit",
+        "source": "client flags",
+        "sources": "secrets",
+        "ttl": "expire expiry max_age seconds timeout",
+        "wait": "backoff delay",
+        "write_timeout": "write_limit time_limit",
+    }.items()
+}
+"""By setting, names that other libraries use for it. A refused name is answered with the setting to write."""
+
 
 class HookOptions(TypedDict, total=False):
-    """The class attributes of ``Hook`` that may be given to one object; see there."""
+    """The class attributes of ``Hook`` that every stock hook takes as keyword arguments."""
 
     priority: float
     tools: Collection[str] | None
     tags: Collection[str] | None
     tenants: Collection[str] | None
+    effects: Collection[str] | None
     timeout: float | None
+    on_failure: Literal["deny", "ignore"]
     mode: Literal["enforce", "shadow"]
     filter: Callable[[InvokeContext], bool | Awaitable[bool]]
 
 
-def set_options(hook: Hook, options: HookOptions) -> None:
-    """Put options on a hook object.
+def checked(init: Init) -> Init:
+    """Decorate the ``__init__`` of a stock hook: an unknown or missing setting is refused with the line to write.
 
-    Raises:
-        HookError: there is no such option; the message names the nearest one.
+    Raises (the decorated method):
+        TypeError: an unknown keyword argument, or a required setting is missing.
     """
+    hook = init.__qualname__.split(".")[0]
+    parameters = list(inspect.signature(init).parameters.values())[1:]
+    settings = [one.name for one in parameters if one.kind is not one.VAR_KEYWORD]
+    takes_options = len(settings) < len(parameters)
+    known = {*settings, *(HookOptions.__annotations__ if takes_options else ())}
+    first = parameters[0]
+
+    @wraps(init)
+    def check_and_init(self: Any, *args: Any, **given: Any) -> None:
+        for name, value in given.items():
+            if name not in known or (name == first.name and first.kind is first.VAR_POSITIONAL):
+                raise TypeError(f"{hook} has no setting {name!r}{_instead(hook, name, value, settings, known)}")
+        if not args and first.default is first.empty and first.kind is first.POSITIONAL_OR_KEYWORD:
+            _require(hook, first.name, given)
+        init(self, *args, **given)
+
+    return cast("Init", check_and_init)
+
+
+def _instead(hook: str, name: str, value: Any, settings: list[str], known: Collection[str]) -> str:
+    meant = next((one for one in settings if name == one or name in OTHER_NAMES.get(one, ())), None)
+    if meant is None:
+        return did_you_mean(name, known)
+    if meant != settings[0]:
+        return f"; write {meant}={value!r}"
+    several = meant == "names" and isinstance(value, list | tuple | set | frozenset)
+    return f"; write {hook}({', '.join(map(repr, value)) if several else repr(value)})"
+
+
+def _require(hook: str, setting: str, given: Mapping[str, Any]) -> None:
+    if setting in given:
+        return
+    for name, value in given.items():
+        if name in OTHER_NAMES.get(setting, ()):
+            raise TypeError(f"{hook} takes its {setting} first; write {hook}({value!r})")
+    raise TypeError(f"{hook} needs its {setting} as the first argument")
+
+
+def set_options(hook: Hook, options: HookOptions) -> None:
+    """Put the options that every hook has on a hook object; ``checked`` has refused all other names."""
     for name, value in options.items():
-        if name not in HookOptions.__annotations__:
-            known = HookOptions.__annotations__
-            raise HookError(f"{type(hook).__name__} has no option {name!r}{did_you_mean(name, known)}")
         setattr(hook, name, value)
 
 
+# ---------------------------------------------------------------------- values
+
+
 def is_number(value: Any, *, least: float, whole: bool = False) -> bool:
-    """Whether a setting is a finite number, not below *least*; True and False are none."""
+    """True for a finite number that is at least *least*; False for True and False."""
     kinds: Any = int if whole else (int, float)
     return isinstance(value, kinds) and not isinstance(value, bool) and least <= value < float("inf")
 
 
+def check_seconds(hook: str, name: str, value: Any, *, least: float | None = None) -> None:
+    """Check a time in seconds; without *least* it has to be above 0.
+
+    Raises:
+        HookError: not a finite number of seconds, or too few of them.
+    """
+    if isinstance(value, timedelta):
+        raise HookError(f"{hook}: {name} is a timedelta; times are seconds, so write {name}={value.total_seconds():g}")
+    if not is_number(value, least=0.0 if least is None else least) or (least is None and not value):
+        bound = "above 0" if least is None else f"at least {least:g}"
+        raise HookError(f"{hook}: {name} is {value!r}; give seconds, {bound}")
+
+
+def check_count(hook: str, name: str, value: Any, *, least: int = 1, maximum: int | None = None) -> None:
+    """Check a whole number.
+
+    Raises:
+        HookError: not a whole number, or out of range.
+    """
+    if not is_number(value, least=least, whole=True) or (maximum is not None and value > maximum):
+        bound = f"at least {least}" if maximum is None else f"from {least} to {maximum}"
+        raise HookError(f"{hook}: {name} is {value!r}; give a whole number, {bound}")
+
+
+def check_choice(hook: str, name: str, value: Any, choices: Collection[str]) -> None:
+    """Check a setting that takes one of a few words.
+
+    Raises:
+        HookError: another value.
+    """
+    if value not in choices:
+        raise HookError(f"{hook}: {name} is {value!r}; choose {' or '.join(map(repr, choices))}")
+
+
 def selectors_of(hook: Hook) -> str:
-    """What a hook is limited to, as text: the same in every process."""
-    return " ".join("*" if one is None else "+".join(sorted(one)) for one in (hook.tools, hook.tags, hook.tenants))
+    """Text for the tools, tags, tenants and effects of a hook. It is the same in every process."""
+    given = [hook.tools, hook.tags, hook.tenants, *([] if hook.effects is None else [hook.effects])]
+    return " ".join("*" if one is None else "+".join(sorted(one)) for one in given)

@@ -1,4 +1,4 @@
-"""A hook for a share of calls, so that a new policy can be let loose bit by bit."""
+"""Gradual rollout: ``sampled`` limits a hook to a percentage of users or calls."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 from callgate.errors import HookError
 from callgate.hooks.base import FunctionHook, Hook, name_of
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.instances import instance_of
 
 H = TypeVar("H")
 
@@ -18,17 +19,22 @@ _PARTS = 1_000_000
 
 
 def sampled(hook: H, percent: float, *, by: Literal["user", "call"] | Callable[[InvokeContext], str] = "user") -> H:
-    """*hook*, for *percent* of 100 users or calls: a copy of it with a filter. Who is in is decided by a hash.
+    """Copy a hook and limit the copy to a percentage of users or calls.
 
-    The same user (of the same tenant), or request id, is in at every stage, in every process, after every restart; who is
-    in at 10 percent is in at 20. Hooks of another name draw others. A hook that guards the tool guards it for its share
-    only: use it on policies that come on top of others, or on ones in shadow mode.
+    A hash selects them. The selection is the same at every stage, in every process and after every restart, and a user
+    who is selected at 10 percent is also selected at 20. Hooks with different names select different users. A sampled
+    hook guards only its share of the calls, so use it for an additional policy, or for a hook in shadow mode.
+
+    Args:
+        hook: a hook object, a hook class, or a function with ``@on``. It stays unchanged.
+        percent: from 0 to 100.
+        by: ``"user"`` (within a tenant), ``"call"`` (by request id), or a function from the context to a text.
 
     Raises:
-        HookError: no percentage, or nothing to draw by.
+        HookError: *percent* or *by* has an invalid value.
     """
     if isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 <= percent <= 100:
-        raise HookError(f"sampled({name_of(hook)}): {percent!r} is no percentage; give a number from 0 to 100")
+        raise HookError(f"sampled({name_of(hook)}): percent is {percent!r}; give a number from 0 to 100")
     if by not in ("user", "call") and not callable(by):
         raise HookError(f'sampled({name_of(hook)}): by is {by!r}; choose "user" or "call", or give a function of ctx')
     drawn = _drawing(name_of(hook), percent, by)
@@ -79,10 +85,10 @@ def _drawing(name: str, percent: float, by: Any) -> Callable[[InvokeContext], bo
 
 
 def _of_class(drawn: Callable[[InvokeContext], bool], cls: Any) -> Callable[..., Any]:
-    """The filter of a hook class, which is asked of its instance in each invocation."""
+    """Filter of a hook class. Each invocation calls the filter of its own instance."""
     inner = cls.filter is not Hook.filter
 
     def filter(ctx: InvokeContext) -> Any:
-        return drawn(ctx) and (not inner or ctx.hook(cls).filter(ctx))
+        return drawn(ctx) and (not inner or instance_of(ctx, cls).filter(ctx))
 
     return filter

@@ -1,1 +1,1 @@
-"""Where hooks keep what outlives a call: in memory, in SQL, in Redis."""
+"""Stores for data that outlives a call: in memory, in SQL, in Redis."""

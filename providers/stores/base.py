@@ -1,8 +1,8 @@
-"""What a store is: small protocols, one a concern, and the facts they exchange.
+"""Protocols of a store, one for each concern, and their records.
 
-Everything in a store belongs to a tenant (``""`` where there are none): it is the first argument of every method, part
-of every key and index, and has no default, so that no query can forget it. Values are JSON bytes; nothing is revived
-into objects. Times are seconds since the epoch, durations seconds.
+Every record belongs to a tenant (``""`` without tenants). The tenant is the first argument of every method, has no default
+and is part of every key and index, so that a query cannot omit it. Values are JSON bytes and are never unpickled. Times
+are seconds since the epoch, durations are seconds.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from callgate.providers.stores.effects import EffectStore, PinStore, WaitStore
+from callgate.providers.stores.effects import EffectStore, PinStore, SuspensionStore
 from callgate.providers.stores.jobs import JobStore
 
 
 class CacheEntry(NamedTuple):
-    """One cached value, as JSON bytes. Fresh until ``fresh_until``, usable while it is renewed until ``stale_until``."""
+    """One cached value as JSON bytes: fresh until ``fresh_until``, and served while it is renewed until ``stale_until``."""
 
     value: bytes
     made_at: float
@@ -27,28 +27,28 @@ class CacheEntry(NamedTuple):
 
 
 class CacheStore(Protocol):
-    """Cached values by key; an entry that is past ``stale_until`` may be gone at any time and is never returned."""
+    """A cache. An entry past ``stale_until`` is never returned and may be deleted at any time."""
 
     async def get(self, tenant: str, key: str) -> CacheEntry | None:
-        """The entry of a key, None when there is none."""
+        """Return the entry of a key, or None."""
         ...
 
     async def put(self, tenant: str, key: str, entry: CacheEntry) -> None:
-        """Keep an entry, in the place of any other."""
+        """Store an entry, and replace an earlier one."""
         ...
 
     async def drop(self, tenant: str, key: str) -> bool:
-        """Forget an entry; whether there was one."""
+        """Delete an entry. Return True if there was one."""
         ...
 
     async def drop_tags(self, tenant: str, tags: Collection[str]) -> int:
-        """Forget every entry that has one of the tags; how many."""
+        """Delete every entry that has one of the tags. Return the number."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What came of an attempt to take from a quota: ``retry_after`` in seconds, when it may be tried again."""
+    """The result of taking units from a rate limit; ``retry_after`` is in seconds."""
 
     ok: bool
     remaining: int
@@ -57,49 +57,49 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """So many units in so many seconds."""
+    """A rate limit: *amount* units in a window of *seconds*."""
 
     amount: int
     seconds: float
 
 
 class QuotaStore(Protocol):
-    """Units taken from windows of time. ``take`` is atomic: concurrent takers together never get more than the limit."""
+    """Rate limits over windows of time. ``take`` is atomic: concurrent callers never get more than the limit together."""
 
     async def take(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> Taken:
-        """Take *cost* units, or none at all."""
+        """Take *cost* units, or none."""
         ...
 
     async def give_back(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> None:
-        """Return units that were taken and not used; those of a window that is over are gone anyway."""
+        """Return units that were taken and not used. Units of a past window are not returned."""
         ...
 
     async def look(self, tenant: str, key: str, limit: Limit) -> Taken:
-        """What taking one unit would answer; takes nothing."""
+        """Return what ``take`` would return for one unit, and take nothing."""
         ...
 
 
 class SemaphoreStore(Protocol):
-    """Places, held by token for a time: a holder that dies loses its place when the time is over."""
+    """Permits of a concurrency limit. A token holds a permit for a time, so a crashed holder loses it."""
 
-    async def acquire(self, tenant: str, key: str, places: int, token: str, ttl: float) -> bool:
-        """Take a place, or renew it when the token has one; False when all are taken."""
+    async def acquire(self, tenant: str, key: str, permits: int, token: str, ttl: float) -> bool:
+        """Acquire a permit for *ttl* seconds, or renew the permit of the token. Return False when all *permits* are taken."""
         ...
 
     async def release(self, tenant: str, key: str, token: str) -> bool:
-        """Give a place back; whether the token still had one. Harmless otherwise."""
+        """Release the permit of a token. Return False if the token has none."""
         ...
 
     async def holders(self, tenant: str, key: str) -> int:
-        """How many places are taken now."""
+        """Return the number of permits that are taken now."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """One audit record in its chain: ``hash`` covers the body, the segment, the number and the hash before.
+    """One row of the audit log. ``hash`` covers the body, the segment, the number and the hash of the row before.
 
-    A segment is what one process wrote; ``number`` counts from 1 in it without gaps.
+    A segment holds the rows of one process; ``number`` counts them from 1 without gaps.
     """
 
     segment: str
@@ -111,32 +111,32 @@ class AuditRow:
 
 
 class AuditStore(Protocol):
-    """An append-only record. Rows are never changed; ``anchor`` writes down how long each segment was at some time."""
+    """An append-only audit log. Rows never change; an anchor records the last row of a segment at some time."""
 
     async def append(self, tenant: str, rows: Sequence[AuditRow]) -> None:
-        """Add rows, all or none.
+        """Append rows, all or none.
 
         Raises:
-            StoreConflict: a row of that segment and number is there already.
+            StoreConflict: a row has that segment and number already.
         """
         ...
 
     def read(self, tenant: str | None, *, since: float = 0.0, until: float | None = None) -> AsyncIterator[AuditRow]:
-        """Rows by time, segment and number; of all tenants for None, which only verification asks for."""
+        """Read rows by time, segment and number; None as tenant means all tenants, for verification."""
         ...
 
     async def anchor(self, segment: str, number: int, hash: str, at: float) -> None:
-        """Write down a segment's head."""
+        """Record the last row of a segment."""
         ...
 
     async def anchors(self) -> list[tuple[str, int, str, float]]:
-        """Every head that was written down."""
+        """Return every anchor: segment, number, hash and time."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A consent: who allowed which tool what, until when (None: until it is revoked)."""
+    """A consent: a user grants a tool a scope, until ``expires_at`` (None: until it is revoked)."""
 
     user: str
     tool: str
@@ -146,31 +146,31 @@ class Grant:
 
 
 class ConsentStore(Protocol):
-    """Consents by user, tool and scope; an expired one is never returned."""
+    """Consents by user, tool and scope. Expired consents are never returned."""
 
     async def find(self, tenant: str, user: str, tool: str, scope: str) -> Grant | None:
-        """The consent, None when there is none."""
+        """Return the consent, or None."""
         ...
 
     async def grant(self, tenant: str, grant: Grant) -> None:
-        """Remember a consent, in the place of any other."""
+        """Store a consent, and replace an earlier one."""
         ...
 
     async def revoke(self, tenant: str, user: str, tool: str | None = None, scope: str | None = None) -> int:
-        """Forget a user's consents, of one tool or scope if given; how many."""
+        """Delete the consents of a user, of one tool or scope if given. Return the number."""
         ...
 
     async def list(self, tenant: str, user: str) -> Sequence[Grant]:
-        """A user's consents, the oldest first."""
+        """Return the consents of a user, oldest first."""
         ...
 
 
 class Transaction(Protocol):
-    """What is written together, or not at all (design 10.3)."""
+    """A unit of work: its writes are committed together or not at all."""
 
     @property
     def audit(self) -> AuditStore:
-        """The audit record, within the transaction."""
+        """The audit log, within the transaction."""
         ...
 
     @property
@@ -179,48 +179,48 @@ class Transaction(Protocol):
         ...
 
     @property
-    def waits(self) -> WaitStore:
+    def suspensions(self) -> SuspensionStore:
         """Suspended calls, within the transaction."""
         ...
 
     @property
     def jobs(self) -> JobStore:
-        """Invocations for workers, within the transaction."""
+        """Durable jobs, within the transaction."""
         ...
 
 
 @runtime_checkable
 class Store(Protocol):
-    """A family of stores behind one address; ``async with store`` opens and closes it.
+    """A set of stores behind one address.
 
-    A part that a backend cannot promise raises ``StoreUnsupported`` when it is asked for.
+    Reading a part that a backend does not support raises ``StoreUnsupported``.
     """
 
     name: str
 
     @property
     def durable(self) -> bool:
-        """Whether what is kept outlives the process, a crash of the machine included."""
+        """True when the data survives the process and a crash of the machine."""
         ...
 
     @property
     def cache(self) -> CacheStore:
-        """Cached values."""
+        """The cache."""
         ...
 
     @property
     def quotas(self) -> QuotaStore:
-        """Units in windows of time."""
+        """Rate limits."""
         ...
 
     @property
     def semaphores(self) -> SemaphoreStore:
-        """Places."""
+        """Concurrency limits."""
         ...
 
     @property
     def audit(self) -> AuditStore:
-        """Audit records."""
+        """The audit log."""
         ...
 
     @property
@@ -234,22 +234,22 @@ class Store(Protocol):
         ...
 
     @property
-    def waits(self) -> WaitStore:
+    def suspensions(self) -> SuspensionStore:
         """Suspended calls."""
         ...
 
     @property
     def pins(self) -> PinStore:
-        """Agreed definitions of outside tools."""
+        """Approved definitions of outside tools."""
         ...
 
     @property
     def jobs(self) -> JobStore:
-        """Invocations for workers."""
+        """Durable jobs."""
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
-        """Writes that belong together."""
+        """Open a unit of work."""
         ...
 
     async def open(self) -> None:

@@ -1,4 +1,4 @@
-"""What a store keeps of effects and of calls that wait: the facts and the protocols. See ``base`` for tenants and times."""
+"""Records and protocols of a store: the effect ledger, suspended calls and pinned tools. See ``base`` for tenants and times."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Protocol
 
 
 class EffectState(StrEnum):
-    """Where an effect is: ``claimed → running → committed | no_effect | unknown`` (design 7)."""
+    """The state of an effect: ``claimed → running → committed | no_effect | unknown``."""
 
-    CLAIMED = "claimed"  # somebody has it; nothing has begun
-    RUNNING = "running"  # it may take effect at any time
-    COMMITTED = "committed"  # it ended, and the receipt says how
-    NO_EFFECT = "no_effect"  # it ended, or was given up, without any effect: it may be claimed again
-    UNKNOWN = "unknown"  # it began and nobody can say what came of it
-
-
-OPEN = (EffectState.CLAIMED, EffectState.RUNNING)
-"""The states of an effect that somebody holds."""
-
-ENDED = (EffectState.COMMITTED, EffectState.NO_EFFECT)
-"""The states of an effect that is over, and may be forgotten."""
+    CLAIMED = "claimed"  # a process holds it; the tool has not begun
+    RUNNING = "running"  # the tool has begun and may take effect at any time
+    COMMITTED = "committed"  # it ended, and the receipt holds the result
+    NO_EFFECT = "no_effect"  # it ended or was abandoned without an effect: it may be claimed again
+    UNKNOWN = "unknown"  # it began, and its outcome is not known
 
 
-@dataclass(slots=True)  # nobody changes one; frozen, making it would cost three times as much at every call
-class Effect:
-    """One recorded effect of a tenant; ``key`` is a hash that says whose and of what.
+OPEN_STATES = (EffectState.CLAIMED, EffectState.RUNNING)
+"""The states of an effect that a process holds."""
 
-    ``version`` is the digest of the tool's definition, ``input_hash`` that of the canonical arguments. ``token`` grows
-    with every claim of the key and with every loss of a claim: who holds an old one can settle nothing. ``owner`` is the
-    process that runs it, known to be alive until ``lease_until``. ``receipt`` is JSON, ``expires_at`` when the key is free
-    again after it was committed (None: not before it is pruned). ``note`` is for people.
+ENDED_STATES = (EffectState.COMMITTED, EffectState.NO_EFFECT)
+"""The states of an effect that has ended and may be pruned."""
+
+
+@dataclass(slots=True)  # never changed after it is made; not frozen, since that triples the cost of making one per call
+class EffectRecord:
+    """One effect of a tenant. ``key`` is a hash of the idempotency key, its user and its tool.
+
+    ``version`` is the digest of the tool's definition, ``input_hash`` the digest of the canonical arguments. ``token`` is
+    a fencing token: it grows with every claim and every lost claim, and a process with an old token can settle nothing.
+    ``owner`` is the process that runs the effect; its lease ends at ``lease_until``. ``receipt`` is JSON. The key is free
+    again at ``expires_at`` after a commit (None: only after pruning). ``note`` is a text for operators.
     """
 
     key: str
@@ -55,13 +55,13 @@ class Effect:
     note: str | None = None
 
 
-def overdue(effect: Effect, now: float) -> bool:
-    """Whether somebody holds an effect and its lease is over."""
-    return effect.state in OPEN and effect.lease_until <= now
+def overdue(effect: EffectRecord, now: float) -> bool:
+    """Return True when a process holds the effect and its lease has ended."""
+    return effect.state in OPEN_STATES and effect.lease_until <= now
 
 
-def claimable(found: Effect, effect: Effect, *, again: bool) -> bool:
-    """Whether *effect* may take the place of the one that was found; the rule of ``EffectStore.claim``."""
+def claimable(found: EffectRecord, effect: EffectRecord, *, retry: bool) -> bool:
+    """Return True when *effect* may replace *found*, by the rule of ``EffectStore.claim``."""
     now = effect.began_at
     match found.state:
         case EffectState.NO_EFFECT:
@@ -72,23 +72,23 @@ def claimable(found: Effect, effect: Effect, *, again: bool) -> bool:
             return found.expires_at is not None and found.expires_at <= now
         case _:
             lost = found.state is EffectState.UNKNOWN or overdue(found, now)
-            return again and lost and found.input_hash == effect.input_hash
+            return retry and lost and found.input_hash == effect.input_hash
 
 
 class EffectStore(Protocol):
-    """The effect ledger. Every method is one atomic step."""
+    """The effect ledger. Every method is atomic."""
 
-    async def claim(self, tenant: str, effect: Effect, *, again: bool = False) -> tuple[bool, Effect]:
-        """Claim a key for *effect*, whose ``began_at`` is now: whether it is yours, and what is in the ledger then.
+    async def claim(self, tenant: str, effect: EffectRecord, *, retry: bool = False) -> tuple[bool, EffectRecord]:
+        """Claim a key for *effect*, whose ``began_at`` is now. Return True with the claimed effect, or False with the found one.
 
-        Yours, with the token that it brings, if the key is new. Yours, in the place of what was there and with the next
-        token, if its effect is ``no_effect`` or ``claimed`` with its lease over, or if its receipt has expired; with
-        *again*, for tools that may run twice, also if it is ``unknown``, or ``running`` with its lease over, and of the
-        same ``input_hash``. Not yours otherwise; a ``running`` one with its lease over is made ``unknown`` on the way,
-        with the next token. A lease is over at ``lease_until``, a receipt at ``expires_at``.
+        A new key is claimed with the token of *effect*. A known key is claimed, with the next token, when its effect is
+        ``no_effect``, when it is ``claimed`` and its lease has ended, or when its receipt has expired. With *retry*, for
+        idempotent tools, it is also claimed when it is ``unknown``, or ``running`` and its lease has ended, and
+        ``input_hash`` is equal. Otherwise the claim fails; a ``running`` effect whose lease has ended then becomes
+        ``unknown``, with the next token. A lease ends at ``lease_until``, a receipt expires at ``expires_at``.
 
         Raises:
-            StoreError: the effect was written by another version of Callgate.
+            StoreError: another version of Callgate wrote the effect.
         """
         ...
 
@@ -103,59 +103,59 @@ class EffectStore(Protocol):
         receipt: bytes | None = None,
         expires_at: float | None = None,
         note: str | None = None,
-        of: Collection[EffectState] = OPEN,
+        of: Collection[EffectState] = OPEN_STATES,
     ) -> bool:
-        """Write down how an effect ended; False, and nothing changed, unless the token is the last and its state in *of*.
+        """Record the outcome of an effect. Return False and change nothing if the token is old or the state is not in *of*.
 
-        All of receipt, end of the receipt and note are written, None where not given. A *state* of ``OPEN`` is no end
-        (what was claimed begins to run): ``ended_at`` is None then.
+        ``receipt``, ``expires_at`` and ``note`` are overwritten, with None where they are not given. An open *state*
+        (a claimed effect begins to run) sets ``ended_at`` to None.
         """
         ...
 
-    async def get(self, tenant: str, key: str) -> Effect | None:
-        """The effect of a key."""
+    async def get(self, tenant: str, key: str) -> EffectRecord | None:
+        """Return the effect of a key, or None."""
         ...
 
     async def list(
         self, tenant: str | None, *, states: Collection[EffectState] = (), tool: str | None = None, limit: int = 100
-    ) -> Sequence[tuple[str, Effect]]:
-        """Effects with their tenants, the newest first; of all tenants for None, which only operators ask for."""
+    ) -> Sequence[tuple[str, EffectRecord]]:
+        """Return effects with their tenants, newest first; None as tenant means all tenants, for operators."""
         ...
 
     async def renew(self, owner: str, until: float) -> int:
-        """A process lives: all that it holds is leased until then, whatever the tenant; how many."""
+        """Renew the leases of all open effects of a process, in every tenant, until then. Return their number."""
         ...
 
     async def expire(self, now: float) -> int:
-        """What is held and whose lease is over: ``running`` becomes ``unknown``, ``claimed`` ``no_effect``; how many.
+        """End open effects whose lease has ended, in every tenant: ``running`` becomes ``unknown``, ``claimed`` ``no_effect``.
 
-        Whatever the tenant, with the next token, and ended now. What somebody is just changing is left to him.
+        Each gets the next token and ends now. Rows that another process has locked are skipped. Return the number.
         """
         ...
 
     async def prune(self, before: float) -> int:
-        """Forget what is ``committed`` or ``no_effect`` and ended before then, whatever the tenant; how many.
+        """Delete effects that are ``committed`` or ``no_effect`` and ended before then, in every tenant. Return the number.
 
-        The tokens of a key that was forgotten begin anew: forget nothing that a process which sleeps might still settle.
+        The token of a deleted key starts again at its first value. Keep effects longer than any process may be paused.
         """
         ...
 
 
-class WaitState(StrEnum):
-    """Where a suspended call is."""
+class SuspensionState(StrEnum):
+    """The state of a suspended call."""
 
     WAITING = "waiting"
     USED = "used"  # it was resumed, and its effect claimed
     DENIED = "denied"
     EXPIRED = "expired"
-    VOID = "void"  # what it was bound to has changed since
+    VOID = "void"  # the tool, its plan or the policy has changed since
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """One suspended call of a tenant. ``body`` is JSON, ``mac`` says that nobody has changed any of it (see ``runtime``).
+class SuspensionRecord:
+    """One suspended call of a tenant. ``body`` is JSON, ``mac`` the signature over the record (see ``signing``).
 
-    ``number`` counts its versions, from 1: who would change it says which he has seen.
+    ``number`` is the version of the record, counted from 1; a writer names the version that it has read.
     """
 
     id: str
@@ -166,50 +166,55 @@ class Wait:
     expires_at: float | None
     body: bytes
     mac: str
-    state: WaitState = WaitState.WAITING
+    state: SuspensionState = SuspensionState.WAITING
     number: int = 1
 
 
-class WaitStore(Protocol):
-    """Suspended calls. Every method is one atomic step."""
+class SuspensionStore(Protocol):
+    """Suspended calls. Every method is atomic."""
 
-    async def put(self, tenant: str, wait: Wait) -> None:
-        """Add one.
+    async def put(self, tenant: str, wait: SuspensionRecord) -> None:
+        """Add a suspension.
 
         Raises:
-            StoreConflict: there is one with that id.
+            StoreConflict: a suspension has that id already.
         """
         ...
 
-    async def get(self, tenant: str, id: str) -> Wait | None:
-        """The one with that id."""
+    async def get(self, tenant: str, id: str) -> SuspensionRecord | None:
+        """Return the suspension with that id, or None."""
         ...
 
-    async def replace(self, tenant: str, wait: Wait) -> bool:
-        """Put a version in the place of the one before it; False, and nothing changed, unless that is the last.
+    async def replace(self, tenant: str, wait: SuspensionRecord) -> bool:
+        """Replace the version before this one. Return False and change nothing if that is not the last version.
 
-        *wait* has the next ``number``. What is not ``waiting`` any more is never replaced.
+        *wait* has the next ``number``. A suspension that is no longer ``waiting`` is never replaced.
         """
         ...
 
     async def list(
-        self, tenant: str, *, state: WaitState = WaitState.WAITING, user: str | None = None, limit: int = 100
-    ) -> Sequence[Wait]:
-        """Those of a tenant in that state, the oldest first."""
+        self,
+        tenant: str,
+        *,
+        state: SuspensionState = SuspensionState.WAITING,
+        user: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[SuspensionRecord]:
+        """Return the suspensions of a tenant in that state, oldest first."""
         ...
 
-    async def due(self, now: float, limit: int = 100) -> Sequence[tuple[str, Wait]]:
-        """Those that are waiting and whose time is over, with their tenants, the longest overdue first; of all tenants."""
+    async def due(self, now: float, limit: int = 100) -> Sequence[tuple[str, SuspensionRecord]]:
+        """Return expired suspensions that are still ``waiting``, of all tenants, with their tenants; longest overdue first."""
         ...
 
     async def prune(self, before: float) -> int:
-        """Forget those that were made before then and do not wait any more, whatever the tenant; how many."""
+        """Delete suspensions that were made before then and are no longer ``waiting``, in every tenant. Return the number."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """What a provider of outside tools said of one when somebody agreed to it; ``digest`` is over its whole definition."""
+    """An approved definition of an outside tool; ``digest`` covers the whole definition, ``by`` is the approver."""
 
     provider: str
     tool: str
@@ -219,20 +224,20 @@ class Pin:
 
 
 class PinStore(Protocol):
-    """Agreed definitions of outside tools, by provider and name."""
+    """Approved definitions of outside tools, by provider and tool name."""
 
     async def find(self, tenant: str, provider: str, tool: str) -> Pin | None:
-        """What was agreed to, None when nothing was."""
+        """Return the pin of a tool, or None."""
         ...
 
     async def add(self, tenant: str, pin: Pin) -> Pin:
-        """Pin a tool that has no pin; the pin that it has now, which is another's if there was one."""
+        """Pin a tool that has no pin. Return the pin that the tool has then, which may be an earlier one."""
         ...
 
     async def put(self, tenant: str, pin: Pin) -> None:
-        """Pin a tool, in the place of any other pin."""
+        """Pin a tool, and replace its earlier pin."""
         ...
 
     async def list(self, tenant: str, provider: str) -> Sequence[Pin]:
-        """The pins of a provider, by name."""
+        """Return the pins of a provider, sorted by tool name."""
         ...

@@ -1,4 +1,4 @@
-"""What a store keeps of invocations that run in a worker: the facts and the protocol. See ``base`` for tenants and times."""
+"""Records and the protocol of durable jobs: invocations that run in a worker. See ``base`` for tenants and times."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Protocol
 
 
 class JobState(StrEnum):
-    """Where a job is: ``queued → running → done | dead | cancelled``; a worker may put it back."""
+    """The state of a job: ``queued → running → done | dead | cancelled``; a worker may queue it again."""
 
     QUEUED = "queued"
     RUNNING = "running"
-    DONE = "done"  # there is a result, whatever its outcome
-    DEAD = "dead"  # given up, and ``reason`` says why
+    DONE = "done"  # it has a result, of any outcome
+    DEAD = "dead"  # abandoned; ``reason`` says why
     CANCELLED = "cancelled"
 
 
-OVER = (JobState.DONE, JobState.DEAD, JobState.CANCELLED)
-"""The states in which a job stays."""
+FINAL_STATES = (JobState.DONE, JobState.DEAD, JobState.CANCELLED)
+"""The final states of a job."""
 
 
 @dataclass(slots=True)
 class Job:
-    """One invocation of a tenant that runs in a worker; ``id`` is like no other, whatever the tenant.
+    """One job of a tenant; ``id`` is unique across tenants.
 
-    ``body`` is JSON: what is to run, for whom; ``mac`` says that nobody has changed it. ``run_at`` is when it may run,
-    at the earliest. ``attempts`` counts how often a worker took it; ``most``, how often one may, is for the workers to
-    heed. ``token`` grows with every taking: who holds an old one changes nothing. ``owner`` is the worker that has it, or
-    had it last, ``lease_until`` set while it is ``running``. ``sent_at`` is when an engine was last told of it. ``stop``:
-    whoever asked for it wants it cancelled while it runs. ``progress`` is JSON, how far it last said it was. ``reason`` is
-    for people. ``result`` is JSON.
+    ``body`` is JSON: the tool call and its user; ``mac`` is the signature over it. The job runs at ``run_at`` at the
+    earliest. ``attempts`` counts how often a worker took it; workers enforce the maximum, ``max_attempts``. ``token`` is a fencing
+    token that grows with every take: a worker with an old token changes nothing. ``owner`` is the worker that has the job
+    or had it last; ``lease_until`` is set while the job is ``running``. ``sent_at`` is the time of the last message about
+    it to a job engine. ``stop`` is True when the caller cancels a running job. ``progress`` and ``result`` are JSON.
+    ``reason`` is a text for operators.
     """
 
     id: str
@@ -43,7 +43,7 @@ class Job:
     run_at: float
     queue: str = "default"
     priority: int = 0
-    most: int = 5
+    max_attempts: int = 5
     state: JobState = JobState.QUEUED
     attempts: int = 0
     token: int = 0
@@ -58,7 +58,7 @@ class Job:
 
 
 def free_at(job: Job) -> float | None:
-    """When a job may be taken: a ``queued`` one at its ``run_at``, a ``running`` one when its lease is over; else never."""
+    """Return the time from which a worker may take a job: ``run_at``, or the end of its lease while it is running; else None."""
     match job.state:
         case JobState.QUEUED:
             return job.run_at
@@ -69,103 +69,98 @@ def free_at(job: Job) -> float | None:
 
 
 class JobStore(Protocol):
-    """The record of invocations for workers. Every method is one atomic step.
+    """The job queue. Every method is atomic.
 
-    Where a method has no tenant, it serves workers, who work for all. Jobs of another version of Callgate are there for
-    nobody but ``get`` and ``add``, which say so.
+    Methods without a tenant serve workers, which work for all tenants. Rows of another version of Callgate are skipped;
+    only ``get`` and ``add`` raise ``StoreError`` for them.
     """
 
     async def add(self, tenant: str, job: Job) -> Job:
-        """Add a job; the one that is there already, and nothing changed, where its id is known.
+        """Add a job and return it. If the id is known, change nothing and return the job that has it.
 
         Raises:
-            StoreConflict: another tenant's job has that id; in memory also while a transaction is adding it.
-            StoreError: the job that is there was written by another version of Callgate.
+            StoreConflict: a job of another tenant has that id; in memory also while a transaction is adding it.
+            StoreError: another version of Callgate wrote the job that has that id.
         """
         ...
 
     async def get(self, tenant: str, id: str) -> Job | None:
-        """A job of a tenant, None when there is none.
+        """Return a job of a tenant, or None.
 
         Raises:
-            StoreError: it was written by another version of Callgate.
+            StoreError: another version of Callgate wrote it.
         """
         ...
 
     async def take(
         self, owner: str, now: float, until: float, *, id: str | None = None, queues: Collection[str] = ()
     ) -> tuple[str, Job] | None:
-        """Take a job for a worker: the one with that id, or the next that may run (of those queues, if some are named).
+        """Take a job for a worker: the job with that id, or the next one (of these queues, if any are given).
 
-        It may be taken when it is ``queued`` and its ``run_at`` has come, or ``running`` with its lease over; then it is
-        ``running``, leased to *owner* until then, with one more attempt and the next token. The next is the one with the
-        highest priority; of several the one that may be taken for longest, in one queue then the oldest. None when there
-        is none, or somebody is just changing it. Two who ask at once never get the same one.
+        A job may be taken when it is ``queued`` and ``run_at`` has come, or ``running`` and its lease has ended. It is then
+        ``running``, leased to *owner* until *until*, with one more attempt and the next token. The next job is the one with
+        the highest priority, then the longest ready one, then the oldest in its queue. Return None when
+        no job is ready or its row is locked. Concurrent calls never get the same job.
         """
         ...
 
     async def end(
         self, tenant: str, id: str, token: int, state: JobState, *, at: float, result: bytes | None, reason: str | None
     ) -> bool:
-        """Write down how it ended, in a state of ``OVER``, with result and reason, None where it has none.
+        """Record the outcome of a job: a final state, and its result and reason, or None.
 
-        False, and nothing changed, unless it is ``running`` with that token.
+        Return False and change nothing unless the job is ``running`` with that token.
         """
         ...
 
     async def put_back(self, tenant: str, id: str, token: int, *, run_at: float, reason: str | None) -> bool:
-        """Queue it again, for then; False, and nothing changed, unless it is ``running`` with that token.
+        """Queue a job again, to run at *run_at*. Return False and change nothing unless it is ``running`` with that token.
 
-        Where no reason is given the worker only hands it back: the attempt does not count, and the reason of an earlier
-        one stays.
+        Without a reason the worker only returns the job: the attempt does not count, and an earlier reason stays.
         """
         ...
 
     async def cancel(self, tenant: str, id: str, at: float) -> JobState | None:
-        """Cancel it if it is ``queued``; if it is ``running``, have its worker ``stop``. The state that it is in then.
-
-        None when there is none.
-        """
+        """Cancel a queued job, or set ``stop`` for the worker of a running one. Return its state then, or None for no job."""
         ...
 
     async def stopped(self, owners: Collection[str]) -> Sequence[str]:
-        """Those of these workers of whose ``running`` jobs one is to ``stop``."""
+        """Return the workers among *owners* that have a ``running`` job with ``stop`` set."""
         ...
 
-    async def tell(self, tenant: str, id: str, token: int, progress: bytes) -> bool:
-        """Write down how far it is; False, and nothing changed, unless it is ``running`` with that token."""
+    async def record_progress(self, tenant: str, id: str, token: int, progress: bytes) -> bool:
+        """Record the progress of a job. Return False and change nothing unless it is ``running`` with that token."""
         ...
 
     async def revive(self, tenant: str, id: str, run_at: float) -> bool:
-        """Queue a ``dead`` one again, for then, as one that no worker took yet; False when it is not dead."""
+        """Queue a ``dead`` job again, to run at *run_at*, with its attempts reset. Return False when it is not dead."""
         ...
 
     async def renew(self, owners: Collection[str], until: float) -> Sequence[str]:
-        """These live: all that is ``running`` and theirs is leased until then, whatever the tenant; the ids of that."""
+        """Renew the leases of the running jobs of these workers, in every tenant, until then. Return the ids of the jobs."""
         ...
 
-    async def sent(self, ids: Collection[str], at: float) -> None:
-        """An engine was told of these. One that somebody is just changing may be left out: it is told of again."""
+    async def mark_sent(self, ids: Collection[str], at: float) -> None:
+        """Record that a job engine has been sent these ids. Locked rows may be skipped: they are sent again."""
         ...
 
     async def unsent(self, now: float, before: float, limit: int = 100) -> Sequence[tuple[str, Job]]:
-        """Jobs that may be taken and that no engine was told of since *before*, with their tenants.
+        """Return ready jobs that no engine has been sent since *before*, with their tenants.
 
-        First those that none was ever told of, the ones that may be taken for longest first; then the others, the ones
-        that it was told of longest ago first.
+        Jobs that were never sent come first, the longest ready first; then the others, the longest unsent first.
         """
         ...
 
     async def count(self, queues: Collection[str] = ()) -> dict[JobState, int]:
-        """How many jobs are in each state, of all tenants (of those queues, if some are named)."""
+        """Return the number of jobs in each state, of all tenants (of these queues, if any are given)."""
         ...
 
     async def list(
         self, tenant: str | None, *, state: JobState | None = None, limit: int = 100
     ) -> Sequence[tuple[str, Job]]:
-        """Jobs with their tenants, the newest first; of all tenants for None, which only operators ask for."""
+        """Return jobs with their tenants, newest first; None as tenant means all tenants, for operators."""
         ...
 
     async def prune(self, before: float) -> int:
-        """Forget jobs that ended before then, whatever the tenant; how many."""
+        """Delete jobs that ended before then, in every tenant. Return the number."""
         ...

@@ -1,79 +1,70 @@
-"""Quotas that the package ``limits`` counts: by its strategies, on its storages. Extra ``limits``.
+"""Rate limits that the package ``limits`` counts, with its strategies and storages. Extra ``limits``.
 
-``limits`` says yes or no in one atomic step, and takes nothing back. What is left, and when a refused cost fits, is
-asked for afterwards; the times are worked out here, since those of ``get_window_stats`` are right for some cases only.
+``limits`` decides in one atomic step and returns no units. The remaining units and the time until a refused cost fits are
+read afterwards. The times are computed here: those of ``get_window_stats`` are right for some cases only.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
 
 from callgate.errors import StoreError, StoreUnsupported
-from callgate.providers.stores.base import (
-    AuditStore,
-    CacheStore,
-    ConsentStore,
-    Limit,
-    QuotaStore,
-    SemaphoreStore,
-    Taken,
-    Transaction,
-)
-from callgate.providers.stores.effects import EffectStore, PinStore, WaitStore
-from callgate.providers.stores.jobs import JobStore
+from callgate.providers.stores.base import Limit, QuotaStore, Taken
+from callgate.providers.stores.partial import missing_part
 from callgate.providers.stores.redis_client import pool_at
 
 Strategy = Literal["fixed-window", "moving-window", "sliding-window-counter"]
 _Left: TypeAlias = tuple[int, float]
 _LeftOf: TypeAlias = Callable[[Any, str, int, int, int], Awaitable[_Left]]
 
-EXTRA = 'this store needs a package that is not installed: pip install "callgate[limits]"'
+_EXTRA = 'this store needs a package that is not installed: pip install "callgate[limits]"'
+_ONLY_QUOTAS = "limits counts rate limits and nothing else: pass it to Quota(store=...), and another store to the gate"
 _ONE_REDIS = ("async+redis://", "async+rediss://", "async+redis+unix://")
-_PAST = 0.002
-"""Storages refuse at the very end of a window, too, and round to milliseconds: what is told is a little later."""
-_ROUNDED = 0.5
-"""Redis tells the end of a fixed window in whole seconds, the nearest ones."""
+_MARGIN = 0.002
+"""Seconds added to every time to wait: storages refuse at the very end of a window, too, and round to milliseconds."""
+_ROUNDING = 0.5
+"""Seconds added for Redis, which rounds the end of a fixed window to whole seconds."""
 
 
 class LimitsQuotas:
-    """A store of quotas alone, counted by ``limits``; for ``Quota(..., store=LimitsQuotas(...))``.
+    """A store of rate limits only, counted by ``limits``; for ``Quota(..., store=LimitsQuotas(...))``.
 
-    *storage* is an address as ``limits`` has them for asyncio (``async+memory://``, ``async+redis://host:6379/0``,
-    ``async+redis+cluster://…``, ``async+mongodb://…``), or one of its storage objects (``limits.aio.storage``), which
-    stays the caller's to close. *strategy* is how it counts: ``"fixed-window"`` (a window begins with its first call),
-    ``"moving-window"`` (exact: every unit is remembered), or ``"sliding-window-counter"`` (two counters). *prefix*
-    begins every key, the tenant follows it. *pool_size* is the number of connections to one Redis, for which callers
-    wait 10 seconds; Redis needs the extra ``redis``, too.
+    It connects on first use. Windows are whole seconds. A limit with another amount is counted separately. ``limits``
+    cannot return units safely, so ``give_back`` does nothing: units stay taken until their window ends.
 
-    It connects when it is first used. ``open`` sees that the storage answers, ``close`` disconnects what was made for
-    one Redis. Windows are whole seconds, and a limit with another amount is counted anew.
-
-    **Units never come back**: ``limits`` has no safe way to return them, so ``give_back`` does nothing, and what was
-    taken is spent until its window is over.
+    Args:
+        storage: an asyncio address of ``limits`` (``async+memory://``, ``async+redis://host:6379/0``,
+            ``async+redis+cluster://…``, ``async+mongodb://…``), or a storage of ``limits.aio.storage``, which the caller
+            closes. Redis needs the extra ``redis``, too.
+        strategy: ``"fixed-window"`` (a window begins with its first call), ``"moving-window"`` (exact: every unit is
+            stored), or ``"sliding-window-counter"`` (two counters).
+        prefix: the first part of every key; the tenant is the second.
+        pool_size: the number of connections to one Redis; a caller waits up to 10 seconds for one.
 
     Raises:
-        StoreError: there is no such strategy or storage, the storage cannot count so, or an extra is not installed;
-            nothing of the address but its scheme is shown.
+        StoreError: the strategy or storage is unknown, the storage does not support the strategy, or an extra is not
+            installed. The message shows only the scheme of an address.
     """
 
     name = "limits"
     durable = False
+    cache = semaphores = audit = consents = effects = suspensions = pins = jobs = missing_part(_ONLY_QUOTAS)
 
     def __init__(self, storage: object, *, strategy: Strategy, prefix: str = "callgate", pool_size: int = 20) -> None:
         if find_spec("limits") is None:
-            raise StoreError(EXTRA)
+            raise StoreError(_EXTRA)
         from limits import RateLimitItemPerSecond
         from limits.aio.strategies import STRATEGIES
 
         if strategy not in STRATEGIES or strategy not in _LEFT:
             raise StoreError(f"limits has no strategy {strategy!r}; there are {', '.join(_LEFT)}")
         self._pool: Any = None
-        self._storage: Any = self._made(storage, pool_size) if isinstance(storage, str) else _checked(storage)
+        self._storage: Any = self._make(storage, pool_size) if isinstance(storage, str) else _checked(storage)
         try:
             counter: Any = STRATEGIES[strategy]
             self._limiter: Any = counter(self._storage)
@@ -86,7 +77,7 @@ class LimitsQuotas:
     def __repr__(self) -> str:
         return f"LimitsQuotas({type(self._storage).__name__}, strategy={self._strategy!r})"
 
-    def _made(self, address: str, pool_size: int) -> Any:
+    def _make(self, address: str, pool_size: int) -> Any:
         from limits.storage import storage_from_string
 
         scheme = address.partition("://")[0]
@@ -102,34 +93,32 @@ class LimitsQuotas:
             return _checked(storage_from_string(address, **options))
         except StoreError:
             raise
-        except Exception:  # its text may quote the address  # noqa: BLE001
+        except Exception:  # the text of the error may quote the address  # noqa: BLE001
             raise StoreError(
-                f"limits makes no storage of this {scheme[:40]}:// address: the scheme is unknown, host or port is "
+                f"limits has no storage for this {scheme[:40]}:// address: the scheme is unknown, host or port is "
                 "missing, or the package for it is not installed"
             ) from None
 
-    # ------------------------------------------------------------------ quotas
-
     @property
     def quotas(self) -> QuotaStore:
-        """This object: it is the store, and its one part."""
+        """This object, which is the only part."""
         return self
 
     async def take(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> Taken:
-        """Take *cost* units, or none at all; what is left is asked for afterwards, so others may have taken of it.
+        """Take *cost* units, or none. ``remaining`` is read afterwards, so it may include the units of other callers.
 
-        With ``"fixed-window"``, costs above 1 that race for the last units may be refused and spend them all the same.
+        With ``"fixed-window"``, concurrent costs above 1 may be refused near the limit and spend the last units.
 
         Raises:
-            StoreUnsupported: the window is not of whole seconds.
+            StoreUnsupported: the window is not a whole number of seconds.
             StoreError: the storage failed; the units may be spent.
         """
         item, where = self._named(tenant, key, limit)
-        with _failing():
+        with _storage_errors():
             if cost > limit.amount:
                 left, _ = await self._left(item, where, 0)
                 return Taken(False, left, limit.seconds)
-            if cost > 1 and self._strategy == "fixed-window":  # a refused hit counts there: look before
+            if cost > 1 and self._strategy == "fixed-window":  # that strategy counts a refused hit, too
                 left, wait = await self._left(item, where, cost)
                 if left < cost:
                     return Taken(False, left, wait)
@@ -138,107 +127,56 @@ class LimitsQuotas:
         return Taken(True, left) if ok else Taken(False, left, wait)
 
     async def give_back(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> None:
-        """Nothing: what was taken is spent. ``limits`` knows no return that could not open a window too wide."""
+        """Do nothing: ``limits`` has no return of units that keeps the limit."""
 
     async def look(self, tenant: str, key: str, limit: Limit) -> Taken:
-        """What taking one unit would answer; takes nothing.
-
-        Raises:
-            StoreUnsupported: the window is not of whole seconds.
-            StoreError: the storage failed.
-        """
+        """Return what ``take`` would return for one unit, and take nothing. Raises as ``take`` does."""
         item, where = self._named(tenant, key, limit)
-        with _failing():
+        with _storage_errors():
             left, wait = await self._left(item, where, 1)
         return Taken(True, left) if left >= 1 else Taken(False, left, wait)
 
     @staticmethod
     def check_limit(limit: Limit) -> None:
-        """Whether a limit can be counted at all; a ``Quota`` asks when it is made.
+        """Check that a limit can be counted; ``Quota`` calls this when it is made.
 
         Raises:
-            StoreUnsupported: the window is not of whole seconds.
+            StoreUnsupported: the window is not a whole number of seconds.
         """
         if limit.seconds < 1 or limit.seconds % 1:
             raise StoreUnsupported(
-                f"limits counts windows of whole seconds, and {limit.seconds:g} s is none: "
-                "take a MemoryStore, SqlStore or RedisStore for it"
+                f"limits counts windows of whole seconds, not of {limit.seconds:g} s: "
+                "use a MemoryStore, SqlStore or RedisStore instead"
             )
 
     def _named(self, tenant: str, key: str, limit: Limit) -> tuple[Any, tuple[str, str]]:
-        """The limit and the names as ``limits`` has them: quoted, since it joins them with slashes."""
+        """Return the limit and the key parts for ``limits``; parts are quoted, since it joins them with slashes."""
         self.check_limit(limit)
         names = quote(tenant, safe="", errors="surrogatepass"), quote(key, safe="", errors="surrogatepass")
         return self._item(limit.amount, int(limit.seconds), namespace=self._prefix), names
 
     async def _left(self, item: Any, where: tuple[str, str], cost: int) -> _Left:
         left, wait = await self._left_of(self._storage, item.key_for(*where), item.amount, item.get_expiry(), cost)
-        return max(0, left), max(0.0, wait) + _PAST
-
-    # ------------------------------------------------------------------ the store
+        return max(0, left), max(0.0, wait) + _MARGIN
 
     async def open(self) -> None:
-        """See that the storage answers.
+        """Check that the storage responds.
 
         Raises:
             StoreError: it does not.
         """
-        with _failing():  # not storage.check(), which says no more than no, and swallows a cancellation
+        with _storage_errors():  # storage.check() gives no reason and swallows a cancellation
             await self._storage.get(self._prefix)
 
     async def close(self) -> None:
-        """Disconnect from the one Redis it was given the address of; it may be used again."""
+        """Disconnect from a Redis that was given by address. The store can be used again."""
         if self._pool is not None:
-            with _failing():
+            with _storage_errors():
                 await self._pool.disconnect()
 
-    @property
-    def cache(self) -> CacheStore:
-        """Raises StoreUnsupported, always."""
-        raise _only_quotas()
-
-    @property
-    def semaphores(self) -> SemaphoreStore:
-        """Raises StoreUnsupported, always."""
-        raise _only_quotas()
-
-    @property
-    def audit(self) -> AuditStore:
-        """Raises StoreUnsupported, always."""
-        raise _only_quotas()
-
-    @property
-    def consents(self) -> ConsentStore:
-        """Raises StoreUnsupported, always."""
-        raise _only_quotas()
-
-    @property
-    def effects(self) -> EffectStore:
-        """Raises StoreUnsupported, always."""
-        raise _only_quotas()
-
-    @property
-    def waits(self) -> WaitStore:
-        """Raises StoreUnsupported, always."""
-        raise _only_quotas()
-
-    @property
-    def pins(self) -> PinStore:
-        """Raises StoreUnsupported, always."""
-        raise _only_quotas()
-
-    @property
-    def jobs(self) -> JobStore:
-        """Raises StoreUnsupported, always."""
-        raise _only_quotas()
-
-    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
-        """Raises StoreUnsupported, always."""
-        raise _only_quotas()
-
-
-def _only_quotas() -> StoreUnsupported:
-    return StoreUnsupported("limits keeps quotas and nothing else: give it to Quota(store=...), and the gate another")
+    def transaction(self) -> Any:
+        """Raise ``StoreUnsupported``."""
+        raise StoreUnsupported(_ONLY_QUOTAS)
 
 
 def _checked(storage: object) -> Any:
@@ -252,8 +190,8 @@ def _checked(storage: object) -> Any:
 
 
 @contextmanager
-def _failing() -> Generator[None, None, None]:
-    """What a storage raises is of its own library: it becomes the store's error, with its text only as the cause."""
+def _storage_errors() -> Generator[None, None, None]:
+    """Raise errors of a storage as errors of the store. Their text stays in the cause only."""
     try:
         yield
     except StoreError:
@@ -262,8 +200,8 @@ def _failing() -> Generator[None, None, None]:
         raise StoreError(f"limits: {type(error).__name__}") from error
 
 
-# ---------------------------------------------------------------------- what is left
-# Of a key with *amount* units in *window* seconds: the units that are left, and in how many seconds *cost* fits.
+# ---------------------------------------------------------------------- remaining units
+# For a key with *amount* units in *window* seconds: the remaining units, and the seconds until *cost* fits.
 
 
 async def _left_fixed(storage: Any, key: str, amount: int, _window: int, cost: int) -> _Left:
@@ -273,7 +211,7 @@ async def _left_fixed(storage: Any, key: str, amount: int, _window: int, cost: i
     if left >= cost:
         return left, 0.0
     ends = await storage.get_expiry(key)
-    return left, ends - time.time() + (0.0 if isinstance(storage, MemoryStorage) else _ROUNDED)
+    return left, ends - time.time() + (0.0 if isinstance(storage, MemoryStorage) else _ROUNDING)
 
 
 async def _left_moving(storage: Any, key: str, amount: int, window: int, cost: int) -> _Left:
@@ -281,7 +219,7 @@ async def _left_moving(storage: Any, key: str, amount: int, window: int, cost: i
     left = amount - used
     if left >= cost:
         return left, 0.0
-    if left + 1 < cost:  # the oldest is not enough: Redis tells of the newest that must go, others do not
+    if left + 1 < cost:  # more than the oldest must expire: only Redis returns the newest of them
         newest = amount - cost + 1
         oldest, used = await storage.get_moving_window(key, newest, window)
         if used != newest:
@@ -290,15 +228,15 @@ async def _left_moving(storage: Any, key: str, amount: int, window: int, cost: i
 
 
 async def _left_sliding(storage: Any, key: str, amount: int, window: int, cost: int) -> _Left:
-    """Of the window before, the whole units of its part that still reaches back count."""
+    """Of the window before, the whole units of the part that overlaps the last *window* seconds count."""
     before, before_ends, used, used_ends = await storage.get_sliding_window(key, window)
     left = amount - used - int(before * before_ends / window)
     if left >= cost:
         return left, 0.0
     room = amount - cost
-    if used <= room:  # once less than one more than fits is counted of the window before
+    if used <= room:  # until the window before counts less than one unit too many
         return left, before_ends - (room - used + 1) * window / before
-    until_next = max(0.0, used_ends - window)  # then this window is the one before
+    until_next = max(0.0, used_ends - window)  # then this window becomes the one before
     return left, until_next + window - (room + 1) * window / used
 
 

@@ -1,80 +1,82 @@
-"""A store in this process's memory: the default. What it keeps is gone with the process, and nobody else sees it."""
+"""The default store, in the memory of this process. Its data ends with the process and is not shared."""
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from callgate.errors import StoreConflict
-from callgate.providers.stores.base import AuditRow, CacheEntry, Grant, Limit, Taken
+from callgate.providers.stores.base import CacheEntry, Grant, Limit, Taken
+from callgate.providers.stores.memory_audit import HeldAudit, MemoryAudit
+from callgate.providers.stores.memory_changes import MemoryKey
 from callgate.providers.stores.memory_effects import HeldEffects, MemoryEffects
 from callgate.providers.stores.memory_jobs import HeldJobs, MemoryJobs
-from callgate.providers.stores.memory_suspensions import HeldWaits, MemoryPins, MemoryWaits
+from callgate.providers.stores.memory_suspensions import HeldSuspensions, MemoryPins, MemorySuspensions
 from callgate.providers.stores.windows import Counts, counts_at, granted, looked, refused, returned
-
-Key = tuple[str, str]
 
 
 class MemoryStore:
-    """Every part of a ``Store``. No method waits, so each is atomic; *now* is a clock in seconds since the epoch.
+    """A ``Store`` in memory. No method awaits, so each is atomic; *now* is a clock in seconds since the epoch.
 
-    *cache_size* is how many values are cached at most, *effects_kept* how many effects that are over are known at most:
-    of more, those that ended first are forgotten, and may be claimed again. What is open or unknown is never forgotten.
+    *cache_size* is the maximum number of cached values, *max_effects* the maximum number of ended effects. Beyond it the
+    effects that ended first are deleted, and their keys may be claimed again. Open and unknown effects are never deleted.
     """
 
     name = "memory"
     durable = False
 
     def __init__(
-        self, now: Callable[[], float] = time.time, *, cache_size: int = 10_000, effects_kept: int = 100_000
+        self, now: Callable[[], float] = time.time, *, cache_size: int = 10_000, max_effects: int = 100_000
     ) -> None:
         self.cache = MemoryCache(now, cache_size)
         self.quotas = MemoryQuotas(now)
         self.semaphores = MemorySemaphores(now)
         self.audit = MemoryAudit()
         self.consents = MemoryConsents(now)
-        self.effects = MemoryEffects(effects_kept)
-        self.waits = MemoryWaits()
+        self.effects = MemoryEffects(max_effects)
+        self.suspensions = MemorySuspensions()
         self.pins = MemoryPins()
         self.jobs = MemoryJobs()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[MemoryTransaction, None]:
-        """Audit rows and jobs that a transaction adds appear at its end, all at once; of one that fails, none does.
+        """Open a unit of work. Added audit rows and jobs appear together when it ends without an error.
 
-        Other changes are seen as they are written, so that nobody else takes the same effect, suspended call or job
-        meanwhile; those of a transaction that fails are taken back.
+        Other changes are visible as they are written, so that concurrent callers cannot take the same effect, suspended
+        call or job. An error in the unit of work rolls all changes back.
         """
-        held = MemoryTransaction(
-            HeldAudit(self.audit), HeldEffects(self.effects), HeldWaits(self.waits), HeldJobs(self.jobs)
+        work = MemoryTransaction(
+            HeldAudit(self.audit),
+            self.effects.in_transaction(),
+            self.suspensions.in_transaction(),
+            self.jobs.in_transaction(),
         )
         try:
-            yield held
+            yield work
         except BaseException:
-            for part in (held.audit, held.effects, held.waits, held.jobs):
-                part.forget()
+            for part in (work.audit, work.effects, work.suspensions, work.jobs):
+                part.roll_back()
             raise
-        held.audit.keep()
-        held.jobs.keep()
+        work.audit.commit()
+        work.jobs.commit()
 
     async def open(self) -> None:
-        """There is nothing to open."""
+        """Do nothing: memory needs no connection."""
 
     async def close(self) -> None:
-        """What was kept stays until the object goes."""
+        """Do nothing: the data stays as long as the object."""
 
 
 class MemoryCache:
-    """At most so many entries; the least recently used goes first."""
+    """A cache of at most *size* entries; the least recently used is deleted first."""
 
     def __init__(self, now: Callable[[], float], size: int) -> None:
         self._now = now
         self._size = size
-        self._entries: OrderedDict[Key, CacheEntry] = OrderedDict()
-        self._tagged: dict[Key, set[Key]] = {}
+        self._entries: OrderedDict[MemoryKey, CacheEntry] = OrderedDict()
+        self._tagged: dict[MemoryKey, set[MemoryKey]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -83,13 +85,13 @@ class MemoryCache:
         """See ``CacheStore``."""
         return self.get_now((tenant, key))
 
-    def get_now(self, key: Key) -> CacheEntry | None:
-        """``get``, without a coroutine."""
+    def get_now(self, key: MemoryKey) -> CacheEntry | None:
+        """Run ``get`` without a coroutine."""
         entry = self._entries.get(key)
         if entry is None:
             return None
         if entry.stale_until <= self._now():
-            self._forget(key)
+            self._delete(key)
             return None
         self._entries.move_to_end(key)
         return entry
@@ -98,11 +100,11 @@ class MemoryCache:
         """See ``CacheStore``."""
         self.put_now((tenant, key), entry)
 
-    def put_now(self, key: Key, entry: CacheEntry) -> None:
-        """``put``, without a coroutine."""
+    def put_now(self, key: MemoryKey, entry: CacheEntry) -> None:
+        """Run ``put`` without a coroutine."""
         entries = self._entries
         if key in entries:
-            self._forget(key)
+            self._delete(key)
         entries[key] = entry
         for tag in entry.tags:
             self._tagged.setdefault((key[0], tag), set()).add(key)
@@ -112,22 +114,22 @@ class MemoryCache:
 
     async def drop(self, tenant: str, key: str) -> bool:
         """See ``CacheStore``."""
-        return self._forget((tenant, key))
+        return self._delete((tenant, key))
 
     async def drop_tags(self, tenant: str, tags: Collection[str]) -> int:
         """See ``CacheStore``."""
         found = {key for tag in tags for key in self._tagged.get((tenant, tag), ())}
-        return sum(self._forget(key) for key in found)
+        return sum(self._delete(key) for key in found)
 
-    def _forget(self, key: Key) -> bool:
-        """Whether there was an entry: one whose time is over is none."""
+    def _delete(self, key: MemoryKey) -> bool:
+        """Delete an entry. Return False for no entry and for an expired one."""
         entry = self._entries.pop(key, None)
         if entry is None:
             return False
         self._untag(key, entry)
         return entry.stale_until > self._now()
 
-    def _untag(self, key: Key, entry: CacheEntry) -> None:
+    def _untag(self, key: MemoryKey, entry: CacheEntry) -> None:
         for tag in entry.tags:
             tagged = self._tagged[key[0], tag]
             tagged.discard(key)
@@ -136,11 +138,11 @@ class MemoryCache:
 
 
 class MemoryQuotas:
-    """Sliding windows (see ``windows``), by tenant, key and length."""
+    """Rate limits with sliding windows (see ``windows``), by tenant, key and length of the window."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._windows: dict[tuple[str, str, float], tuple[int, int, int]] = {}  # number of the window, in it, before it
+        self._windows: dict[tuple[str, str, float], tuple[int, int, int]] = {}  # number, units in it, units before it
 
     def _counts(self, tenant: str, key: str, limit: Limit) -> Counts:
         return counts_at(self._now(), limit.seconds, self._windows.get((tenant, key, limit.seconds)))
@@ -157,14 +159,14 @@ class MemoryQuotas:
             self._sweep()
         return granted(after, limit)
 
-    def take_now(self, at: Key, limit: Limit, cost: int) -> bool:
-        """``take`` for most calls: the window is the same as before, and there is room. False: ask ``take``."""
+    def take_now(self, at: MemoryKey, limit: Limit, cost: int) -> bool:
+        """Take from a known window that has room, without a coroutine. Return False when ``take`` has to decide."""
         seconds = limit.seconds
         place = (*at, seconds)
-        kept = self._windows.get(place)
-        if kept is None:
+        window = self._windows.get(place)
+        if window is None:
             return False
-        number, used, before = kept
+        number, used, before = window
         now, into = divmod(self._now(), seconds)
         if now != number or limit.amount - used - cost < (before * (1.0 - into / seconds) if before else 0):
             return False
@@ -175,8 +177,8 @@ class MemoryQuotas:
         """See ``QuotaStore``."""
         self.give_back_now((tenant, key), limit, cost)
 
-    def give_back_now(self, at: Key, limit: Limit, cost: int) -> None:
-        """``give_back``, without a coroutine."""
+    def give_back_now(self, at: MemoryKey, limit: Limit, cost: int) -> None:
+        """Run ``give_back`` without a coroutine."""
         place = (*at, limit.seconds)
         if place in self._windows:
             self._windows[place] = returned(self._counts(*at, limit), cost)
@@ -193,11 +195,11 @@ class MemoryQuotas:
 
 
 class MemorySemaphores:
-    """Places by token, each until its time is over."""
+    """Concurrency limits: permits by token, each with the time when it ends."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._held: dict[Key, dict[str, float]] = {}
+        self._held: dict[MemoryKey, dict[str, float]] = {}
 
     def _live(self, tenant: str, key: str) -> dict[str, float]:
         now = self._now()
@@ -208,10 +210,10 @@ class MemorySemaphores:
             self._held.pop((tenant, key), None)
         return held
 
-    async def acquire(self, tenant: str, key: str, places: int, token: str, ttl: float) -> bool:
+    async def acquire(self, tenant: str, key: str, permits: int, token: str, ttl: float) -> bool:
         """See ``SemaphoreStore``."""
         held = self._live(tenant, key)
-        if token not in held and len(held) >= places:
+        if token not in held and len(held) >= permits:
             return False
         held[token] = self._now() + ttl
         self._held[tenant, key] = held
@@ -230,98 +232,18 @@ class MemorySemaphores:
         return len(self._live(tenant, key))
 
 
-class MemoryAudit:
-    """Rows in a list."""
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[str, AuditRow]] = []
-        self._known: set[tuple[str, int]] = set()
-        self._anchors: list[tuple[str, int, str, float]] = []
-        self.before_reading: list[Callable[[], None]] = []  # whoever keeps rows back until somebody looks
-
-    def _gather(self) -> None:
-        for bring in self.before_reading:
-            bring()
-
-    def claim(self, rows: Sequence[AuditRow]) -> None:
-        """Take the rows' places; all or none."""
-        places = {(row.segment, row.number) for row in rows}
-        if len(places) < len(rows) or not self._known.isdisjoint(places):
-            raise StoreConflict("a row of that segment and number is there already")
-        self._known |= places
-
-    async def append(self, tenant: str, rows: Sequence[AuditRow]) -> None:
-        """See ``AuditStore``."""
-        self.claim(rows)
-        self._rows += [(tenant, row) for row in rows]
-
-    async def read(
-        self, tenant: str | None, *, since: float = 0.0, until: float | None = None
-    ) -> AsyncIterator[AuditRow]:
-        """See ``AuditStore``."""
-        self._gather()
-        chosen = [row for owner, row in self._rows if tenant is None or owner == tenant]
-        for row in sorted(chosen, key=lambda row: (row.at, row.segment, row.number)):
-            if row.at >= since and (until is None or row.at < until):
-                yield row
-
-    async def anchor(self, segment: str, number: int, hash: str, at: float) -> None:
-        """See ``AuditStore``."""
-        self._anchors.append((segment, number, hash, at))
-
-    async def anchors(self) -> list[tuple[str, int, str, float]]:
-        """See ``AuditStore``."""
-        self._gather()
-        return list(self._anchors)
-
-
-class HeldAudit(MemoryAudit):
-    """The audit record within a transaction: what is added has its place, and is seen inside only until it is kept."""
-
-    def __init__(self, outer: MemoryAudit) -> None:
-        super().__init__()
-        self._outer = outer
-
-    def claim(self, rows: Sequence[AuditRow]) -> None:
-        """Take the rows' places from everybody else."""
-        self._outer.claim(rows)
-        self._known.update((row.segment, row.number) for row in rows)
-
-    async def read(
-        self, tenant: str | None, *, since: float = 0.0, until: float | None = None
-    ) -> AsyncIterator[AuditRow]:
-        """What is kept, and what this transaction added."""
-        both = MemoryAudit()
-        both._rows = self._outer._rows + self._rows
-        async for row in both.read(tenant, since=since, until=until):
-            yield row
-
-    async def anchors(self) -> list[tuple[str, int, str, float]]:
-        """The same for the anchors."""
-        return self._outer._anchors + self._anchors
-
-    def keep(self) -> None:
-        """Everybody sees it."""
-        self._outer._rows += self._rows
-        self._outer._anchors += self._anchors
-
-    def forget(self) -> None:
-        """Nothing was added; the places are free."""
-        self._outer._known -= self._known
-
-
 @dataclass(frozen=True, slots=True)
 class MemoryTransaction:
     """See ``Transaction``."""
 
     audit: HeldAudit
     effects: HeldEffects
-    waits: HeldWaits
+    suspensions: HeldSuspensions
     jobs: HeldJobs
 
 
 class MemoryConsents:
-    """Grants by user, tool and scope."""
+    """Consents by user, tool and scope."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

@@ -1,28 +1,34 @@
-"""What a transaction in memory changes, and how it is taken back."""
+"""The undo log of a transaction in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
+
+MemoryKey: TypeAlias = tuple[str, str]
+"""A tenant and a key or id."""
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class Changes(Generic[K, V]):
-    """Changes of one part, which everybody sees at once; *kept* is what is at a place, *place* puts it there."""
+    """The changes that one transaction made to one part of the store. Other readers see them at once.
 
-    def __init__(self, kept: Callable[[K], V | None], place: Callable[[K, V | None], None]) -> None:
-        self._kept, self._place = kept, place
-        self._done: list[tuple[K, V | None, V | None]] = []
+    *read* returns the value of a key, and *write* sets it; None stands for no value.
+    """
 
-    def place(self, at: K, value: V | None) -> None:
-        """Put it in the place of what is there; None forgets that."""
-        self._done.append((at, self._kept(at), value))
-        self._place(at, value)
+    def __init__(self, read: Callable[[K], V | None], write: Callable[[K, V | None], None]) -> None:
+        self._read, self._write = read, write
+        self._log: list[tuple[K, V | None, V | None]] = []
 
-    def forget(self) -> None:
-        """Nothing was written; what somebody else has changed since is left to him."""
-        for at, before, after in reversed(self._done):
-            if self._kept(at) is after:
-                self._place(at, before)
+    def write(self, key: K, value: V | None) -> None:
+        """Set the value of a key; None deletes it."""
+        self._log.append((key, self._read(key), value))
+        self._write(key, value)
+
+    def roll_back(self) -> None:
+        """Undo the changes, except where a later writer has changed the value again."""
+        for key, before, after in reversed(self._log):
+            if self._read(key) is after:
+                self._write(key, before)

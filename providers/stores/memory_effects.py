@@ -6,18 +6,16 @@ from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from heapq import nsmallest
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
-from callgate.providers.stores.effects import ENDED, OPEN, Effect, EffectState, claimable, overdue
-from callgate.providers.stores.memory_changes import Changes
-
-Key: TypeAlias = tuple[str, str]
+from callgate.providers.stores.effects import ENDED_STATES, OPEN_STATES, EffectRecord, EffectState, claimable, overdue
+from callgate.providers.stores.memory_changes import Changes, MemoryKey
 
 
 class End(NamedTuple):
-    """How an effect ended: beside it, since a copy of it with these in it costs more than all the rest of settling."""
+    """The outcome of an effect, stored beside it: copying the effect would cost more than the rest of ``settle``."""
 
-    effect: Effect
+    effect: EffectRecord
     state: EffectState
     at: float
     receipt: bytes | None
@@ -26,51 +24,48 @@ class End(NamedTuple):
 
 
 class MemoryEffects:
-    """Effects by tenant and key. At most *kept* that are over: those that ended first are forgotten first."""
+    """Effects by tenant and key. Of ended effects at most *maximum* are stored; the oldest are deleted first."""
 
-    def __init__(self, kept: int) -> None:
-        self._size = kept
-        self._live: dict[Key, Effect] = {}  # open or unknown: never forgotten
-        self._ended: OrderedDict[Key, End] = OrderedDict()  # committed or without effect, in the order of their ends
+    def __init__(
+        self,
+        maximum: int,
+        live: dict[MemoryKey, EffectRecord] | None = None,
+        ended: OrderedDict[MemoryKey, End] | None = None,
+    ) -> None:
+        self._maximum = maximum
+        self._live = {} if live is None else live  # open or unknown: never deleted
+        self._ended: OrderedDict[MemoryKey, End] = OrderedDict() if ended is None else ended  # by time of their end
 
-    async def claim(self, tenant: str, effect: Effect, *, again: bool = False) -> tuple[bool, Effect]:
+    def in_transaction(self) -> HeldEffects:
+        """Return a view of the same effects that can be rolled back."""
+        return HeldEffects(self._maximum, self._live, self._ended)
+
+    async def claim(self, tenant: str, effect: EffectRecord, *, retry: bool = False) -> tuple[bool, EffectRecord]:
         """See ``EffectStore``."""
-        return self.claim_now(tenant, effect, again)
+        return self.claim_now(tenant, effect, retry)
 
-    def claim_now(self, tenant: str, effect: Effect, again: bool = False) -> tuple[bool, Effect]:
-        """``claim``, without a coroutine."""
+    def claim_now(self, tenant: str, effect: EffectRecord, retry: bool = False) -> tuple[bool, EffectRecord]:
+        """Run ``claim`` without a coroutine."""
         at = (tenant, effect.key)
         if at not in self._live and at not in self._ended:
             self._live[at] = effect
             return True, effect
-        return self._claim_found(at, effect, again=again)
+        return self._claim_found(at, effect, retry=retry)
 
-    def _claim_found(self, at: Key, effect: Effect, *, again: bool) -> tuple[bool, Effect]:
-        found = self._found(at)
+    def _claim_found(self, at: MemoryKey, effect: EffectRecord, *, retry: bool) -> tuple[bool, EffectRecord]:
+        found = self._find(at)
         assert found is not None
-        if claimable(found, effect, again=again):
+        if claimable(found, effect, retry=retry):
             mine = replace(effect, token=found.token + 1)
-            self._place(at, mine)
+            self._write(at, mine)
             return True, mine
         if overdue(found, effect.began_at):
             found = self._lose(at, found, effect.began_at)
         return False, found
 
-    async def settle(
-        self,
-        tenant: str,
-        key: str,
-        token: int,
-        state: EffectState,
-        *,
-        at: float,
-        receipt: bytes | None = None,
-        expires_at: float | None = None,
-        note: str | None = None,
-        of: Collection[EffectState] = OPEN,
-    ) -> bool:
+    async def settle(self, *args: Any, **outcome: Any) -> bool:
         """See ``EffectStore``."""
-        return self.settle_now(tenant, key, token, state, at, receipt, expires_at, note, of)
+        return self.settle_now(*args, **outcome)
 
     def settle_now(
         self,
@@ -82,23 +77,23 @@ class MemoryEffects:
         receipt: bytes | None = None,
         expires_at: float | None = None,
         note: str | None = None,
-        of: Collection[EffectState] = OPEN,
+        of: Collection[EffectState] = OPEN_STATES,
     ) -> bool:
-        """``settle``, without a coroutine."""
-        where = (tenant, key)
-        found = self._live.get(where) or self._found(where)
+        """Run ``settle`` without a coroutine."""
+        place = (tenant, key)
+        found = self._live.get(place) or self._find(place)
         if found is None or found.token != token or found.state not in of:
             return False
-        self._end(where, End(found, state, at, receipt, expires_at, note))
+        self._end(place, End(found, state, at, receipt, expires_at, note))
         return True
 
-    async def get(self, tenant: str, key: str) -> Effect | None:
+    async def get(self, tenant: str, key: str) -> EffectRecord | None:
         """See ``EffectStore``."""
-        return self._found((tenant, key))
+        return self._find((tenant, key))
 
     async def list(
         self, tenant: str | None, *, states: Collection[EffectState] = (), tool: str | None = None, limit: int = 100
-    ) -> Sequence[tuple[str, Effect]]:
+    ) -> Sequence[tuple[str, EffectRecord]]:
         """See ``EffectStore``."""
         everything = [*self._live.items(), *((at, end.effect) for at, end in self._ended.items())]
         chosen = [
@@ -106,14 +101,14 @@ class MemoryEffects:
             for at, effect in everything
             if tenant in {None, at[0]} and tool in {None, effect.tool} and (not states or self._state(at) in states)
         ]
-        newest = [(owner, self._found((owner, key))) for _, owner, key in nsmallest(limit, chosen)]
+        newest = [(owner, self._find((owner, key))) for _, owner, key in nsmallest(limit, chosen)]
         return [(owner, effect) for owner, effect in newest if effect is not None]
 
     async def renew(self, owner: str, until: float) -> int:
         """See ``EffectStore``."""
-        held = [at for at, effect in self._live.items() if effect.owner == owner and effect.state in OPEN]
+        held = [at for at, effect in self._live.items() if effect.owner == owner and effect.state in OPEN_STATES]
         for at in held:
-            self._place(at, replace(self._live[at], lease_until=until))
+            self._write(at, replace(self._live[at], lease_until=until))
         return len(held)
 
     async def expire(self, now: float) -> int:
@@ -127,72 +122,71 @@ class MemoryEffects:
         """See ``EffectStore``."""
         old = [at for at, end in self._ended.items() if end.at < before]
         for at in old:
-            self._place(at, None)
+            self._write(at, None)
         return len(old)
 
-    def _found(self, at: Key) -> Effect | None:
+    def _find(self, at: MemoryKey) -> EffectRecord | None:
         end = self._ended.get(at)
-        return self._live.get(at) if end is None else _told(end)
+        return self._live.get(at) if end is None else _with_outcome(end)
 
-    def _state(self, at: Key) -> EffectState:
+    def _state(self, at: MemoryKey) -> EffectState:
         return (self._live.get(at) or self._ended[at]).state
 
-    def _lose(self, at: Key, effect: Effect, now: float) -> Effect:
-        """Nobody holds it any more: what it is then."""
+    def _lose(self, at: MemoryKey, effect: EffectRecord, now: float) -> EffectRecord:
+        """End an effect whose lease has ended, and return it."""
         state = EffectState.UNKNOWN if effect.state is EffectState.RUNNING else EffectState.NO_EFFECT
         lost = replace(effect, token=effect.token + 1)
         end = End(lost, state, now, effect.receipt, effect.expires_at, effect.note)
         self._end(at, end)
-        return _told(end)
+        return _with_outcome(end)
 
-    def _end(self, at: Key, end: End) -> None:
-        self._place(at, end if end.state in ENDED else _told(end))
+    def _end(self, at: MemoryKey, end: End) -> None:
+        self._write(at, end if end.state in ENDED_STATES else _with_outcome(end))
 
-    def _place(self, at: Key, kept: Effect | End | None) -> None:
-        """Put it in the place of what is there; None forgets that."""
+    def _write(self, at: MemoryKey, value: EffectRecord | End | None) -> None:
+        """Set the effect of a key; None deletes it."""
         self._live.pop(at, None)
         self._ended.pop(at, None)
-        if isinstance(kept, End):
-            self._ended[at] = kept
-            if len(self._ended) > self._size:
+        if isinstance(value, End):
+            self._ended[at] = value
+            if len(self._ended) > self._maximum:
                 self._ended.popitem(last=False)
-        elif kept is not None:
-            self._live[at] = kept
+        elif value is not None:
+            self._live[at] = value
 
 
 class HeldEffects(MemoryEffects):
-    """The ledger within a transaction: everybody sees at once what it writes, and ``forget`` takes that back."""
+    """The ledger within a transaction. Other readers see its writes at once; ``roll_back`` undoes them."""
 
-    def __init__(self, outer: MemoryEffects) -> None:
-        super().__init__(outer._size)
-        self._live, self._ended = outer._live, outer._ended
-        self._changes = Changes[Key, Effect | End](self._kept, super()._place)
+    def __init__(self, maximum: int, live: dict[MemoryKey, EffectRecord], ended: OrderedDict[MemoryKey, End]) -> None:
+        super().__init__(maximum, live, ended)
+        self._changes = Changes[MemoryKey, EffectRecord | End](self._read, super()._write)
 
-    def claim_now(self, tenant: str, effect: Effect, again: bool = False) -> tuple[bool, Effect]:
+    def claim_now(self, tenant: str, effect: EffectRecord, retry: bool = False) -> tuple[bool, EffectRecord]:
         """See ``MemoryEffects``."""
         at = (tenant, effect.key)
-        if self._kept(at) is None:
-            self._place(at, effect)
+        if self._read(at) is None:
+            self._write(at, effect)
             return True, effect
-        return self._claim_found(at, effect, again=again)
+        return self._claim_found(at, effect, retry=retry)
 
-    def forget(self) -> None:
+    def roll_back(self) -> None:
         """See ``Changes``."""
-        self._changes.forget()
+        self._changes.roll_back()
 
-    def _place(self, at: Key, kept: Effect | End | None) -> None:
-        self._changes.place(at, kept)
+    def _write(self, at: MemoryKey, value: EffectRecord | End | None) -> None:
+        self._changes.write(at, value)
 
-    def _kept(self, at: Key) -> Effect | End | None:
+    def _read(self, at: MemoryKey) -> EffectRecord | End | None:
         return self._live.get(at) or self._ended.get(at)
 
 
-def _told(end: End) -> Effect:
-    """The effect, as it ended."""
+def _with_outcome(end: End) -> EffectRecord:
+    """Return the effect with its outcome."""
     return replace(
         end.effect,
         state=end.state,
-        ended_at=None if end.state in OPEN else end.at,
+        ended_at=None if end.state in OPEN_STATES else end.at,
         receipt=end.receipt,
         expires_at=end.expires_at,
         note=end.note,

@@ -1,4 +1,4 @@
-"""Invocations for workers, in memory."""
+"""The job queue in memory."""
 
 from __future__ import annotations
 
@@ -8,43 +8,49 @@ from heapq import heappop, heappush, nlargest, nsmallest
 from typing import Any, TypeAlias
 
 from callgate.errors import StoreConflict
-from callgate.providers.stores.jobs import OVER, Job, JobState, free_at
+from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState, free_at
 from callgate.providers.stores.memory_changes import Changes
 
-Kept: TypeAlias = tuple[str, Job]
+TenantJob: TypeAlias = tuple[str, Job]
 """A job with its tenant."""
+Waiting: TypeAlias = tuple[float, float, str]
+"""An entry of a queue: the time from which a job may be taken, the time it was made, its id."""
 
 
 class MemoryJobs:
-    """Jobs by id, each with its tenant; those that are over stay until they are pruned."""
+    """Jobs by id, each with its tenant. Ended jobs stay until they are pruned."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, Kept] = {}
-        # By queue and priority a heap of what may be taken when. An entry that is not true any more goes when it is first.
-        self._lines: dict[tuple[str, int], list[tuple[float, float, str]]] = {}
-        self._adding: dict[str, HeldJobs] = {}  # what a transaction adds that has not ended: nobody else sees it
+        self._jobs: dict[str, TenantJob] = {}
+        # A heap of entries for each queue and priority. A stale entry is dropped when it comes first.
+        self._queues: dict[tuple[str, int], list[Waiting]] = {}
+        self._adding: dict[str, MemoryJobs] = {}  # jobs of open transactions: other readers do not see them
+
+    def in_transaction(self) -> HeldJobs:
+        """Return a view of the same jobs that can be rolled back."""
+        return HeldJobs(self._jobs, self._queues, self._adding)
 
     async def add(self, tenant: str, job: Job) -> Job:
         """See ``JobStore``."""
         if job.id not in self._jobs:
-            self._place(job.id, (tenant, job))
+            self._write(job.id, (tenant, job))
             return job
         found = await self.get(tenant, job.id)
         if found is None:
-            raise StoreConflict("another's job has that id, or a transaction is just adding it")
+            raise StoreConflict("another tenant's job has that id, or a transaction is adding it; use another id")
         return found
 
     async def get(self, tenant: str, id: str) -> Job | None:
         """See ``JobStore``."""
-        found = self._seen(id)
+        found = self._find(id)
         return found[1] if found is not None and found[0] == tenant else None
 
     async def take(
         self, owner: str, now: float, until: float, *, id: str | None = None, queues: Collection[str] = ()
-    ) -> Kept | None:
+    ) -> TenantJob | None:
         """See ``JobStore``."""
         chosen = self._next(now, queues) if id is None else id
-        found = None if chosen is None else self._seen(chosen)
+        found = None if chosen is None else self._find(chosen)
         if found is None or not _free(found[1], now):
             return None
         tenant, job = found
@@ -56,7 +62,7 @@ class MemoryJobs:
             attempts=job.attempts + 1,
             token=job.token + 1,
         )
-        self._place(job.id, (tenant, taken))
+        self._write(job.id, (tenant, taken))
         return tenant, taken
 
     async def end(
@@ -66,8 +72,8 @@ class MemoryJobs:
         job = await self._held(tenant, id, token)
         if job is None:
             return False
-        over = replace(job, state=state, lease_until=None, ended_at=at, result=result, reason=reason)
-        self._place(id, (tenant, over))
+        ended = replace(job, state=state, lease_until=None, ended_at=at, result=result, reason=reason)
+        self._write(id, (tenant, ended))
         return True
 
     async def put_back(self, tenant: str, id: str, token: int, *, run_at: float, reason: str | None) -> bool:
@@ -75,9 +81,9 @@ class MemoryJobs:
         job = await self._held(tenant, id, token)
         if job is None:
             return False
-        told: dict[str, Any] = {"attempts": job.attempts - 1} if reason is None else {"reason": reason}
-        queued = replace(job, state=JobState.QUEUED, lease_until=None, run_at=run_at, **told)
-        self._place(id, (tenant, queued))
+        changed: dict[str, Any] = {"attempts": job.attempts - 1} if reason is None else {"reason": reason}
+        queued = replace(job, state=JobState.QUEUED, lease_until=None, run_at=run_at, **changed)
+        self._write(id, (tenant, queued))
         return True
 
     async def cancel(self, tenant: str, id: str, at: float) -> JobState | None:
@@ -89,7 +95,7 @@ class MemoryJobs:
             job = replace(job, state=JobState.CANCELLED, ended_at=at)
         elif job.state is JobState.RUNNING:
             job = replace(job, stop=True)
-        self._place(id, (tenant, job))
+        self._write(id, (tenant, job))
         return job.state
 
     async def stopped(self, owners: Collection[str]) -> Sequence[str]:
@@ -100,11 +106,11 @@ class MemoryJobs:
             if job.stop and job.state is JobState.RUNNING and job.owner is not None and job.owner in owners
         ]
 
-    async def tell(self, tenant: str, id: str, token: int, progress: bytes) -> bool:
+    async def record_progress(self, tenant: str, id: str, token: int, progress: bytes) -> bool:
         """See ``JobStore``."""
         job = await self._held(tenant, id, token)
         if job is not None:
-            self._place(id, (tenant, replace(job, progress=progress)))
+            self._write(id, (tenant, replace(job, progress=progress)))
         return job is not None
 
     async def revive(self, tenant: str, id: str, run_at: float) -> bool:
@@ -112,27 +118,27 @@ class MemoryJobs:
         job = await self.get(tenant, id)
         if job is None or job.state is not JobState.DEAD:
             return False
-        again = replace(
+        revived = replace(
             job, state=JobState.QUEUED, run_at=run_at, attempts=0, ended_at=None, sent_at=None, result=None, stop=False
         )
-        self._place(id, (tenant, again))
+        self._write(id, (tenant, revived))
         return True
 
     async def renew(self, owners: Collection[str], until: float) -> Sequence[str]:
         """See ``JobStore``."""
-        held = [kept for kept in self._all() if kept[1].owner in owners and kept[1].state is JobState.RUNNING]
+        held = [one for one in self._all() if one[1].owner in owners and one[1].state is JobState.RUNNING]
         for tenant, job in held:
-            self._place(job.id, (tenant, replace(job, lease_until=until)))
+            self._write(job.id, (tenant, replace(job, lease_until=until)))
         return [job.id for _, job in held]
 
-    async def sent(self, ids: Collection[str], at: float) -> None:
+    async def mark_sent(self, ids: Collection[str], at: float) -> None:
         """See ``JobStore``."""
         for id in ids:
-            found = self._seen(id)
+            found = self._find(id)
             if found is not None:
-                self._place(id, (found[0], replace(found[1], sent_at=at)))
+                self._write(id, (found[0], replace(found[1], sent_at=at)))
 
-    async def unsent(self, now: float, before: float, limit: int = 100) -> Sequence[Kept]:
+    async def unsent(self, now: float, before: float, limit: int = 100) -> Sequence[TenantJob]:
         """See ``JobStore``."""
         found = [
             (job.sent_at is not None, job.sent_at or 0.0, free_at(job) or 0.0, job.id)
@@ -148,68 +154,76 @@ class MemoryJobs:
             counts[job.state] += not queues or job.queue in queues
         return counts
 
-    async def list(self, tenant: str | None, *, state: JobState | None = None, limit: int = 100) -> Sequence[Kept]:
+    async def list(self, tenant: str | None, *, state: JobState | None = None, limit: int = 100) -> Sequence[TenantJob]:
         """See ``JobStore``."""
-        found = [kept for kept in self._all() if tenant in {None, kept[0]} and state in {None, kept[1].state}]
-        return nlargest(limit, found, key=lambda kept: (kept[1].made_at, kept[1].id))
+        found = [one for one in self._all() if tenant in {None, one[0]} and state in {None, one[1].state}]
+        return nlargest(limit, found, key=lambda one: (one[1].made_at, one[1].id))
 
     async def prune(self, before: float) -> int:
         """See ``JobStore``."""
         old = [
-            job.id for _, job in self._all() if job.state in OVER and job.ended_at is not None and job.ended_at < before
+            job.id
+            for _, job in self._all()
+            if job.state in FINAL_STATES and job.ended_at is not None and job.ended_at < before
         ]
         for id in old:
-            self._place(id, None)
+            self._write(id, None)
         return len(old)
 
     def _next(self, now: float, queues: Collection[str]) -> str | None:
-        """The first of each line, and of these the first: what waits behind them is not looked at."""
+        """Return the id of the next job: compares the first entry of each queue and priority only."""
         firsts: list[tuple[int, float, str, str]] = []
-        for (queue, priority), line in list(self._lines.items()):
+        for (queue, priority), heap in list(self._queues.items()):
             if queues and queue not in queues:
                 continue
-            while line and not self._true(*line[0]):
-                heappop(line)
-            if not line:
-                del self._lines[queue, priority]
-            elif line[0][0] <= now:
-                firsts.append((-priority, line[0][0], queue, line[0][2]))
+            while heap and not self._is_current(*heap[0]):
+                heappop(heap)
+            if not heap:
+                del self._queues[queue, priority]
+            elif heap[0][0] <= now:
+                firsts.append((-priority, heap[0][0], queue, heap[0][2]))
         return min(firsts)[-1] if firsts else None
 
-    def _true(self, free: float, made_at: float, id: str) -> bool:
-        """Whether a job may be taken at that time."""
-        found = self._seen(id)
+    def _is_current(self, free: float, made_at: float, id: str) -> bool:
+        """Return True when a job may still be taken from that time on."""
+        found = self._find(id)
         return found is not None and free_at(found[1]) == free
 
-    def _all(self) -> Iterator[Kept]:
-        return (kept for id, kept in self._jobs.items() if self._adding.get(id) in {None, self})
+    def _all(self) -> Iterator[TenantJob]:
+        return (one for id, one in self._jobs.items() if self._adding.get(id) in {None, self})
 
-    def _seen(self, id: str) -> Kept | None:
+    def _find(self, id: str) -> TenantJob | None:
         return self._jobs.get(id) if self._adding.get(id) in {None, self} else None
 
     async def _held(self, tenant: str, id: str, token: int) -> Job | None:
-        """The job, if whoever has that token holds it."""
+        """Return the running job if *token* is its current token, else None."""
         job = await self.get(tenant, id)
         return None if job is None or job.state is not JobState.RUNNING or job.token != token else job
 
-    def _place(self, id: str, kept: Kept | None) -> None:
-        """Put it in the place of what is there; None forgets that."""
-        if kept is None:
+    def _write(self, id: str, value: TenantJob | None) -> None:
+        """Set the job of an id; None deletes it."""
+        if value is None:
             self._jobs.pop(id, None)
             return
-        self._jobs[id] = kept
-        free = free_at(kept[1])
+        self._jobs[id] = value
+        job = value[1]
+        free = free_at(job)
         if free is not None:
-            heappush(self._lines.setdefault((kept[1].queue, kept[1].priority), []), (free, kept[1].made_at, id))
+            heappush(self._queues.setdefault((job.queue, job.priority), []), (free, job.made_at, id))
 
 
 class HeldJobs(MemoryJobs):
-    """Jobs within a transaction: what it adds nobody else sees until ``keep``, and ``forget`` takes all back."""
+    """Jobs within a transaction. Other readers see added jobs after ``commit``; ``roll_back`` undoes all changes."""
 
-    def __init__(self, outer: MemoryJobs) -> None:
+    def __init__(
+        self,
+        jobs: dict[str, TenantJob],
+        queues: dict[tuple[str, int], list[Waiting]],
+        adding: dict[str, MemoryJobs],
+    ) -> None:
         super().__init__()
-        self._jobs, self._lines, self._adding = outer._jobs, outer._lines, outer._adding
-        self._changes = Changes[str, Kept](self._jobs.get, super()._place)
+        self._jobs, self._queues, self._adding = jobs, queues, adding
+        self._changes = Changes[str, TenantJob](jobs.get, super()._write)
 
     async def add(self, tenant: str, job: Job) -> Job:
         """See ``MemoryJobs``."""
@@ -217,28 +231,28 @@ class HeldJobs(MemoryJobs):
             self._adding[job.id] = self
         return await super().add(tenant, job)
 
-    def keep(self) -> None:
-        """Everybody sees it."""
+    def commit(self) -> None:
+        """Show the added jobs to other readers."""
         for id in self._end():
-            super()._place(id, self._jobs[id])  # others have passed over its entry meanwhile
+            super()._write(id, self._jobs[id])  # other readers may have dropped its entry as stale
 
-    def forget(self) -> None:
+    def roll_back(self) -> None:
         """See ``Changes``."""
-        self._changes.forget()
+        self._changes.roll_back()
         self._end()
 
     def _end(self) -> list[str]:
-        """Nothing is being added any more; what was."""
+        """Release the ids that this transaction was adding, and return them."""
         mine = [id for id, adder in self._adding.items() if adder is self]
         for id in mine:
             del self._adding[id]
         return [id for id in mine if id in self._jobs]
 
-    def _place(self, id: str, kept: Kept | None) -> None:
-        self._changes.place(id, kept)
+    def _write(self, id: str, value: TenantJob | None) -> None:
+        self._changes.write(id, value)
 
 
 def _free(job: Job, now: float) -> bool:
-    """Whether it may be taken."""
+    """Return True when the job may be taken now."""
     free = free_at(job)
     return free is not None and free <= now

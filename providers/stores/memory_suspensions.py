@@ -1,90 +1,99 @@
-"""Suspended calls and agreed definitions of outside tools, in memory."""
+"""Suspended calls and approved definitions of outside tools, in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 from callgate.errors import StoreConflict
-from callgate.providers.stores.effects import Pin, Wait, WaitState
-from callgate.providers.stores.memory_changes import Changes
-
-Key: TypeAlias = tuple[str, str]
+from callgate.providers.stores.effects import Pin, SuspensionRecord, SuspensionState
+from callgate.providers.stores.memory_changes import Changes, MemoryKey
 
 
-class MemoryWaits:
-    """Suspended calls by tenant and id."""
+class MemorySuspensions:
+    """Suspensions by tenant and id."""
 
-    def __init__(self) -> None:
-        self._waits: dict[Key, Wait] = {}
+    def __init__(self, suspensions: dict[MemoryKey, SuspensionRecord] | None = None) -> None:
+        self._suspensions = {} if suspensions is None else suspensions
 
-    async def put(self, tenant: str, wait: Wait) -> None:
-        """See ``WaitStore``."""
-        if (tenant, wait.id) in self._waits:
-            raise StoreConflict("a call that waits has that id already")
-        self._place((tenant, wait.id), wait)
+    def in_transaction(self) -> HeldSuspensions:
+        """Return a view of the same suspensions that can be rolled back."""
+        return HeldSuspensions(self._suspensions)
 
-    async def get(self, tenant: str, id: str) -> Wait | None:
-        """See ``WaitStore``."""
-        return self._waits.get((tenant, id))
+    async def put(self, tenant: str, wait: SuspensionRecord) -> None:
+        """See ``SuspensionStore``."""
+        if (tenant, wait.id) in self._suspensions:
+            raise StoreConflict("a suspended call has that id already")
+        self._write((tenant, wait.id), wait)
 
-    async def replace(self, tenant: str, wait: Wait) -> bool:
-        """See ``WaitStore``."""
-        found = self._waits.get((tenant, wait.id))
-        if found is None or found.number != wait.number - 1 or found.state is not WaitState.WAITING:
+    async def get(self, tenant: str, id: str) -> SuspensionRecord | None:
+        """See ``SuspensionStore``."""
+        return self._suspensions.get((tenant, id))
+
+    async def replace(self, tenant: str, wait: SuspensionRecord) -> bool:
+        """See ``SuspensionStore``."""
+        found = self._suspensions.get((tenant, wait.id))
+        if found is None or found.number != wait.number - 1 or found.state is not SuspensionState.WAITING:
             return False
-        self._place((tenant, wait.id), wait)
+        self._write((tenant, wait.id), wait)
         return True
 
     async def list(
-        self, tenant: str, *, state: WaitState = WaitState.WAITING, user: str | None = None, limit: int = 100
-    ) -> Sequence[Wait]:
-        """See ``WaitStore``."""
+        self,
+        tenant: str,
+        *,
+        state: SuspensionState = SuspensionState.WAITING,
+        user: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[SuspensionRecord]:
+        """See ``SuspensionStore``."""
         found = [
-            wait
-            for (owner, _), wait in self._waits.items()
-            if owner == tenant and wait.state is state and user in {None, wait.user}
+            one
+            for (owner, _), one in self._suspensions.items()
+            if owner == tenant and one.state is state and user in {None, one.user}
         ]
-        return sorted(found, key=lambda wait: (wait.made_at, wait.id))[:limit]
+        return sorted(found, key=lambda one: (one.made_at, one.id))[:limit]
 
-    async def due(self, now: float, limit: int = 100) -> Sequence[tuple[str, Wait]]:
-        """See ``WaitStore``."""
+    async def due(self, now: float, limit: int = 100) -> Sequence[tuple[str, SuspensionRecord]]:
+        """See ``SuspensionStore``."""
         found = [
-            (wait.expires_at, *at)
-            for at, wait in self._waits.items()
-            if wait.state is WaitState.WAITING and wait.expires_at is not None and wait.expires_at <= now
+            (one.expires_at, *key)
+            for key, one in self._suspensions.items()
+            if one.state is SuspensionState.WAITING and one.expires_at is not None and one.expires_at <= now
         ]
-        return [(tenant, self._waits[tenant, id]) for _, tenant, id in sorted(found)[:limit]]
+        return [(tenant, self._suspensions[tenant, id]) for _, tenant, id in sorted(found)[:limit]]
 
     async def prune(self, before: float) -> int:
-        """See ``WaitStore``."""
-        old = [at for at, wait in self._waits.items() if wait.made_at < before and wait.state is not WaitState.WAITING]
-        for at in old:
-            self._place(at, None)
+        """See ``SuspensionStore``."""
+        old = [
+            key
+            for key, one in self._suspensions.items()
+            if one.made_at < before and one.state is not SuspensionState.WAITING
+        ]
+        for key in old:
+            self._write(key, None)
         return len(old)
 
-    def _place(self, at: Key, wait: Wait | None) -> None:
-        """Put it in the place of what is there; None forgets that."""
-        if wait is None:
-            del self._waits[at]
+    def _write(self, key: MemoryKey, value: SuspensionRecord | None) -> None:
+        """Set the suspension of a key; None deletes it."""
+        if value is None:
+            del self._suspensions[key]
         else:
-            self._waits[at] = wait
+            self._suspensions[key] = value
 
 
-class HeldWaits(MemoryWaits):
-    """Suspended calls within a transaction: everybody sees at once what it writes, and ``forget`` takes that back."""
+class HeldSuspensions(MemorySuspensions):
+    """Suspensions within a transaction. Other readers see its writes at once; ``roll_back`` undoes them."""
 
-    def __init__(self, outer: MemoryWaits) -> None:
-        super().__init__()
-        self._waits = outer._waits
-        self._changes = Changes[Key, Wait](self._waits.get, super()._place)
+    def __init__(self, suspensions: dict[MemoryKey, SuspensionRecord]) -> None:
+        super().__init__(suspensions)
+        self._changes = Changes[MemoryKey, SuspensionRecord](suspensions.get, super()._write)
 
-    def forget(self) -> None:
+    def roll_back(self) -> None:
         """See ``Changes``."""
-        self._changes.forget()
+        self._changes.roll_back()
 
-    def _place(self, at: Key, wait: Wait | None) -> None:
-        self._changes.place(at, wait)
+    def _write(self, key: MemoryKey, value: SuspensionRecord | None) -> None:
+        self._changes.write(key, value)
 
 
 class MemoryPins:
@@ -107,5 +116,5 @@ class MemoryPins:
 
     async def list(self, tenant: str, provider: str) -> Sequence[Pin]:
         """See ``PinStore``."""
-        found = [pin for at, pin in self._pins.items() if at[:2] == (tenant, provider)]
+        found = [pin for key, pin in self._pins.items() if key[:2] == (tenant, provider)]
         return sorted(found, key=lambda pin: pin.tool)

@@ -1,4 +1,4 @@
-"""The parts of the store in Redis. Every key holds its tenant and expires; values are JSON bytes."""
+"""The parts of the store in Redis. Every key contains its tenant and expires; values are JSON bytes."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from callgate.providers.stores.base import CacheEntry, Grant, Limit, Taken
-from callgate.providers.stores.redis_client import Connection
+from callgate.providers.stores.redis_client import RedisConnection
 from callgate.providers.stores.redis_scripts import (
     ACQUIRE,
     DROP_TAGGED,
     GIVE_BACK,
     GRANT,
     HOLDERS,
-    LOOK,
+    PEEK,
     PUT,
     RELEASE,
     TAKE,
-    Script,
+    RedisScript,
 )
 from callgate.providers.stores.windows import Counts, granted, looked, refused
 
-VERSION = 1
-"""Of the values: one that another version wrote is not read. A cached value is then missing, and a consent not given."""
+_VERSION = 1
+"""The version of the values. Values of another version are not read: the value is not cached, the consent not given."""
 
-LONGEST = 366 * 86_400.0  # seconds that a cached value stays, whatever it says
-BATCH = 500
+_LONGEST_TTL = 366 * 86_400.0  # seconds; the maximum time to live of a cached value
+_BATCH = 500
 
 
 class RedisQuotas:
-    """Sliding windows (see ``windows``), one hash each, by Redis's clock."""
+    """Rate limits with sliding windows (see ``windows``), one hash each, by the clock of Redis."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: RedisConnection) -> None:
         self._connection = connection
 
     async def take(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> Taken:
@@ -47,10 +47,10 @@ class RedisQuotas:
 
     async def look(self, tenant: str, key: str, limit: Limit) -> Taken:
         """See ``QuotaStore``."""
-        _, counts = await self._run(LOOK, tenant, key, limit, 0)
+        _, counts = await self._run(PEEK, tenant, key, limit, 0)
         return looked(counts, limit)
 
-    async def _run(self, script: Script, tenant: str, key: str, limit: Limit, cost: int) -> tuple[bool, Counts]:
+    async def _run(self, script: RedisScript, tenant: str, key: str, limit: Limit, cost: int) -> tuple[bool, Counts]:
         seconds = float(limit.seconds)
         name = self._connection.key(tenant, "quota", f"{seconds!r}:{key}")
         ok, *figures = await self._connection.script(script, [name], repr(seconds), limit.amount, cost)
@@ -59,15 +59,15 @@ class RedisQuotas:
 
 
 class RedisSemaphores:
-    """Places, a sorted set of tokens by the time when each is over, by Redis's clock."""
+    """Concurrency limits: a sorted set of tokens by the time when their permits end, by the clock of Redis."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: RedisConnection) -> None:
         self._connection = connection
 
-    async def acquire(self, tenant: str, key: str, places: int, token: str, ttl: float) -> bool:
+    async def acquire(self, tenant: str, key: str, permits: int, token: str, ttl: float) -> bool:
         """See ``SemaphoreStore``."""
-        stays = max(1, math.ceil(ttl * 1000))
-        return bool(await self._connection.script(ACQUIRE, [self._key(tenant, key)], token, places, stays))
+        lifetime = max(1, math.ceil(ttl * 1000))
+        return bool(await self._connection.script(ACQUIRE, [self._key(tenant, key)], token, permits, lifetime))
 
     async def release(self, tenant: str, key: str, token: str) -> bool:
         """See ``SemaphoreStore``."""
@@ -82,9 +82,9 @@ class RedisSemaphores:
 
 
 class RedisCache:
-    """Values by key, and for each tag a sorted set of the keys that have it."""
+    """The cache: values by key, and for each tag a sorted set of its keys."""
 
-    def __init__(self, connection: Connection, now: Callable[[], float]) -> None:
+    def __init__(self, connection: RedisConnection, now: Callable[[], float]) -> None:
         self._connection = connection
         self._now = now
 
@@ -94,7 +94,7 @@ class RedisCache:
         if header is None or value is None:
             return None
         about = json.loads(header)
-        if about["version"] != VERSION or about["stale_until"] <= self._now():
+        if about["version"] != _VERSION or about["stale_until"] <= self._now():
             return None
         tags = frozenset(about["tags"])
         return CacheEntry(bytes(value), about["made_at"], about["fresh_until"], about["stale_until"], tags)
@@ -102,12 +102,12 @@ class RedisCache:
     async def put(self, tenant: str, key: str, entry: CacheEntry) -> None:
         """See ``CacheStore``."""
         name = self._key(tenant, key)
-        stays = math.ceil(min(entry.stale_until - self._now(), LONGEST) * 1000)
-        if stays <= 0:
+        lifetime = math.ceil(min(entry.stale_until - self._now(), _LONGEST_TTL) * 1000)
+        if lifetime <= 0:
             await self._connection.run("DEL", name)
             return
         about = {
-            "version": VERSION,
+            "version": _VERSION,
             "made_at": entry.made_at,
             "fresh_until": entry.fresh_until,
             "stale_until": entry.stale_until,
@@ -115,7 +115,7 @@ class RedisCache:
         }
         keys = [name, *(self._tag(tenant, tag) for tag in sorted(entry.tags))]
         names = [_bytes(tag) for tag in sorted(entry.tags)]
-        await self._connection.script(PUT, keys, stays, _bytes(key), _finite(about), entry.value, *names)
+        await self._connection.script(PUT, keys, lifetime, _bytes(key), _finite(about), entry.value, *names)
 
     async def drop(self, tenant: str, key: str) -> bool:
         """See ``CacheStore``."""
@@ -128,8 +128,8 @@ class RedisCache:
         for tag in sorted(tags):
             tagged = self._tag(tenant, tag)
             members: list[bytes] = await self._connection.run("ZRANGE", tagged, 0, -1)
-            for start in range(0, len(members), BATCH):
-                batch = members[start : start + BATCH]
+            for start in range(0, len(members), _BATCH):
+                batch = members[start : start + _BATCH]
                 keys = [self._key(tenant, member.decode("utf-8", "surrogatepass")) for member in batch]
                 gone = await self._connection.script(DROP_TAGGED, [tagged, *keys], _bytes(tag), *batch)
                 live += sum(json.loads(header)["stale_until"] > now for header in gone)
@@ -143,9 +143,9 @@ class RedisCache:
 
 
 class RedisConsents:
-    """A hash for each user, with a field for each tool and scope; it expires with the last of its consents."""
+    """Consents: a hash for each user, with a field for each tool and scope. It expires with its last consent."""
 
-    def __init__(self, connection: Connection, now: Callable[[], float]) -> None:
+    def __init__(self, connection: RedisConnection, now: Callable[[], float]) -> None:
         self._connection = connection
         self._now = now
 
@@ -157,7 +157,7 @@ class RedisConsents:
     async def grant(self, tenant: str, grant: Grant) -> None:
         """See ``ConsentStore``."""
         about = {
-            "version": VERSION,
+            "version": _VERSION,
             "tool": grant.tool,
             "scope": grant.scope,
             "granted_at": grant.granted_at,
@@ -191,7 +191,7 @@ class RedisConsents:
     def _grant(self, user: str, found: bytes) -> Grant | None:
         about = json.loads(found)
         ends = about["expires_at"]
-        if about["version"] != VERSION or (ends is not None and ends <= self._now()):
+        if about["version"] != _VERSION or (ends is not None and ends <= self._now()):
             return None
         return Grant(user, about["tool"], about["scope"], about["granted_at"], ends)
 
@@ -212,6 +212,6 @@ def _field(tool: str, scope: str) -> str:
 
 
 def _finite(about: dict[str, Any]) -> str:
-    """JSON that Redis's own reader takes: times without end become very late ones."""
+    """Return JSON that the parser in Redis accepts: an infinite time becomes a very late one."""
     late = {name: 1e15 for name, value in about.items() if isinstance(value, float) and value == math.inf}
     return json.dumps(about | late, allow_nan=False)

@@ -1,6 +1,6 @@
-"""What Redis runs in one step. Every key that a script touches is among its KEYS: a cluster sees where they lie.
+"""Lua scripts that Redis runs atomically. Every key of a script is in KEYS, as a cluster requires.
 
-Times in scripts are Redis's own, in milliseconds, except in the cache, whose entries carry the times of their makers.
+Scripts use the clock of Redis, in milliseconds. The cache uses the times that its writers give.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from hashlib import sha1
 from typing import NamedTuple
 
 
-class Script(NamedTuple):
-    """Lua, and the name under which Redis knows it once it has seen it."""
+class RedisScript(NamedTuple):
+    """A Lua script, and the SHA-1 by which Redis finds it after it was loaded."""
 
     text: str
     sha: str
 
 
-def script(text: str) -> Script:
-    """A script, ready to be called."""
-    return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+def script(text: str) -> RedisScript:
+    """Return the script of a text."""
+    return RedisScript(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 _WINDOW = """
@@ -27,20 +27,20 @@ local now = t[1] + t[2] / 1000000
 local seconds, amount, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local number = math.floor(now / seconds)
 local passed = now / seconds - number
-local kept = redis.call('HMGET', KEYS[1], 'number', 'used', 'before')
+local stored = redis.call('HMGET', KEYS[1], 'number', 'used', 'before')
 local used, before = 0, 0
-if kept[1] then
-  local known = tonumber(kept[1])
-  if known > number then number, passed = known, 0 end -- Redis's clock was set back
-  if known == number then used, before = tonumber(kept[2]), tonumber(kept[3])
-  elseif known == number - 1 then before = tonumber(kept[2]) end
+if stored[1] then
+  local known = tonumber(stored[1])
+  if known > number then number, passed = known, 0 end -- the clock of Redis was set back
+  if known == number then used, before = tonumber(stored[2]), tonumber(stored[3])
+  elseif known == number - 1 then before = tonumber(stored[2]) end
 end
-local function keep()
+local function save()
   redis.call('HSET', KEYS[1], 'number', string.format('%.0f', number), 'used', string.format('%.0f', used),
     'before', string.format('%.0f', before))
   redis.call('PEXPIRE', KEYS[1], math.ceil((2 - passed) * seconds * 1000) + 1)
 end
-local function answer(ok)
+local function result(ok)
   return {ok, string.format('%.0f', number), string.format('%.0f', used), string.format('%.0f', before),
     string.format('%.17g', passed)}
 end
@@ -49,45 +49,45 @@ end
 TAKE = script(
     _WINDOW
     + """
-if used + before * (1 - passed) + cost > amount then return answer(0) end
+if used + before * (1 - passed) + cost > amount then return result(0) end
 used = used + cost
-keep()
-return answer(1)
+save()
+return result(1)
 """
 )
 
 GIVE_BACK = script(
     _WINDOW
     + """
-if not kept[1] then return answer(1) end
+if not stored[1] then return result(1) end
 local from_used = math.min(cost, used)
 used, before = used - from_used, math.max(0, before - (cost - from_used))
-keep()
-return answer(1)
+save()
+return result(1)
 """
 )
 
-LOOK = script(_WINDOW + "return answer(0)")
+PEEK = script(_WINDOW + "return result(0)")
 
-_PLACES = """
+_NOW = """
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 """
 
 ACQUIRE = script(
-    _PLACES
+    _NOW
     + """
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 if not redis.call('ZSCORE', KEYS[1], ARGV[1]) and redis.call('ZCARD', KEYS[1]) >= tonumber(ARGV[2]) then return 0 end
 redis.call('ZADD', KEYS[1], now + tonumber(ARGV[3]), ARGV[1])
 local last = redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')
-redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', last[2] + 1)) -- the longest of all, not this one's
+redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', last[2] + 1)) -- the latest end of all permits, not the end of this one
 return 1
 """
 )
 
 RELEASE = script(
-    _PLACES
+    _NOW
     + """
 local ends = redis.call('ZSCORE', KEYS[1], ARGV[1])
 if not ends then return 0 end
@@ -96,11 +96,11 @@ return tonumber(ends) > now and 1 or 0
 """
 )
 
-HOLDERS = script(_PLACES + "return redis.call('ZCOUNT', KEYS[1], '(' .. string.format('%.0f', now), '+inf')")
+HOLDERS = script(_NOW + "return redis.call('ZCOUNT', KEYS[1], '(' .. string.format('%.0f', now), '+inf')")
 
-# KEYS: the entry, then its tags; ARGV: how long it stays, its key, the header, the value, then the names of the tags.
+# KEYS: the entry, then its tags. ARGV: time to live in ms, key, header, value, then the names of the tags.
 PUT = script(
-    _PLACES
+    _NOW
     + """
 redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], 'header', ARGV[3], 'value', ARGV[4])
@@ -116,7 +116,7 @@ return 1
 """
 )
 
-# KEYS: the tag, then entries that had it; ARGV: the tag, then their keys. One that has it no longer stays.
+# KEYS: the tag, then entries that had it. ARGV: the tag, then their keys. An entry that has lost the tag stays.
 DROP_TAGGED = script(
     """
 local gone = {}
@@ -131,7 +131,7 @@ return gone
 """
 )
 
-# KEYS: a user's consents; ARGV: now in seconds, the field, the consent. All expire with the last.
+# KEYS: the consents of a user. ARGV: now in seconds, the field, the consent. The hash expires with the last consent.
 GRANT = script(
     """
 redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])

@@ -14,21 +14,21 @@ from callgate.providers.stores.sql_database import Database
 from callgate.providers.stores.sql_effects import SqlEffects
 from callgate.providers.stores.sql_jobs import SqlJobs
 from callgate.providers.stores.sql_kept import SqlCache, SqlConsents
-from callgate.providers.stores.sql_suspensions import SqlPins, SqlWaits
+from callgate.providers.stores.sql_suspensions import SqlPins, SqlSuspensions
 
 
 class SqlStore:
-    """Every part of a ``Store``, in SQLite or PostgreSQL.
+    """A ``Store`` in SQLite or PostgreSQL. Opening it creates or migrates the tables; processes may open at once.
 
-    *url* is ``sqlite:///file.db``, ``sqlite://`` (in memory, of this object alone) or
-    ``postgresql://user:password@host/database``; *now* is a clock in seconds since the epoch, which processes that share
-    a database must agree on; *pool_size* is the number of connections, for PostgreSQL of each of two pools. A connection
-    whose server has vanished without a word is given up after half a minute, or as libpq's parameters in the URL say.
-
-    Opening makes the tables and brings them up to date; processes may open at once.
+    Args:
+        url: ``sqlite:///file.db``, ``sqlite://`` (in memory, for this object only) or
+            ``postgresql://user:password@host/database``. PostgreSQL connections are closed when the server does not
+            respond for half a minute, or after the time that libpq's parameters in the URL set.
+        now: a clock in seconds since the epoch; processes that share a database need equal clocks.
+        pool_size: the number of connections; with PostgreSQL there are two pools of this size.
 
     Raises:
-        StoreError: the URL is of no such database, or the extra is not installed.
+        StoreError: the URL names another database, or the extra is not installed.
     """
 
     def __init__(self, url: str, now: Callable[[], float] = time.time, *, pool_size: int = 10) -> None:
@@ -41,7 +41,7 @@ class SqlStore:
         self.audit = SqlAudit(self._database)
         self.consents = SqlConsents(self._database)
         self.effects = SqlEffects(self._database)
-        self.waits = SqlWaits(self._database)
+        self.suspensions = SqlSuspensions(self._database)
         self.pins = SqlPins(self._database)
         self.jobs = SqlJobs(self._database)
 
@@ -50,16 +50,16 @@ class SqlStore:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[SqlTransaction, None]:
-        """What is written through it is committed at its end, all of it, and rolled back on any error.
+        """Open a unit of work: its writes are committed together at the end, and rolled back on any error.
 
-        SQLite has one writer: other writes of this process wait meanwhile, and the same task must write through the
+        SQLite has one writer: other writes of this process wait until the end, and the same task must write through the
         transaction.
         """
         async with self._database.writing(durable=True) as connection:
             yield SqlTransaction(
                 SqlAudit(self._database, connection),
                 SqlEffects(self._database, connection),
-                SqlWaits(self._database, connection),
+                SqlSuspensions(self._database, connection),
                 SqlJobs(self._database, connection),
                 connection,
             )
@@ -68,20 +68,20 @@ class SqlStore:
         """Connect, and bring the schema up to date.
 
         Raises:
-            StoreError: there is no connection, or the schema is newer than this version.
+            StoreError: the database cannot be reached, or its schema is newer than this version.
         """
         await self._database.open()
 
     async def revision(self) -> str | None:
-        """The revision of the tables, None where there are none yet; changes nothing, open or not.
+        """Return the revision of the tables, or None without tables. Changes nothing; the store need not be open.
 
         Raises:
-            StoreError: there is no connection.
+            StoreError: the database cannot be reached.
         """
         return await self._database.revision()
 
     async def close(self) -> None:
-        """Disconnect; it may be opened again."""
+        """Disconnect. The store can be opened again."""
         await self._database.close()
 
 
@@ -91,15 +91,15 @@ class SqlTransaction:
 
     audit: SqlAudit
     effects: SqlEffects
-    waits: SqlWaits
+    suspensions: SqlSuspensions
     jobs: SqlJobs
     _connection: Any
 
     def driver(self) -> Any:
-        """psycopg's ``AsyncConnection``, for an engine whose own tables lie in the same PostgreSQL; None on SQLite.
+        """Return psycopg's ``AsyncConnection``, for a job engine with tables in the same database; None on SQLite.
 
-        What is written on it is part of this transaction. Whoever has it neither commits, rolls back nor closes it, and
-        lets go of it before the transaction ends.
+        Writes on it are part of this transaction. The caller must not commit, roll back or close it, nor use it after the
+        transaction has ended.
         """
         if self._connection.dialect.name == "sqlite":
             return None

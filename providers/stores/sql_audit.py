@@ -1,4 +1,4 @@
-"""The audit record in SQL: rows are added, and nothing else; triggers of the database refuse the rest."""
+"""The append-only audit log in SQL. Triggers of the database refuse updates and deletes."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from callgate.errors import StoreConflict, StoreError
 from callgate.providers.stores.base import AuditRow
 from callgate.providers.stores.sql_database import Database
 
-VERSION = 1
-PAGE = 500
-"""Rows that are read at once: no connection is held while the reader is busy with them."""
+_VERSION = 1
+_PAGE = 500
+"""Rows of one read; no connection is held while the caller handles them."""
 
-APPEND = """
+_APPEND = """
 INSERT INTO callgate_audit (tenant, segment, number, version, at, body, previous, hash)
 VALUES (:tenant, :segment, :number, :version, :at, :body, :previous, :hash)
 """
-READ = """
+_READ = """
 SELECT segment, number, version, at, body, previous, hash FROM callgate_audit
 WHERE (at, segment, number) > (:at, :segment, :number) AND at >= :since
 """
-ANCHOR = "INSERT INTO callgate_anchors (segment, number, hash, at) VALUES (:segment, :number, :hash, :at)"
-ANCHORS = "SELECT segment, number, hash, at FROM callgate_anchors ORDER BY id"
+_ANCHOR = "INSERT INTO callgate_anchors (segment, number, hash, at) VALUES (:segment, :number, :hash, :at)"
+_ANCHORS = "SELECT segment, number, hash, at FROM callgate_anchors ORDER BY id"
 
 
 class SqlAudit:
-    """Audit rows and anchors; *within* is the connection of a transaction, None outside of one."""
+    """Audit rows and anchors; *within* is the connection of a transaction, or None."""
 
     def __init__(self, database: Database, within: Any = None) -> None:
         from sqlalchemy import text
@@ -44,9 +44,9 @@ class SqlAudit:
                 "tenant": tenant,
                 "segment": row.segment,
                 "number": row.number,
-                "version": VERSION,
+                "version": _VERSION,
                 "at": float(row.at),
-                "body": written(row.body),
+                "body": body_json(row.body),
                 "previous": row.previous,
                 "hash": row.hash,
             }
@@ -58,15 +58,17 @@ class SqlAudit:
 
         async with self._writing() as connection:
             try:
-                await connection.execute(self._text(APPEND), values)
+                await connection.execute(self._text(_APPEND), values)
             except IntegrityError as error:
-                raise StoreConflict("a row of that segment and number is there already") from error
+                raise StoreConflict(
+                    "an audit row of that segment and number exists already; append the row with the next number"
+                ) from error
 
     async def read(
         self, tenant: str | None, *, since: float = 0.0, until: float | None = None
     ) -> AsyncIterator[AuditRow]:
         """See ``AuditStore``."""
-        query = READ
+        query = _READ
         values: dict[str, Any] = {"since": float(since), "at": float("-inf"), "segment": "", "number": 0}
         if tenant is not None:
             query += " AND tenant = :tenant"
@@ -74,15 +76,17 @@ class SqlAudit:
         if until is not None:
             query += " AND at < :until"
             values["until"] = float(until)
-        statement = self._text(f"{query} ORDER BY at, segment, number LIMIT {PAGE}")
+        statement = self._text(f"{query} ORDER BY at, segment, number LIMIT {_PAGE}")
         while True:
             async with self._reading() as connection:
                 page = (await connection.execute(statement, values)).all()
             for segment, number, version, at, body, previous, hash in page:
-                if version != VERSION:
-                    raise StoreError(f"audit rows of version {version} were written by another version of Callgate")
+                if version != _VERSION:
+                    raise StoreError(
+                        f"another version of Callgate wrote audit rows (version {version}); read them with that version"
+                    )
                 yield AuditRow(segment, number, at, json.loads(body), previous, hash)
-            if len(page) < PAGE:
+            if len(page) < _PAGE:
                 return
             values |= {"segment": page[-1][0], "number": page[-1][1], "at": page[-1][3]}
 
@@ -90,12 +94,12 @@ class SqlAudit:
         """See ``AuditStore``."""
         values = {"segment": segment, "number": number, "hash": hash, "at": float(at)}
         async with self._writing() as connection:
-            await connection.execute(self._text(ANCHOR), values)
+            await connection.execute(self._text(_ANCHOR), values)
 
     async def anchors(self) -> list[tuple[str, int, str, float]]:
         """See ``AuditStore``."""
         async with self._reading() as connection:
-            rows = (await connection.execute(self._text(ANCHORS), {})).all()
+            rows = (await connection.execute(self._text(_ANCHORS), {})).all()
         return [(segment, number, hash, at) for segment, number, hash, at in rows]
 
     @asynccontextmanager
@@ -115,11 +119,11 @@ class SqlAudit:
             yield connection
 
 
-def written(body: Mapping[str, Any]) -> str:
-    """A body as JSON.
+def body_json(body: Mapping[str, Any]) -> str:
+    """Return the body of an audit row as JSON.
 
     Raises:
-        StoreError: it is none; the message holds nothing of it.
+        StoreError: the body is not JSON; the message shows nothing of it.
     """
     try:
         return json.dumps(body, allow_nan=False, separators=(",", ":"), default=_plain)

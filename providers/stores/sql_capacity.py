@@ -1,4 +1,4 @@
-"""Quotas and places in SQL."""
+"""Rate limits and concurrency limits in SQL."""
 
 from __future__ import annotations
 
@@ -9,53 +9,53 @@ from callgate.providers.stores.base import Limit, Taken
 from callgate.providers.stores.sql_database import Database
 from callgate.providers.stores.windows import Counts, counts_at, granted, looked, refused, returned, window_at
 
-# The three figures as they count in window :period (see ``windows.counts_at``), in one statement: no two takers can
-# read the same figures. A window ahead of this clock counts in full.
-USED = "CASE WHEN q.period >= :period THEN q.used ELSE 0 END"
-BEFORE = "CASE WHEN q.period >= :period THEN q.used_before WHEN q.period = :period - 1 THEN q.used ELSE 0 END"
-LEFT = "CASE WHEN q.period > :period THEN 1.0 ELSE :remaining END"
-LATEST = "CASE WHEN q.period > :period THEN q.period ELSE :period END"
+# The three counts as they apply in window :period (see ``windows.counts_at``), in one statement, so that concurrent
+# callers cannot read the same counts. A window ahead of this clock counts in full.
+_USED = "CASE WHEN q.period >= :period THEN q.used ELSE 0 END"
+_BEFORE = "CASE WHEN q.period >= :period THEN q.used_before WHEN q.period = :period - 1 THEN q.used ELSE 0 END"
+_LEFT = "CASE WHEN q.period > :period THEN 1.0 ELSE :remaining END"
+_LATEST = "CASE WHEN q.period > :period THEN q.period ELSE :period END"
 
-TAKE = f"""
+_TAKE = f"""
 INSERT INTO callgate_quotas AS q (tenant, key, seconds, period, used, used_before, ends)
 VALUES (:tenant, :key, :seconds, :period, :cost, 0, :ends)
 ON CONFLICT (tenant, key, seconds) DO UPDATE SET
-    used = {USED} + :cost,
-    used_before = {BEFORE},
-    period = {LATEST},
+    used = {_USED} + :cost,
+    used_before = {_BEFORE},
+    period = {_LATEST},
     ends = CASE WHEN q.ends > :ends THEN q.ends ELSE :ends END
-WHERE {USED} + {BEFORE} * {LEFT} + :cost <= :amount
+WHERE {_USED} + {_BEFORE} * {_LEFT} + :cost <= :amount
 RETURNING period, used, used_before
-"""  # noqa: S608  (put together of the constants above)
-FIND = (
+"""  # noqa: S608  (built from the constants above)
+_FIND = (
     "SELECT period, used, used_before FROM callgate_quotas WHERE tenant = :tenant AND key = :key AND seconds = :seconds"
 )
-PUT_BACK = """
+_PUT_BACK = """
 UPDATE callgate_quotas SET period = :period, used = :used, used_before = :used_before
 WHERE tenant = :tenant AND key = :key AND seconds = :seconds
 """
 
-FREE = "DELETE FROM callgate_places WHERE tenant = :tenant AND key = :key AND ends <= :now"
-ACQUIRE = """
+_FREE = "DELETE FROM callgate_places WHERE tenant = :tenant AND key = :key AND ends <= :now"
+_ACQUIRE = """
 INSERT INTO callgate_places (tenant, key, token, ends)
 SELECT CAST(:tenant AS TEXT), CAST(:key AS TEXT), CAST(:token AS TEXT), CAST(:ends AS DOUBLE PRECISION)
 WHERE EXISTS (SELECT 1 FROM callgate_places WHERE tenant = :tenant AND key = :key AND token = :token)
-    OR (SELECT count(*) FROM callgate_places WHERE tenant = :tenant AND key = :key) < :places
+    OR (SELECT count(*) FROM callgate_places WHERE tenant = :tenant AND key = :key) < :permits
 ON CONFLICT (tenant, key, token) DO UPDATE SET ends = excluded.ends
 """
-RELEASE = "DELETE FROM callgate_places WHERE tenant = :tenant AND key = :key AND token = :token RETURNING ends"
-HOLDERS = "SELECT count(*) FROM callgate_places WHERE tenant = :tenant AND key = :key AND ends > :now"
+_RELEASE = "DELETE FROM callgate_places WHERE tenant = :tenant AND key = :key AND token = :token RETURNING ends"
+_HOLDERS = "SELECT count(*) FROM callgate_places WHERE tenant = :tenant AND key = :key AND ends > :now"
 
 
 class SqlQuotas:
-    """Sliding windows (see ``windows``), one row each."""
+    """Rate limits with sliding windows (see ``windows``), one row each."""
 
     def __init__(self, database: Database) -> None:
         from sqlalchemy import text
 
         self._database = database
-        self._take, self._find, self._put_back = text(TAKE), text(FIND), text(PUT_BACK)
-        self._find_to_change = self._find if database.lite else text(FIND + " FOR UPDATE")
+        self._take, self._find, self._put_back = text(_TAKE), text(_FIND), text(_PUT_BACK)
+        self._find_to_change = self._find if database.lite else text(_FIND + " FOR UPDATE")
 
     async def take(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> Taken:
         """See ``QuotaStore``."""
@@ -99,22 +99,22 @@ class SqlQuotas:
     async def _counts(self, tenant: str, key: str, limit: Limit) -> Counts:
         seconds = float(limit.seconds)
         rows = await self._database.rows(self._find, {"tenant": tenant, "key": key, "seconds": seconds})
-        kept = (rows[0][0], rows[0][1], rows[0][2]) if rows else None
-        return counts_at(self._database.now(), seconds, kept)
+        row = (rows[0][0], rows[0][1], rows[0][2]) if rows else None
+        return counts_at(self._database.now(), seconds, row)
 
 
 class SqlSemaphores:
-    """Places, one row each; those of one key are counted under a lock."""
+    """Concurrency limits: one row for each permit, counted under a lock of the key."""
 
     def __init__(self, database: Database) -> None:
         from sqlalchemy import text
 
         self._database = database
-        self._free, self._acquire, self._release = text(FREE), text(ACQUIRE), text(RELEASE)
-        self._holders = text(HOLDERS)
+        self._free, self._acquire, self._release = text(_FREE), text(_ACQUIRE), text(_RELEASE)
+        self._holders = text(_HOLDERS)
         self._lock: Any = None if database.lite else text("SELECT pg_advisory_xact_lock(:lock)")
 
-    async def acquire(self, tenant: str, key: str, places: int, token: str, ttl: float) -> bool:
+    async def acquire(self, tenant: str, key: str, permits: int, token: str, ttl: float) -> bool:
         """See ``SemaphoreStore``."""
         where = {"tenant": tenant, "key": key}
         async with self._database.writing() as connection:
@@ -122,7 +122,7 @@ class SqlSemaphores:
                 await connection.execute(self._lock, {"lock": lock_of(tenant, key)})
             now = float(self._database.now())
             await connection.execute(self._free, {**where, "now": now})
-            values = {**where, "token": token, "ends": now + ttl, "places": places}
+            values = {**where, "token": token, "ends": now + ttl, "permits": permits}
             taken = (await connection.execute(self._acquire, values)).rowcount > 0
         await self._database.wrote()
         return bool(taken)
@@ -139,6 +139,6 @@ class SqlSemaphores:
 
 
 def lock_of(tenant: str, key: str) -> int:
-    """PostgreSQL's advisory locks are numbers; two keys that share one wait for each other, and no more."""
+    """Return the number of a key's advisory lock in PostgreSQL. Two keys with one number only wait for each other."""
     name = f"{len(tenant)}:{tenant}{key}".encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(name, digest_size=8).digest(), signed=True)

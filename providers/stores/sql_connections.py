@@ -1,4 +1,4 @@
-"""Connections of SQL: their errors, and how their steps end, are cancelled and rolled back."""
+"""SQL connections: errors, cancellation and rollback."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ from typing import Any
 
 from callgate.errors import StoreConflict, StoreError
 
-HELP = {
-    "database or disk is full": "; make room on the disk of its file, and all goes on: what was written before is kept",
+_ADVICE = {
+    "database or disk is full": "; free space on the disk of its file and try again: committed data is intact",
 }
-"""What to do, where the driver does not say it."""
+"""Advice for errors whose text from the driver has none."""
 
 
 @contextmanager
-def failing(backend: str) -> Generator[None, None, None]:
-    """Errors of the driver become the store's; the text of those that may quote values stays in the cause."""
+def sql_errors(backend: str) -> Generator[None, None, None]:
+    """Raise errors of the driver as errors of the store. Texts that may quote values stay in the cause only."""
     from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
 
     try:
         yield
     except IntegrityError as error:
-        raise StoreConflict(f"{backend}: a row with that key is there already") from error
+        raise StoreConflict(f"{backend}: a row with that key exists already") from error
     except (OperationalError, InterfaceError) as error:
-        said = str(error.orig).strip().partition("\n")[0]
-        raise StoreError(f"{backend}: {said}{HELP.get(said, '')}") from error
+        text = str(error.orig).strip().partition("\n")[0]
+        raise StoreError(f"{backend}: {text}{_ADVICE.get(text, '')}") from error
     except (SQLAlchemyError, UnicodeError) as error:
         raise StoreError(f"{backend}: {type(error).__name__}") from error
 
 
 @asynccontextmanager
-async def unhurried(engine: Any) -> AsyncGenerator[Any, None]:
-    """A connection of SQLite's, whose every step ends before a cancellation is heard.
+async def shielded_connection(engine: Any) -> AsyncGenerator[Any, None]:
+    """Open a SQLite connection whose steps are shielded from cancellation.
 
-    Each has a thread. What is cancelled in the middle of a step would be thrown away with the thread still at it, and
-    hold its lock on the file for as long. No step takes longer than the wait for that lock (``busy_timeout``).
+    Each connection has a thread. A step that is cancelled halfway would leave the thread running, with its lock on the
+    file. No step takes longer than the wait for that lock (``busy_timeout``).
     """
     connection = engine.connect()
     try:
-        await finished(connection.start())
-        yield Unhurried(connection)
+        await shielded(connection.start())
+        yield ShieldedConnection(connection)
     finally:
         if connection.sync_connection is not None:
-            await finished(connection.close())
+            await shielded(connection.close())
 
 
-class Unhurried:
-    """See ``unhurried``."""
+class ShieldedConnection:
+    """A connection whose statements are shielded from cancellation; see ``shielded_connection``."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -58,15 +58,15 @@ class Unhurried:
 
     async def execute(self, *args: Any) -> Any:
         """Run a statement."""
-        return await finished(self._connection.execute(*args))
+        return await shielded(self._connection.execute(*args))
 
     async def exec_driver_sql(self, *args: Any) -> Any:
-        """Run a statement of the driver."""
-        return await finished(self._connection.exec_driver_sql(*args))
+        """Run a statement with the driver."""
+        return await shielded(self._connection.exec_driver_sql(*args))
 
 
-async def finished(work: Coroutine[Any, Any, Any]) -> Any:
-    """What *work* gives; a cancellation is heard when it has ended."""
+async def shielded(work: Coroutine[Any, Any, Any]) -> Any:
+    """Return the result of *work*. A cancellation is raised after it has ended."""
     task = asyncio.ensure_future(work)
     cancelled = False
     while not task.done():
@@ -76,53 +76,55 @@ async def finished(work: Coroutine[Any, Any, Any]) -> Any:
             cancelled = True
     if cancelled:
         if not task.cancelled():
-            task.exception()  # looked at, so that nobody warns
+            task.exception()  # retrieved, so that asyncio logs no warning
         raise asyncio.CancelledError
     return task.result()
 
 
-async def undo(held: Sequence[Any]) -> None:
-    """Roll back what may be open, and give the connection back; one that cannot do that is thrown away."""
+async def roll_back(connections: Sequence[Any]) -> None:
+    """Roll back open transactions and return the connections to the pool; a connection that fails is discarded."""
     from sqlalchemy.util import greenlet_spawn
 
-    for connection in held:
+    for connection in connections:
         if connection.closed:
             continue
         try:
             if not connection.invalidated:
                 await asyncio.wait_for(connection.connection.driver_connection.rollback(), 10.0)
-        except Exception:  # noqa: BLE001  (what ended the transaction is raised; this connection serves nobody any more)
+        except Exception:  # noqa: BLE001  (the caller raises the first error; this connection is not used again)
             await greenlet_spawn(connection.invalidate)
         await greenlet_spawn(connection.close)
 
 
-def run(engine: Any, statement: Any, values: Mapping[str, Any], read: Callable[[Any], Any]) -> Any:
-    """One statement on a connection of its own, and what *read* makes of its result; within a ``greenlet_spawn``.
+def run_statement(engine: Any, statement: Any, values: Mapping[str, Any], read: Callable[[Any], Any]) -> Any:
+    """Run one statement on its own connection, and return ``read(result)``. Call it within ``greenlet_spawn``.
 
-    SQLAlchemy's way for async code, a connection that is entered, executes and is left, switches greenlets three times
-    and makes a task: as dear as the rest of a small statement.
+    SQLAlchemy's async connection would switch greenlets three times and create a task, which doubles the cost of a small
+    statement.
     """
     with engine.connect() as connection:
         return read(connection.execute(statement, values))
 
 
-def begin(engine: Any, held: list[Any], statement: str) -> None:
-    """Begin a transaction, and leave its connection in *held* as soon as there is one; see ``run``."""
-    held.append(engine.connect())
-    held[0].exec_driver_sql(statement)
+def begin(engine: Any, connections: list[Any], statement: str) -> None:
+    """Begin a transaction, and add its connection to *connections* as soon as it is open; see ``run_statement``."""
+    connections.append(engine.connect())
+    connections[0].exec_driver_sql(statement)
 
 
 def commit(connection: Any) -> None:
-    """End it, and give its connection back; see ``run``.
+    """Commit a transaction and return its connection to the pool; see ``run_statement``.
 
-    After a failed statement PostgreSQL takes ``COMMIT`` for ``ROLLBACK``, and says nothing.
+    After a failed statement PostgreSQL treats ``COMMIT`` as ``ROLLBACK``, without an error.
 
     Raises:
-        StoreError: a statement failed, and whoever ran it went on all the same.
+        StoreError: a statement failed, and the caller continued the transaction.
     """
     if connection.dialect.name == "postgresql":
         status = connection.connection.driver_connection.info.transaction_status
         if status.name == "INERROR":
-            raise StoreError("postgresql: a statement of the transaction failed, so that nothing of it is kept")
+            raise StoreError(
+                "postgresql: a statement of the transaction failed, so it was rolled back; end the transaction on the first error"
+            )
     connection.exec_driver_sql("COMMIT")
     connection.close()

@@ -9,42 +9,42 @@ from typing import Any
 from callgate.providers.stores.base import CacheEntry, Grant
 from callgate.providers.stores.sql_database import Database
 
-VERSION = 1
-"""Of the rows: one that another version wrote is not read. A cached value is then missing, and a consent not given."""
+_VERSION = 1
+"""The version of the rows. Rows of another version are not read: the value is not cached, the consent not given."""
 
-GET = """
+_GET = """
 SELECT value, made_at, fresh_until, stale_until, tags FROM callgate_cache
 WHERE tenant = :tenant AND key = :key AND version = :version AND stale_until > :now
 """
-PUT = """
+_PUT = """
 INSERT INTO callgate_cache (tenant, key, version, value, made_at, fresh_until, stale_until, tags)
 VALUES (:tenant, :key, :version, :value, :made_at, :fresh_until, :stale_until, :tags)
 ON CONFLICT (tenant, key) DO UPDATE SET version = excluded.version, value = excluded.value,
     made_at = excluded.made_at, fresh_until = excluded.fresh_until, stale_until = excluded.stale_until,
     tags = excluded.tags
 """
-UNTAG = "DELETE FROM callgate_cache_tags WHERE tenant = :tenant AND key = :key"
-TAG = "INSERT INTO callgate_cache_tags (tenant, tag, key) VALUES (:tenant, :tag, :key)"
-DROP = "DELETE FROM callgate_cache WHERE tenant = :tenant AND key = :key RETURNING stale_until"
-DROP_TAG = """
+_UNTAG = "DELETE FROM callgate_cache_tags WHERE tenant = :tenant AND key = :key"
+_TAG = "INSERT INTO callgate_cache_tags (tenant, tag, key) VALUES (:tenant, :tag, :key)"
+_DROP = "DELETE FROM callgate_cache WHERE tenant = :tenant AND key = :key RETURNING stale_until"
+_DROP_TAG = """
 DELETE FROM callgate_cache WHERE tenant = :tenant AND key IN
     (SELECT key FROM callgate_cache_tags WHERE tenant = :tenant AND tag = :tag)
 RETURNING stale_until
 """
 
-FIND = """
+_FIND = """
 SELECT granted_at, expires_at FROM callgate_consents
 WHERE tenant = :tenant AND person = :person AND tool = :tool AND scope = :scope AND version = :version
     AND (expires_at IS NULL OR expires_at > :now)
 """
-GRANT = """
+_GRANT = """
 INSERT INTO callgate_consents (tenant, person, tool, scope, version, granted_at, expires_at)
 VALUES (:tenant, :person, :tool, :scope, :version, :granted_at, :expires_at)
 ON CONFLICT (tenant, person, tool, scope) DO UPDATE SET
     version = excluded.version, granted_at = excluded.granted_at, expires_at = excluded.expires_at
 """
-REVOKE = "DELETE FROM callgate_consents WHERE tenant = :tenant AND person = :person"
-LIST = """
+_REVOKE = "DELETE FROM callgate_consents WHERE tenant = :tenant AND person = :person"
+_LIST = """
 SELECT tool, scope, granted_at, expires_at FROM callgate_consents
 WHERE tenant = :tenant AND person = :person AND version = :version AND (expires_at IS NULL OR expires_at > :now)
 ORDER BY granted_at, tool, scope
@@ -52,18 +52,18 @@ ORDER BY granted_at, tool, scope
 
 
 class SqlCache:
-    """Values by key, with a row for each tag; what is over is swept at times."""
+    """The cache, with a row for each tag. Expired rows are deleted from time to time."""
 
     def __init__(self, database: Database) -> None:
         from sqlalchemy import text
 
         self._database = database
-        self._get, self._put, self._untag, self._tag = text(GET), text(PUT), text(UNTAG), text(TAG)
-        self._drop, self._drop_tag = text(DROP), text(DROP_TAG)
+        self._get, self._put, self._untag, self._tag = text(_GET), text(_PUT), text(_UNTAG), text(_TAG)
+        self._drop, self._drop_tag = text(_DROP), text(_DROP_TAG)
 
     async def get(self, tenant: str, key: str) -> CacheEntry | None:
         """See ``CacheStore``."""
-        values = {"tenant": tenant, "key": key, "version": VERSION, "now": float(self._database.now())}
+        values = {"tenant": tenant, "key": key, "version": _VERSION, "now": float(self._database.now())}
         rows = await self._database.rows(self._get, values)
         if not rows:
             return None
@@ -75,7 +75,7 @@ class SqlCache:
         where = {"tenant": tenant, "key": key}
         values = {
             **where,
-            "version": VERSION,
+            "version": _VERSION,
             "value": entry.value,
             "made_at": float(entry.made_at),
             "fresh_until": float(entry.fresh_until),
@@ -83,7 +83,7 @@ class SqlCache:
             "tags": json.dumps(sorted(entry.tags)),
         }
         async with self._database.writing() as connection:
-            await connection.execute(self._put, values)  # first: two that put the same key take turns from here on
+            await connection.execute(self._put, values)  # first: this row lock orders concurrent writers of the key
             await connection.execute(self._untag, where)
             if entry.tags:
                 await connection.execute(self._tag, [{**where, "tag": tag} for tag in sorted(entry.tags)])
@@ -105,14 +105,14 @@ class SqlCache:
 
 
 class SqlConsents:
-    """Consents, one row each; a commit is on the disk before it counts."""
+    """Consents, one row each, written with durable commits."""
 
     def __init__(self, database: Database) -> None:
         from sqlalchemy import text
 
         self._database = database
         self._text: Any = text
-        self._find, self._grant, self._list = text(FIND), text(GRANT), text(LIST)
+        self._find, self._grant, self._list = text(_FIND), text(_GRANT), text(_LIST)
 
     async def find(self, tenant: str, user: str, tool: str, scope: str) -> Grant | None:
         """See ``ConsentStore``."""
@@ -121,7 +121,7 @@ class SqlConsents:
             "person": user,
             "tool": tool,
             "scope": scope,
-            "version": VERSION,
+            "version": _VERSION,
             "now": float(self._database.now()),
         }
         rows = await self._database.rows(self._find, values)
@@ -134,7 +134,7 @@ class SqlConsents:
             "person": grant.user,
             "tool": grant.tool,
             "scope": grant.scope,
-            "version": VERSION,
+            "version": _VERSION,
             "granted_at": float(grant.granted_at),
             "expires_at": None if grant.expires_at is None else float(grant.expires_at),
         }
@@ -143,7 +143,7 @@ class SqlConsents:
     async def revoke(self, tenant: str, user: str, tool: str | None = None, scope: str | None = None) -> int:
         """See ``ConsentStore``."""
         values = {"tenant": tenant, "person": user}
-        statement = REVOKE
+        statement = _REVOKE
         for name, given in (("tool", tool), ("scope", scope)):
             if given is not None:
                 statement += f" AND {name} = :{name}"
@@ -155,5 +155,5 @@ class SqlConsents:
 
     async def list(self, tenant: str, user: str) -> Sequence[Grant]:
         """See ``ConsentStore``."""
-        values = {"tenant": tenant, "person": user, "version": VERSION, "now": float(self._database.now())}
+        values = {"tenant": tenant, "person": user, "version": _VERSION, "now": float(self._database.now())}
         return [Grant(user, *row) for row in await self._database.rows(self._list, values)]

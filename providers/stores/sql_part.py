@@ -1,24 +1,57 @@
-"""What the parts in SQL share that may be written within a transaction."""
+"""The base of the SQL parts that can be written within a transaction."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import cache
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from callgate.errors import StoreError
-from callgate.providers.stores.sql_connections import failing
+from callgate.providers.stores.sql_connections import sql_errors
 from callgate.providers.stores.sql_database import Database
 
-VERSION = 1
-"""Of the rows: one that another version wrote is neither read nor changed."""
+ROW_VERSION = 1
+"""The version of the rows. Rows of another version are neither read nor changed."""
 
-MANY = ("owners", "states", "ids", "queues")
+_LISTS = ("owners", "states", "ids", "queues")
+
+
+R = TypeVar("R")
+
+
+class Columns(Generic[R]):
+    """The columns of a record class: its fields, of which *renamed* have another name in the table.
+
+    *read* maps fields to the conversion of a value that is not NULL.
+    """
+
+    def __init__(
+        self, record: Callable[..., R], renamed: Mapping[str, str], read: Mapping[str, Callable[[Any], Any]]
+    ) -> None:
+        self._record, self._read = record, read
+        self._fields = tuple(field.name for field in fields(record))  # type: ignore[arg-type]
+        self.names = tuple(renamed.get(name, name) for name in self._fields)
+        self.listed = ", ".join(self.names)
+        self.marks = ", ".join(f":{name}" for name in self.names)
+
+    def values(self, record: R) -> dict[str, Any]:
+        """Return the values of a record by column."""
+        return {column: getattr(record, name) for column, name in zip(self.names, self._fields, strict=True)}
+
+    def record(self, row: Sequence[Any]) -> R:
+        """Return the record of a row."""
+        found: dict[str, Any] = dict(zip(self._fields, row, strict=True))
+        for name, read in self._read.items():
+            if found[name] is not None:
+                found[name] = read(found[name])
+        return self._record(**found)
 
 
 class SqlPart:
-    """Statements on a database; *within* is the connection of a transaction, None outside of one.
+    """Statements on a database; *within* is the connection of a transaction, or None.
 
-    Outside, each statement is a transaction of its own, which is on the disk when it returns.
+    Without a transaction each statement is committed by itself, and is on the disk when it returns.
     """
 
     def __init__(self, database: Database, within: Any = None) -> None:
@@ -26,53 +59,55 @@ class SqlPart:
         self._within = within
 
     async def _write(self, sql: str, values: dict[str, Any]) -> Any:
-        """The first row that a statement returns, or how many rows it changed."""
+        """Run a writing statement. Return its first row, or the number of changed rows."""
         if self._within is None:
             return await self._database.write(statement(sql), values, durable=True)
-        with failing(self._database.url.get_backend_name()):
+        with sql_errors(self._database.url.get_backend_name()):
             done = await self._within.execute(statement(sql), values)
         return done.first() if done.returns_rows else done.rowcount
 
     async def _write_rows(self, sql: str, values: dict[str, Any]) -> list[Any]:
-        """All rows that a statement returns which writes."""
+        """Run a writing statement. Return all its rows."""
         if self._within is None:
             return await self._database.write_rows(statement(sql), values, durable=True)
         return await self._inside(sql, values)
 
     async def _rows(self, sql: str, values: dict[str, Any]) -> list[Any]:
-        """What a statement gives that only reads."""
+        """Run a reading statement. Return its rows."""
         if self._within is None:
             return await self._database.rows(statement(sql), values)
         return await self._inside(sql, values)
 
     def _unlocked(self, table: str, key: str, condition: str) -> str:
-        """*condition*, for a statement on many rows that passes over those that somebody else has locked.
+        """Return *condition* for a statement on many rows that skips locked rows, which prevents deadlocks.
 
-        So two of them never wait for each other in a ring. SQLite has one writer at a time.
+        SQLite has one writer at a time and needs no change.
         """
         if self._database.lite:
             return condition
         return f"({key}) IN (SELECT {key} FROM {table} WHERE {condition} FOR UPDATE SKIP LOCKED) AND {condition}"  # noqa: S608
 
     async def _inside(self, sql: str, values: dict[str, Any]) -> list[Any]:
-        with failing(self._database.url.get_backend_name()):
+        with sql_errors(self._database.url.get_backend_name()):
             return list((await self._within.execute(statement(sql), values)).all())
 
 
 @cache
 def statement(sql: str) -> Any:
-    """What SQLAlchemy runs; each of ``MANY`` stands for any number of values."""
+    """Return the SQLAlchemy statement of a text. A parameter named in ``_LISTS`` takes a list of values."""
     from sqlalchemy import Text, bindparam, text
 
-    many = [bindparam(name, expanding=True, type_=Text) for name in MANY if f":{name}" in sql]
+    many = [bindparam(name, expanding=True, type_=Text) for name in _LISTS if f":{name}" in sql]
     return text(sql).bindparams(*many)
 
 
 def same_version(found: int) -> None:
-    """A row is of this version.
+    """Check the version of a row.
 
     Raises:
-        StoreError: it is not: what it says is not known, so that nothing may go on.
+        StoreError: another version of Callgate wrote the row, so its meaning is not known.
     """
-    if found != VERSION:
-        raise StoreError(f"a row of version {found} was written by another version of Callgate")
+    if found != ROW_VERSION:
+        raise StoreError(
+            f"another version of Callgate wrote this row (version {found}, expected {ROW_VERSION}); run one version against the store"
+        )

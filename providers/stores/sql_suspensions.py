@@ -1,4 +1,4 @@
-"""Suspended calls and agreed definitions of outside tools, in SQL."""
+"""Suspended calls and approved definitions of outside tools, in SQL."""
 
 from __future__ import annotations
 
@@ -6,88 +6,104 @@ from collections.abc import Sequence
 from typing import Any
 
 from callgate.errors import StoreConflict, StoreError
-from callgate.providers.stores.effects import Pin, Wait, WaitState
-from callgate.providers.stores.sql_part import VERSION, SqlPart, same_version
+from callgate.providers.stores.effects import Pin, SuspensionRecord, SuspensionState
+from callgate.providers.stores.sql_part import ROW_VERSION, Columns, SqlPart, same_version
 
-COLUMNS = "id, kind, tool, person, made_at, expires_at, body, mac, state, number"
-PUT = f"""
-INSERT INTO callgate_waits (tenant, version, {COLUMNS})
-VALUES (:tenant, :version, :id, :kind, :tool, :person, :made_at, :expires_at, :body, :mac, :state, :number)
+
+def _state(found: str) -> SuspensionState:
+    try:
+        return SuspensionState(found)
+    except ValueError:
+        raise StoreError("a suspended call in the store has an unknown state; the row was changed by hand") from None
+
+
+def _body(found: object) -> bytes:
+    return bytes(found) if isinstance(found, bytes | memoryview) else b""  # SQLite stores any type; no MAC fits b""
+
+
+SUSPENSION_COLUMNS = Columns(SuspensionRecord, {"user": "person"}, {"state": _state, "body": _body})
+_LISTED = SUSPENSION_COLUMNS.listed
+_PUT = f"""
+INSERT INTO callgate_waits (tenant, version, {_LISTED}) VALUES (:tenant, :version, {SUSPENSION_COLUMNS.marks})
 ON CONFLICT (tenant, id) DO NOTHING
-"""  # noqa: S608  (put together of the constants above, as are those below)
-REPLACE = """
-UPDATE callgate_waits SET kind = :kind, tool = :tool, person = :person, made_at = :made_at, expires_at = :expires_at,
-    body = :body, mac = :mac, state = :state, number = :number
+"""  # noqa: S608  (built from the constants above, as are those below)
+_REPLACE = f"""
+UPDATE callgate_waits SET {", ".join(f"{name} = :{name}" for name in SUSPENSION_COLUMNS.names if name != "id")}
 WHERE tenant = :tenant AND id = :id AND version = :version AND number = :number - 1 AND state = 'waiting'
-"""
-GET = f"SELECT version, {COLUMNS} FROM callgate_waits WHERE tenant = :tenant AND id = :id"  # noqa: S608
-LIST = f"SELECT {COLUMNS} FROM callgate_waits WHERE tenant = :tenant AND version = :version AND state = :state"  # noqa: S608
-DUE = f"""
-SELECT tenant, {COLUMNS} FROM callgate_waits
+"""  # noqa: S608
+_GET = f"SELECT version, {_LISTED} FROM callgate_waits WHERE tenant = :tenant AND id = :id"  # noqa: S608
+_LIST = f"SELECT {_LISTED} FROM callgate_waits WHERE tenant = :tenant AND version = :version AND state = :state"  # noqa: S608
+_DUE = f"""
+SELECT tenant, {_LISTED} FROM callgate_waits
 WHERE version = :version AND state = 'waiting' AND expires_at <= :now ORDER BY expires_at, tenant, id LIMIT :limit
 """  # noqa: S608
-PRUNE = """
+_PRUNE = """
 DELETE FROM callgate_waits
 WHERE version = :version AND state IN ('used', 'denied', 'expired', 'void') AND made_at < :before
 """
 
-FIND = """
-SELECT version, provider, tool, digest, at, person FROM callgate_pins
-WHERE tenant = :tenant AND provider = :provider AND tool = :tool
-"""
-PIN = """
-INSERT INTO callgate_pins (tenant, version, provider, tool, digest, at, person)
-VALUES (:tenant, :version, :provider, :tool, :digest, :at, :person)
+_PIN_COLUMNS = Columns(Pin, {"by": "person"}, {})
+_SELECT_PINS = (
+    f"SELECT version, {_PIN_COLUMNS.listed} FROM callgate_pins WHERE tenant = :tenant AND provider = :provider"  # noqa: S608
+)
+_FIND = f"{_SELECT_PINS} AND tool = :tool"
+_PINS = f"{_SELECT_PINS} ORDER BY tool"
+_PIN = f"""
+INSERT INTO callgate_pins (tenant, version, {_PIN_COLUMNS.listed}) VALUES (:tenant, :version, {_PIN_COLUMNS.marks})
 ON CONFLICT (tenant, provider, tool)
-"""
-ADD = f"{PIN} DO NOTHING"
-REPIN = f"{PIN} DO UPDATE SET version = excluded.version, digest = excluded.digest, at = excluded.at, person = excluded.person"
-PINS = """
-SELECT version, provider, tool, digest, at, person FROM callgate_pins
-WHERE tenant = :tenant AND provider = :provider ORDER BY tool
-"""
+"""  # noqa: S608
+_ADD = f"{_PIN} DO NOTHING"
+_REPIN = f"{_PIN} DO UPDATE SET version = excluded.version, digest = excluded.digest, at = excluded.at, person = excluded.person"
 
 
-class SqlWaits(SqlPart):
-    """See ``WaitStore``."""
+class SqlSuspensions(SqlPart):
+    """See ``SuspensionStore``."""
 
-    async def put(self, tenant: str, wait: Wait) -> None:
-        """See ``WaitStore``."""
-        if not await self._write(PUT, _written(tenant, wait)):
-            raise StoreConflict("a call that waits has that id already")
+    async def put(self, tenant: str, wait: SuspensionRecord) -> None:
+        """See ``SuspensionStore``."""
+        if not await self._write(_PUT, _values(tenant, wait)):
+            raise StoreConflict("a suspended call has that id already")
 
-    async def get(self, tenant: str, id: str) -> Wait | None:
-        """See ``WaitStore``."""
-        rows = await self._rows(GET, {"tenant": tenant, "id": id})
+    async def get(self, tenant: str, id: str) -> SuspensionRecord | None:
+        """See ``SuspensionStore``."""
+        rows = await self._rows(_GET, {"tenant": tenant, "id": id})
         if not rows:
             return None
         version, *row = rows[0]
         same_version(version)
-        return _wait(row)
+        return SUSPENSION_COLUMNS.record(row)
 
-    async def replace(self, tenant: str, wait: Wait) -> bool:
-        """See ``WaitStore``."""
-        return bool(await self._write(REPLACE, _written(tenant, wait)))
+    async def replace(self, tenant: str, wait: SuspensionRecord) -> bool:
+        """See ``SuspensionStore``."""
+        return bool(await self._write(_REPLACE, _values(tenant, wait)))
 
     async def list(
-        self, tenant: str, *, state: WaitState = WaitState.WAITING, user: str | None = None, limit: int = 100
-    ) -> Sequence[Wait]:
-        """See ``WaitStore``."""
-        query = LIST
-        values = {"tenant": tenant, "version": VERSION, "state": state.value, "limit": limit}
+        self,
+        tenant: str,
+        *,
+        state: SuspensionState = SuspensionState.WAITING,
+        user: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[SuspensionRecord]:
+        """See ``SuspensionStore``."""
+        query = _LIST
+        values = {"tenant": tenant, "version": ROW_VERSION, "state": state.value, "limit": limit}
         if user is not None:
             query += " AND person = :person"
             values["person"] = user
-        return [_wait(row) for row in await self._rows(f"{query} ORDER BY made_at, id LIMIT :limit", values)]
+        return [
+            SUSPENSION_COLUMNS.record(row)
+            for row in await self._rows(f"{query} ORDER BY made_at, id LIMIT :limit", values)
+        ]
 
-    async def due(self, now: float, limit: int = 100) -> Sequence[tuple[str, Wait]]:
-        """See ``WaitStore``."""
-        rows = await self._rows(DUE, {"version": VERSION, "now": now, "limit": limit})
-        return [(tenant, _wait(row)) for tenant, *row in rows]
+    async def due(self, now: float, limit: int = 100) -> Sequence[tuple[str, SuspensionRecord]]:
+        """See ``SuspensionStore``."""
+        rows = await self._rows(_DUE, {"version": ROW_VERSION, "now": now, "limit": limit})
+        return [(tenant, SUSPENSION_COLUMNS.record(row)) for tenant, *row in rows]
 
     async def prune(self, before: float) -> int:
-        """See ``WaitStore``."""
-        return int(await self._write(PRUNE, {"version": VERSION, "before": before}))
+        """See ``SuspensionStore``."""
+        return int(await self._write(_PRUNE, {"version": ROW_VERSION, "before": before}))
 
 
 class SqlPins(SqlPart):
@@ -95,67 +111,36 @@ class SqlPins(SqlPart):
 
     async def find(self, tenant: str, provider: str, tool: str) -> Pin | None:
         """See ``PinStore``."""
-        rows = await self._rows(FIND, {"tenant": tenant, "provider": provider, "tool": tool})
+        rows = await self._rows(_FIND, {"tenant": tenant, "provider": provider, "tool": tool})
         return _pin(rows[0]) if rows else None
 
     async def add(self, tenant: str, pin: Pin) -> Pin:
         """See ``PinStore``."""
-        if await self._write(ADD, _pinned(tenant, pin)):
+        if await self._write(_ADD, _pin_values(tenant, pin)):
             return pin
         found = await self.find(tenant, pin.provider, pin.tool)
         if found is None:
-            raise StoreError("the pin of the tool was removed while it was asked for")
+            raise StoreError("another process removed the pin of the tool; try again")
         return found
 
     async def put(self, tenant: str, pin: Pin) -> None:
         """See ``PinStore``."""
-        await self._write(REPIN, _pinned(tenant, pin))
+        await self._write(_REPIN, _pin_values(tenant, pin))
 
     async def list(self, tenant: str, provider: str) -> Sequence[Pin]:
         """See ``PinStore``."""
-        return [_pin(row) for row in await self._rows(PINS, {"tenant": tenant, "provider": provider})]
+        return [_pin(row) for row in await self._rows(_PINS, {"tenant": tenant, "provider": provider})]
 
 
-def _written(tenant: str, wait: Wait) -> dict[str, Any]:
-    return {
-        "tenant": tenant,
-        "version": VERSION,
-        "id": wait.id,
-        "kind": wait.kind,
-        "tool": wait.tool,
-        "person": wait.user,
-        "made_at": wait.made_at,
-        "expires_at": wait.expires_at,
-        "body": wait.body,
-        "mac": wait.mac,
-        "state": wait.state.value,
-        "number": wait.number,
-    }
+def _values(tenant: str, wait: SuspensionRecord) -> dict[str, Any]:
+    return {**SUSPENSION_COLUMNS.values(wait), "tenant": tenant, "version": ROW_VERSION}
 
 
-def _wait(row: Sequence[Any]) -> Wait:
-    id, kind, tool, person, made_at, expires_at, body, mac, state, number = row
-    try:
-        stands = WaitState(state)
-    except ValueError:
-        raise StoreError("a suspended call in the store is in a state that there is not") from None
-    data = bytes(body) if isinstance(body, bytes | memoryview) else b""  # SQLite keeps anything; no MAC is over that
-    return Wait(id, kind, tool, person, made_at, expires_at, data, mac, stands, number)
-
-
-def _pinned(tenant: str, pin: Pin) -> dict[str, Any]:
-    return {
-        "tenant": tenant,
-        "version": VERSION,
-        "provider": pin.provider,
-        "tool": pin.tool,
-        "digest": pin.digest,
-        "at": pin.at,
-        "person": pin.by,
-    }
+def _pin_values(tenant: str, pin: Pin) -> dict[str, Any]:
+    return {**_PIN_COLUMNS.values(pin), "tenant": tenant, "version": ROW_VERSION}
 
 
 def _pin(row: Sequence[Any]) -> Pin:
-    version, *told = row
+    version, *values = row
     same_version(version)
-    return Pin(*told)
+    return _PIN_COLUMNS.record(values)

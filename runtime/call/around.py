@@ -1,4 +1,4 @@
-"""The roundabout: ``around_execute`` hooks nested about the attempt, composed once, at registration (contract 93, C21)."""
+"""The middleware of a plan: ``around_execute`` hooks nested around the attempt, composed once, at registration."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ Inner: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 
 def wrap_attempt(plan: Plan, attempt: Inner) -> Inner:
-    """The attempt inside the wrappers of its plan; what comes out is the output."""
+    """Wrap the attempt in the middleware of its plan; the result is the output."""
     chosen = select_for_stage(Stage.AROUND_EXECUTE, plan.definition, plan.registrations)
     return _outermost(nested(zip(plan.around, chosen, strict=True), attempt))
 
 
 def nested(wrappers: Iterable[tuple[Compiled, Registration]], inner: Inner) -> Inner:
-    """*inner* inside its wrappers, the first of them outermost."""
+    """Wrap *inner* in its middleware; the first wrapper is outermost."""
     for (kind, call, step), registration in reversed(list(wrappers)):
         inner = _layer(call if kind == ASYNC else _awaited(call), step, inner, registration)
     return inner
 
 
 class _Turn:
-    """One invocation in one wrapper: whether ``next()`` may be called, and what came of it."""
+    """The state of one wrapper in one invocation: permission to call ``next()``, and its result."""
 
     __slots__ = ("ctx", "error", "failed_in", "inner", "output", "repeats", "state", "step")
 
@@ -45,8 +45,12 @@ class _Turn:
         self.error: BaseException | None = None
         self.failed_in = step
 
-    async def proceed(self) -> Any:
-        """The ``next`` that the wrapper is given."""
+    async def proceed(self, ctx: Any = None) -> Any:
+        """Continue with the next wrapper or the tool; the wrapper calls this as ``next()`` or ``next(ctx)``."""
+        if ctx is not None and ctx is not self.ctx:
+            raise StageError(
+                f"{self.step.name} called next({type(ctx).__name__}); write `await next()` or `await next(ctx)`"
+            )
         if self.state == "running":
             raise StageError(f"{self.step.name} called next() while its first call was still running")
         if self.state != "new" and not self.repeats:
@@ -54,14 +58,16 @@ class _Turn:
         self.state = "running"
         try:
             self.output = await self.inner(self.ctx)
-        except (KeyboardInterrupt, SystemExit) as error:  # a crash is a failure to wrappers, too: they may retry it
+        except (KeyboardInterrupt, SystemExit) as error:  # wrappers see a crash as a failure and may retry it
             told = crashed(self.ctx, error)
-            told = told if self.ctx.scrubber is None else self.ctx.scrubber.error(told)
-            self.state, self.error, self.failed_in = "failed", told, self.ctx.step
+            told = told if self.ctx.run.scrubber is None else self.ctx.run.scrubber.error(told)
+            self.state, self.error, self.failed_in = "failed", told, self.ctx.run.step
             raise told from error
         except BaseException as error:
-            told = error if self.ctx.scrubber is None else self.ctx.scrubber.error(error)  # before a wrapper records it
-            self.state, self.error, self.failed_in = "failed", told, self.ctx.step
+            told = (
+                error if self.ctx.run.scrubber is None else self.ctx.run.scrubber.error(error)
+            )  # before a wrapper records it
+            self.state, self.error, self.failed_in = "failed", told, self.ctx.run.step
             if told is not error:
                 raise told from None
             raise
@@ -69,7 +75,7 @@ class _Turn:
             self.state = "done"
             return self.output
         finally:
-            self.ctx.step = self.step
+            self.ctx.run.step = self.step
 
 
 def _layer(call: Callable[..., Any], step: Step, inner: Inner, registration: Registration) -> Inner:
@@ -80,7 +86,7 @@ def _layer(call: Callable[..., Any], step: Step, inner: Inner, registration: Reg
         call = limited(call, float(limit), step)
 
     async def layer(ctx: Any) -> Any:
-        ctx.step = step
+        ctx.run.step = step
         if applies is not None and not await applies(ctx):
             return await inner(ctx)
         turn = _Turn(ctx, step, inner, repeats)
@@ -88,7 +94,7 @@ def _layer(call: Callable[..., Any], step: Step, inner: Inner, registration: Reg
             return await call(ctx, turn.proceed)
         except BaseException as error:
             if error is turn.error:
-                ctx.step = turn.failed_in  # not this hook's failure: it only let it through
+                ctx.run.step = turn.failed_in  # the error passed through this hook from another step
             if not (ignores and turn.state in {"new", "done"} and is_failure(error)):
                 raise
             ctx.suppress(error)
@@ -98,7 +104,7 @@ def _layer(call: Callable[..., Any], step: Step, inner: Inner, registration: Reg
 
 
 def _awaited(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A wrapper written ``def`` may return the awaitable of ``next()``, or a value."""
+    """Await the result of a ``def`` wrapper, which may return the awaitable of ``next()``, or a value."""
 
     async def awaited(ctx: Any, proceed: Callable[[], Any]) -> Any:
         answer = call(ctx, proceed)
@@ -110,8 +116,8 @@ def _awaited(call: Callable[..., Any]) -> Callable[..., Any]:
 def _outermost(inner: Inner) -> Inner:
     async def execute(ctx: Any) -> Any:
         output = await inner(ctx)
-        if output is not ctx._output:
-            ctx._output = output
+        if output is not ctx.run.output:
+            ctx.run.output = output
         return output
 
     return execute

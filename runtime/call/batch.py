@@ -1,4 +1,4 @@
-"""Several calls at once: in order, in parallel where the tools allow."""
+"""Run several calls concurrently, where their tools allow it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from callgate.tools.calls import ToolResult, User
 async def call_many(
     gate: Any, calls: Sequence[Any], user: User, at_once: int, options: Mapping[str, Any], *, trace: bool = False
 ) -> list[ToolResult]:
-    """See ``Gate.call_many``. A call of a tool with ``parallel=False`` waits for all before it and holds up all after.
+    """See ``Gate.call_many``. A tool with ``parallel=False`` runs after the calls before it, and before those after it.
 
     Raises:
         ValueError: *at_once* is not positive.
-        CancelledError: every call under way is cancelled and waited for first.
+        CancelledError: the caller cancelled the batch; every call in flight is cancelled and has ended.
     """
     if at_once < 1:
         raise ValueError("at_once must be at least 1")
     results: dict[int, ToolResult] = {}
-    places = asyncio.Semaphore(at_once)
+    permits = asyncio.Semaphore(at_once)
 
     async def one(index: int) -> None:
-        async with places:
+        async with permits:
             results[index] = await gate.call(calls[index], user=user, trace=trace, **options)
 
     start = 0
@@ -41,7 +41,7 @@ async def call_many(
             async with asyncio.TaskGroup() as group:
                 for index in range(start, end):
                     group.create_task(one(index))
-        except BaseExceptionGroup as errors:  # what no result can tell, such as a closed gate, as one call raises it
+        except BaseExceptionGroup as errors:  # such as a closed gate: raised as a single call raises it
             raise errors.exceptions[0] from None
         start = end
     return [results.get(index) or cancelled_call(call) for index, call in enumerate(calls)]

@@ -1,4 +1,4 @@
-"""How a tool's body is run: arguments to annotated types, dependencies, threads, hard deadlines. One closure a tool."""
+"""Execution of a tool's body: argument conversion, dependencies, threads, hard deadlines. One closure per tool."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from callgate.errors import Invalid, RetryLater
 from callgate.hooks.plan import Plan
+from callgate.hooks.tool_view import ToolView
 from callgate.runtime.call.failure import crashed
 from callgate.runtime.call.leases import hold_back
 from callgate.tools.calls import Issue
@@ -25,9 +26,9 @@ ABANDON_GRACE = 0.25
 
 
 def arguments_of(plan: Plan) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
-    """Frozen arguments to what the body receives; None when they can be unpacked as they are.
+    """Return the conversion of frozen arguments to those of the body; None if the body takes them unchanged.
 
-    Nested values are copied for each attempt, so that a tool that changes its arguments changes nobody else's.
+    Nested values are copied for each attempt, so changes by a tool stay in that attempt.
     """
     convert, flat = plan.record.convert, plan.builtins.flat
     if flat:
@@ -38,7 +39,7 @@ def arguments_of(plan: Plan) -> Callable[[dict[str, Any]], dict[str, Any]] | Non
 
 
 def make_body(plan: Plan) -> Body:
-    """The general body: everything that ``direct_call`` rules out."""
+    """Make the general body, for all tools that ``direct_call`` excludes."""
     record = plan.record
     prepare = arguments_of(plan) or thaw
     supply = _supplier(plan)
@@ -47,20 +48,20 @@ def make_body(plan: Plan) -> Body:
 
     async def body(ctx: Any) -> Any:
         extra = await supply(ctx)
-        if ctx.claim is not None:
-            ctx.claim.began = True
-        output = await start(ctx, prepare(ctx._input), extra)
+        if ctx.run.claim is not None:
+            ctx.run.claim.began = True
+        output = await start(ctx, prepare(ctx.run.input), extra)
         if to_json is None or record.streams:
             return output
-        if ctx.claim is not None:
-            ctx.claim.returned = True  # what cannot be made JSON has taken effect all the same
+        if ctx.run.claim is not None:
+            ctx.run.claim.returned = True  # the effect took place even if the output is not JSON
         return to_json(output)
 
     return body
 
 
 def runs_in_place(record: ToolRecord) -> bool:
-    """Whether the body is a coroutine function that is awaited where the call runs, with keywords."""
+    """Return True if the call awaits the body directly, as a coroutine function with keyword arguments."""
     return (
         record.style is Style.KEYWORDS
         and record.is_async
@@ -71,43 +72,43 @@ def runs_in_place(record: ToolRecord) -> bool:
 
 
 def direct_call(record: ToolRecord) -> Callable[..., Awaitable[Any]] | None:
-    """The tool's own coroutine function, when nothing has to happen between the frozen arguments and it."""
+    """Return the tool's own coroutine function if a call needs no further work around it; else None."""
     plain = runs_in_place(record) and not record.injected and record.context_parameter is None
     return record.execute if plain else None
 
 
 def supplied_call(plan: Plan) -> Body:
-    """The one attempt of a body that runs in place, with its dependencies and context."""
+    """Make the single attempt of a body that runs in place, with its dependencies and context."""
     execute, prepare, supply = plan.record.execute, arguments_of(plan), _supplier(plan)
     running, watched = plan.running, plan.watched
     own = plan.supplies.get(plan.record)
     ready = own.ready if own is not None and plan.record.context_parameter is None else lambda _: None
 
     async def call(ctx: Any) -> Any:
-        ctx.step = running
+        ctx.run.step = running
         supplied = ready(ctx)
         if supplied is None:
             supplied = await supply(ctx)
-        if ctx.claim is not None:
-            ctx.claim.began = True
-        ctx._output = await execute(**(ctx._input if prepare is None else prepare(ctx._input)), **supplied)
-        ctx.executed = True
+        if ctx.run.claim is not None:
+            ctx.run.claim.began = True
+        ctx.run.output = await execute(**(ctx.run.input if prepare is None else prepare(ctx.run.input)), **supplied)
+        ctx.run.executed = True
         if watched:
-            ctx._output_json = snapshot(ctx._output)
-        return ctx._output
+            ctx.run.output_json = snapshot(ctx.run.output)
+        return ctx.run.output
 
     return call
 
 
 def _supplier(plan: Plan) -> Callable[[Any], Awaitable[dict[str, Any]]]:
-    """The tool's dependencies and its context."""
+    """Return the function that resolves the tool's dependencies and its context."""
     wants, supply = plan.record.context_parameter, plan.supplies.get(plan.record)
     if supply is not None and wants is None:
         return supply.get  # type: ignore[no-any-return]
 
     async def supplied(ctx: Any) -> dict[str, Any]:
         found: dict[str, Any] = {} if supply is None else await supply.get(ctx)
-        return found if wants is None else {**found, wants: ctx}
+        return found if wants is None else {**found, wants: ToolView(ctx)}
 
     return supplied
 
@@ -126,7 +127,7 @@ def _keywords(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
 
 
 async def _drain(record: ToolRecord, ctx: Any, call: Callable[[], Any]) -> list[Any]:
-    """An async generator's parts, as JSON: each goes to whoever streams the call; the list of them is the output."""
+    """Collect the parts of an async generator as JSON, and send each to the stream; their list is the output."""
     parts, to_json, output = call(), record.to_json, []
     try:
         async for part in parts:
@@ -134,7 +135,7 @@ async def _drain(record: ToolRecord, ctx: Any, call: Callable[[], Any]) -> list[
             output.append(shown)
             await ctx.send(shown)
     finally:
-        if hasattr(parts, "aclose"):  # its own clean-up belongs to the call, not to the garbage collector
+        if hasattr(parts, "aclose"):  # clean up within the call, before garbage collection
             await parts.aclose()
     return output
 
@@ -153,7 +154,7 @@ def _component(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
                 public="The tool refused the arguments.",
                 issues=[Issue("", "instantiate", "arguments the tool accepts")],
             )
-            refused.no_effect = True  # its body has not begun
+            refused.no_effect = True  # the body has not begun
             raise refused from error
         call = instance.run
         return await run(ctx, functools.partial(_drain, record, ctx, call) if record.streams else call)
@@ -165,7 +166,7 @@ def _record(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
     run = _runner(record)
 
     async def start(ctx: Any, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
-        return await run(ctx, functools.partial(record.execute, arguments, ctx, **extra))
+        return await run(ctx, functools.partial(record.execute, arguments, ToolView(ctx), **extra))
 
     return start
 
@@ -173,7 +174,7 @@ def _record(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
 _STARTERS = {Style.KEYWORDS: _keywords, Style.COMPONENT: _component, Style.RECORD: _record}
 
 
-# ---------------------------------------------------------------------- where it runs
+# ---------------------------------------------------------------------- place of execution
 
 
 def _runner(record: ToolRecord) -> Callable[[Any, Callable[[], Any]], Awaitable[Any]]:
@@ -199,18 +200,18 @@ _THREADS: WeakKeyDictionary[ToolRecord, tuple[ThreadPoolExecutor, set[Any]]] = W
 
 
 def _threads_of(record: ToolRecord) -> tuple[ThreadPoolExecutor, set[Any]]:
-    """The pool of a tool and what runs in it: one, however many plans it has."""
+    """Return the thread pool of a tool and its running calls; all plans of the tool share it."""
     known = _THREADS.get(record)
     if known is None:
         made = ThreadPoolExecutor(record.max_threads, thread_name_prefix=f"callgate-{record.id}")
-        known = _THREADS.setdefault(record, (made, set()))  # plans may be compiled in several threads
+        known = _THREADS.setdefault(record, (made, set()))  # several threads may compile plans
     return known
 
 
 def _in_thread(record: ToolRecord) -> Callable[[Any, Callable[[], Any]], Awaitable[Any]]:
-    """A plain function: in a worker thread, at most ``max_threads`` at a time, refused when all are busy (design 10.4).
+    """Make the runner of a plain function: worker threads, at most ``max_threads``; a call is refused if all are busy.
 
-    A thread cannot be cancelled: its place stays taken until the function really returns.
+    A thread cannot be cancelled, so it stays busy until the function returns.
     """
     pool, busy = _threads_of(record)
 
@@ -222,7 +223,7 @@ def _in_thread(record: ToolRecord) -> Callable[[Any, Callable[[], Any]], Awaitab
         def work() -> Any:
             try:
                 return call()
-            except StopIteration as error:  # no future carries this one: the call would never end
+            except StopIteration as error:  # a future cannot hold StopIteration: the call would never end
                 raise RuntimeError("the tool raised StopIteration") from error
 
         working = pool.submit(contextvars.copy_context().run, work)
@@ -234,22 +235,22 @@ def _in_thread(record: ToolRecord) -> Callable[[Any, Callable[[], Any]], Awaitab
 
 
 async def _abandonable(ctx: Any, call: Callable[[], Any]) -> Any:
-    """A coroutine in a task of its own, which can be left behind."""
+    """Run a coroutine in its own task, so that it can be abandoned."""
 
     async def work() -> Any:
         try:
             return await call()
-        except (KeyboardInterrupt, SystemExit) as error:  # in a task of its own it would stop the loop
+        except (KeyboardInterrupt, SystemExit) as error:  # in its own task it would stop the loop
             raise crashed(ctx, error) from error
 
     return await _outlive(ctx, asyncio.ensure_future(work()), cancels=True)
 
 
 async def _outlive(ctx: Any, body: asyncio.Future[Any], *, cancels: bool) -> Any:
-    """Wait for the body; when it outlives a cancellation by the grace, leave it behind with its leases.
+    """Wait for the body; if it outlives a cancellation by the grace period, abandon it with its leases.
 
-    What it holds is given back when it really ends; until then ``ctx.pending_release`` says so (invariant I12).
-    A body that overran its deadline and ends within the grace has ended: how, is its own to say.
+    The leases are released when the body ends; until then, ``ctx.pending_release`` is True. If a body overruns its
+    deadline but ends within the grace period, its own result or error counts.
     """
     try:
         await asyncio.wait([body])
@@ -263,10 +264,10 @@ async def _outlive(ctx: Any, body: asyncio.Future[Any], *, cancels: bool) -> Any
             except asyncio.CancelledError as again:
                 hold_back(ctx, again)
         if not body.done():
-            ctx.host.abandon(ctx, body)
+            ctx.run.plan.host.abandon(ctx, body)
             raise
-        if ctx.alarm is None or not ctx.alarm.alone:
+        if ctx.run.alarm is None or not ctx.run.alarm.alone:
             if not body.cancelled():
-                body.exception()  # seen: a failure after the cancellation is not the news here
+                body.exception()  # mark as retrieved: the cancellation is raised instead
             raise
     return body.result()

@@ -1,8 +1,7 @@
-"""Many deadlines, one timer: arming and disarming are two dictionary writes (performance.md 6.5).
+"""Deadlines that share one timer: arming and disarming are two dictionary writes.
 
-A deadline that fires cancels the task that runs the invocation, once, and says so in ``Alarm.fired``: ``contain``
-in ``failure.py`` then turns that cancellation, and only that one, into ``DeadlineExceeded``. Whoever else cancels the
-task meanwhile wins.
+A deadline that fires cancels the task of the invocation once, and sets ``Alarm.fired``. ``contain`` in ``failure.py``
+converts only that cancellation into ``DeadlineExceeded``. A cancellation from another source takes precedence.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 TICK = 0.005
-"""Resolution in seconds: a deadline fires at most that late."""
+"""Resolution in seconds: the maximum delay of a deadline."""
 
 
 class Alarm:
@@ -31,28 +30,28 @@ class Alarm:
         self.context = copy_context()
 
     def fire(self) -> None:
-        """Cancel the task, as somebody in the context in which the deadline was armed (see ``leases.INSIDE``)."""
+        """Cancel the task, in the context in which the deadline was armed (see ``leases.INSIDE``)."""
         self.fired = True
         self.context.run(self.task.cancel)
 
     def disarm(self) -> None:
-        """The work is over; the deadline can no longer fire."""
+        """Disarm the deadline after the work; it can no longer fire."""
         self.live.pop(self, None)
 
     @property
     def alone(self) -> bool:
-        """Whether it fired and nobody else cancelled the task since it was armed."""
+        """True if it fired and the task received no other cancellation since it was armed."""
         return self.fired and self.task.cancelling() <= self.before + 1
 
     def forget(self) -> bool:
-        """The cancellation that this alarm sent is spent. Whether it was alone."""
+        """Consume the cancellation that this alarm sent; return the value of ``alone``."""
         alone, self.fired = self.alone, False
         self.task.uncancel()
         return alone
 
 
 class DeadlineTable:
-    """The deadlines of one event loop. Its timer is set to the earliest; those after it within a tick wait for the next."""
+    """The deadlines of one event loop. The timer is set to the earliest; later ones within a tick use the next run."""
 
     def __init__(self) -> None:
         self.live: dict[Alarm, None] = {}
@@ -60,7 +59,7 @@ class DeadlineTable:
         self.next = math.inf
 
     def arm(self, loop: asyncio.AbstractEventLoop, seconds: float) -> Alarm:
-        """Cancel the current task in *seconds*, unless disarmed before."""
+        """Cancel the current task in *seconds*, unless it is disarmed earlier."""
         task = asyncio.current_task(loop)
         if task is None:
             raise RuntimeError("a deadline needs a running task")
@@ -76,6 +75,12 @@ class DeadlineTable:
         self.next = when
         self.timer = loop.call_at(when, self._scan, loop, context=Context())
 
+    def expire_all(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Expire every armed deadline now."""
+        for alarm in self.live:
+            alarm.when = loop.time()
+        self._scan(loop)
+
     def _scan(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
         for alarm in [alarm for alarm in self.live if alarm.when <= now]:
@@ -90,25 +95,35 @@ _TABLES: WeakKeyDictionary[asyncio.AbstractEventLoop, DeadlineTable] = WeakKeyDi
 
 
 def arm(seconds: float) -> Alarm:
-    """A deadline for the current task on the running loop."""
+    """Arm a deadline for the current task on the running loop."""
     loop = asyncio.get_running_loop()
     table = _TABLES.get(loop)
     if table is None:
         for closed in [other for other in list(_TABLES) if other.is_closed()]:
-            del _TABLES[closed]  # a timer that is still set would keep its loop
+            del _TABLES[closed]  # an active timer would keep its loop alive
         table = _TABLES[loop] = DeadlineTable()
     return table.arm(loop, seconds)
 
 
+def expire_all(loop: asyncio.AbstractEventLoop) -> int:
+    """Expire every deadline armed on *loop* now, for tests on virtual time; return their number."""
+    table = _TABLES.get(loop)
+    if table is None or not table.live:
+        return 0
+    expired = len(table.live)
+    table.expire_all(loop)
+    return expired
+
+
 async def stand_down(ctx: Any) -> None:
-    """The work is over: disarm. A deadline that fired too late to be noticed is taken back, so it hits nobody else."""
-    alarm: Alarm = ctx.alarm
+    """Disarm after the work; withdraw the cancellation of a deadline that fired too late, so it hits no later code."""
+    alarm: Alarm = ctx.run.alarm
     alarm.disarm()
     if not alarm.fired:
         return
     try:
-        await asyncio.sleep(0)  # what is under way arrives here
+        await asyncio.sleep(0)  # a cancellation in flight arrives here
     except asyncio.CancelledError as late:
-        ctx.hold_back(late)
+        ctx.run.hold_back(late)
     if alarm.forget():
-        ctx.deferred = None
+        ctx.run.deferred = None

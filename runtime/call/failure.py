@@ -1,4 +1,4 @@
-"""What happens when an invocation fails: name the outcome, tell ``on_error``, keep the truth."""
+"""Failure of an invocation: set the outcome, run ``on_error``, keep the original error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from callgate.errors import (
 from callgate.hooks.plan import Plan
 from callgate.hooks.stages import OnFailure, Section
 from callgate.hooks.step import SYNC
-from callgate.providers.logs import Event, emit
+from callgate.providers.logs import LogEvent, emit
 from callgate.runtime.call.leases import RELEASE_LIMIT, carry
 from callgate.tools.calls import ErrorInfo, Outcome
 
@@ -38,113 +38,115 @@ _OUTCOMES: tuple[tuple[type[BaseException], Outcome], ...] = (
 )
 
 MAX_PUBLIC_BYTES = 1536
-"""Public text that is longer is cut: with code, id and issues about it, a model reads 2 KiB of an error at most (I9)."""
+"""Longer public text is cut, so that a model reads at most 2 KiB of an error, with code, id and issues."""
 
 
 async def fail(plan: Plan, ctx: Any, error: BaseException) -> None:
-    """Record *error* as ``ctx.error`` with its outcome and run ``on_give_up`` and ``on_error``, carried through.
+    """Record *error* as ``ctx.error`` with its outcome; run ``on_give_up`` and ``on_error`` under a shield.
 
-    A suspension is no error: its stages are not run. The original object is kept, never wrapped (contract C20).
+    A suspension is not an error and runs neither stage. The original object is kept, never wrapped.
     """
-    failed_at = ctx.failed_in = ctx.step
-    ctx.special = True
+    failed_at = ctx.run.failed_in = ctx.run.step
+    ctx.run.special = True
     if isinstance(error, ControlSuspend):
         try:
             await _suspend(ctx, error)
         except InvocationError as refused:
             error = refused
-        except Exception as broken:  # noqa: BLE001  (nobody is told to wait for what was not written down)
+        except Exception as broken:  # noqa: BLE001  (a suspension that was not stored is an error)
             error = NotRecorded(f"{ctx.tool_id}: that it waits could not be written down")
             error.__cause__ = broken
         else:
             return
-    elif ctx.claim is not None and failed_at is plan.running:
-        ctx.claim.failed(error)
+    elif ctx.run.claim is not None and failed_at is plan.running:
+        ctx.run.claim.failed(error)
     if isinstance(error, GeneratorExit) and failed_at is not plan.running:
-        raise error  # the coroutine itself is being closed: nothing may be awaited any more
+        raise error  # the coroutine is being closed: awaiting is no longer possible
     told = contain(ctx, error)
-    ctx._error = told = told if ctx.scrubber is None else ctx.scrubber.error(told)
-    ctx.outcome = Outcome.UNKNOWN if ctx.abandoned else outcome_of(told, failed_at)
-    attempted = ctx.tries and failed_at.row.section is Section.EXECUTE
-    if plan.repeats and attempted and ctx.outcome in {Outcome.ERROR, Outcome.UNKNOWN}:  # a decision is not given up on
+    ctx.run.error = told = told if ctx.run.scrubber is None else ctx.run.scrubber.error(told)
+    ctx.run.outcome = Outcome.UNKNOWN if ctx.run.abandoned else outcome_of(told, failed_at)
+    attempted = ctx.run.tries and failed_at.row.section is Section.EXECUTE
+    if (
+        plan.repeats and attempted and ctx.run.outcome in {Outcome.ERROR, Outcome.UNKNOWN}
+    ):  # on_give_up does not run for a decision
         await _tell(ctx, plan.on_give_up)
     await _tell(ctx, plan.on_error)
     _log(ctx)
 
 
 async def _suspend(ctx: Any, asked: ControlSuspend) -> None:
-    """Let the call wait: where there is a store, it is written down before anybody is told.
+    """Suspend the call; with a store, the suspension is stored before the caller receives it.
 
     Raises:
-        InvocationError: it may not wait, or could not be written down.
+        InvocationError: the call may not be suspended, or the suspension could not be stored.
     """
-    pending, step, waits = asked.pending, ctx.step, ctx.host.waits
+    pending, step, waits = asked.pending, ctx.run.step, ctx.run.plan.host.waits
     if waits is not None:
         pending = await carry(ctx, waits.keep(ctx, pending), RELEASE_LIMIT)
-    ctx.pending = pending
-    ctx._error, ctx.outcome = Suspended(pending), Outcome.SUSPENDED
-    emit(Event.CALL_SUSPENDED, ctx, stage=step.stage, hook=step.name, kind=pending.kind)
+    ctx.run.pending = pending
+    ctx.run.error, ctx.run.outcome = Suspended(pending), Outcome.SUSPENDED
+    emit(LogEvent.CALL_SUSPENDED, ctx, stage=step.stage, hook=step.name, kind=pending.kind)
 
 
 def _log(ctx: Any) -> None:
-    """How the call ended, once the hooks have had their say: by a decision, from outside, or because something broke."""
-    error, step = ctx.error, ctx.failed_in
-    if ctx.outcome is Outcome.CANCELLED:
-        emit(Event.CALL_CANCELLED, ctx, stage=step.stage, hook=step.name)
+    """Log the outcome after the hooks have run: a refusal, a cancellation, or a failure."""
+    error, step = ctx.run.error, ctx.run.failed_in
+    if ctx.run.outcome is Outcome.CANCELLED:
+        emit(LogEvent.CALL_CANCELLED, ctx, stage=step.stage, hook=step.name)
         return
     decided = isinstance(error, InvocationError) and (
-        isinstance(error, ToolError) or ctx.outcome not in {Outcome.ERROR, Outcome.UNKNOWN}
+        isinstance(error, ToolError) or ctx.run.outcome not in {Outcome.ERROR, Outcome.UNKNOWN}
     )
-    event, reason = Event.CALL_REFUSED if decided else Event.CALL_FAILED, None
+    event, reason = LogEvent.CALL_REFUSED if decided else LogEvent.CALL_FAILED, None
     if isinstance(error, Denied | RetryLater) and error.args:
-        reason = error.args[0]  # what ctx.abort and ctx.retry_after were given for the log
-    emit(event, ctx, outcome=ctx.outcome, error=error, stage=step.stage, hook=step.name, reason=reason)
+        reason = error.args[0]  # the reason given to ctx.abort or ctx.retry_after
+    emit(event, ctx, outcome=ctx.run.outcome, error=error, stage=step.stage, hook=step.name, reason=reason)
 
 
 async def _tell(ctx: Any, steps: Any) -> None:
     for kind, call, step in steps:
-        ctx.step, known = step, ctx.error
+        ctx.run.step, known = step, ctx.run.error
         try:
             answer = call(ctx)
             if kind != SYNC or asyncio.iscoroutine(answer):
                 await carry(ctx, answer, RELEASE_LIMIT)
-        except BaseException as error:  # noqa: BLE001  (an observer that raises SystemExit is still an observer)
+        except BaseException as error:  # noqa: BLE001  (even SystemExit from an observer is suppressed)
             if isinstance(error, InvocationError) or (isinstance(error, Exception) and error.__cause__ is known):
-                ctx._error = error
+                ctx.run.error = error
             else:
                 ctx.suppress(error)
-        if ctx.error is not known:
+        if ctx.run.error is not known:
             _replace(ctx, known)
 
 
 def _replace(ctx: Any, known: BaseException) -> None:
-    """A hook raised or assigned another error: it takes the place of the known one, which becomes its cause (C18)."""
-    if ctx.step.shadow or not isinstance(ctx.error, Exception):
-        ctx._error = known
+    """Replace the known error by an error of a hook; the known error becomes its cause."""
+    if ctx.run.step.shadow or not isinstance(ctx.run.error, Exception):
+        ctx.run.error = known
         return
-    if ctx.error.__cause__ is None:
-        ctx.error.__cause__ = known
-    if ctx.scrubber is not None:
-        ctx._error = ctx.scrubber.error(ctx.error)
-    ctx.outcome = outcome_of(ctx.error, ctx.step)
+    if ctx.run.error.__cause__ is None:
+        ctx.run.error.__cause__ = known
+    if ctx.run.scrubber is not None:
+        ctx.run.error = ctx.run.scrubber.error(ctx.run.error)
+    ctx.run.outcome = outcome_of(ctx.run.error, ctx.run.step)
 
 
 def contain(ctx: Any, error: BaseException) -> BaseException:
-    """The error as the invocation's own: a fired deadline, a real cancellation, or what nothing here may do to its host."""
+    """Return the error to report: an expired deadline, a real cancellation, or the replacement of a crash."""
     if isinstance(error, asyncio.CancelledError):
-        if ctx.alarm is not None and ctx.alarm.fired:
-            return _overdue(ctx, error) if ctx.alarm.forget() else error
-        task, before = asyncio.current_task(), 0 if ctx.alarm is None else ctx.alarm.before
-        if ctx.deferred is not None or (task is not None and task.cancelling() > before):
+        if ctx.run.alarm is not None and ctx.run.alarm.fired:
+            return _overdue(ctx, error) if ctx.run.alarm.forget() else error
+        task, before = asyncio.current_task(), 0 if ctx.run.alarm is None else ctx.run.alarm.before
+        if ctx.run.deferred is not None or (task is not None and task.cancelling() > before):
             return error
-        return crashed(ctx, error)  # nobody cancelled us: it was raised by itself
+        return crashed(ctx, error)  # the task was not cancelled: the tool or hook raised it
     return error if isinstance(error, Exception) else crashed(ctx, error)
 
 
 def _overdue(ctx: Any, error: BaseException) -> BaseException:
-    """The deadline, and nobody else, cancelled the call."""
-    ctx.deferred = None
-    if ctx.abandoned:
+    """Return the error of a call that only its deadline cancelled."""
+    ctx.run.deferred = None
+    if ctx.run.abandoned:
         told: BaseException = OutcomeUnknown(
             f"{ctx.tool_id} was left behind after its deadline; it may still take effect"
         )
@@ -155,19 +157,19 @@ def _overdue(ctx: Any, error: BaseException) -> BaseException:
 
 
 def crashed(ctx: Any, error: BaseException) -> BaseException:
-    """What becomes of an exception that would stop the host, or pass for a cancellation that nobody sent (I13)."""
+    """Convert an exception that would stop the host, or a ``CancelledError`` without a cancellation."""
     what = type(error).__name__
     told = (
         ToolFailed(f"the tool raised {what}", code="tool_crashed")
-        if ctx.step is ctx.plan.running
-        else RuntimeError(f"{ctx.step.name} raised {what}")
+        if ctx.run.step is ctx.run.plan.running
+        else RuntimeError(f"{ctx.run.step.name} raised {what}")
     )
     told.__cause__ = error
     return told
 
 
 def outcome_of(error: BaseException, step: Any) -> Outcome:
-    """The outcome that an error means, given where it was raised."""
+    """Return the outcome of an error, given the step that raised it."""
     if isinstance(error, asyncio.CancelledError):
         return Outcome.CANCELLED
     if isinstance(error, Invalid) and error.stage == "output":
@@ -180,9 +182,9 @@ def outcome_of(error: BaseException, step: Any) -> Outcome:
 
 
 def as_invocation_error(ctx: Any) -> BaseException:
-    """What ``gate.invoke`` raises: an ``InvocationError`` with a correlation id, the original as its cause."""
-    error: BaseException = ctx.error
-    denied = ctx.outcome is Outcome.DENIED
+    """Return the ``InvocationError`` that ``gate.invoke`` raises: with a correlation id, and the original as cause."""
+    error: BaseException = ctx.run.error
+    denied = ctx.run.outcome is Outcome.DENIED
     if isinstance(error, Denied if denied else InvocationError):
         told: InvocationError = error
     elif not isinstance(error, Exception):
@@ -193,7 +195,7 @@ def as_invocation_error(ctx: Any) -> BaseException:
         told.__cause__ = error
     else:
         told = ToolFailed(
-            f"{ctx.tool_id} failed", code="tool_failed" if ctx.failed_in is ctx.plan.running else "hook_failed"
+            f"{ctx.tool_id} failed", code="tool_failed" if ctx.run.failed_in is ctx.run.plan.running else "hook_failed"
         )
         told.__cause__ = error
     told.correlation_id = ctx.request_id
@@ -201,10 +203,10 @@ def as_invocation_error(ctx: Any) -> BaseException:
 
 
 def error_info(error: BaseException) -> ErrorInfo:
-    """The value-free view of an error that may go to a model (design 5)."""
+    """Return the description of an error that may go to a model; it contains no values."""
     if not isinstance(error, InvocationError):
         return ErrorInfo("error", InvocationError.default_public)
-    own_fault = getattr(error, "stage", "") == "output"  # the tool's, not the caller's
+    own_fault = getattr(error, "stage", "") == "output"  # the fault of the tool, not of the caller
     issues = () if own_fault else getattr(error, "issues", ())
     status = InvocationError.http_status if own_fault else error.http_status
     return ErrorInfo(error.code, _short(error.public), tuple(issues), error.correlation_id, status)

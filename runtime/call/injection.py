@@ -1,4 +1,4 @@
-"""Dependencies at work: the marked parameters of tools, hook methods and hook classes, found at registration."""
+"""Dependency injection: the marked parameters of tools, hook methods and hook classes, found at registration."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from callgate.providers.registry import ProviderRegistry
 
 
 class Supply:
-    """What the marked parameters of one callable get, in the scope of an invocation.
+    """The values for the marked parameters of one callable, in the scope of an invocation.
 
     *bound* are the keys that hooks bind.
 
     Raises:
-        ProviderError: nobody provides it, or it needs itself; names *owner*, the parameter, the path and the token.
+        ProviderError: no provider exists, or it depends on itself. Names *owner*, the parameter, the path and the
+        token.
     """
 
     __slots__ = ("_given", "_plain", "_seen", "_world", "wanted")
@@ -29,33 +30,33 @@ class Supply:
         self.wanted = tuple((one.name, registry.recipes.of(one.token, one.modifier)) for one in injected)
         for name, recipe in self.wanted:
             registry.recipes.check(recipe, bound, f"{owner}: parameter {name!r}")
-        # By name: its recipe, and the provider of dependency-injector that can be asked without a scope.
+        # By name: its recipe, and the provider of dependency-injector that needs no scope.
         self._plain = tuple((name, recipe, _lone(recipe)) for name, recipe in self.wanted)
-        # What was given last, where all of it is the gate's own, and how the world was then.
+        # The last values, if all are global instances, and the state of the providers at that time.
         self._given: dict[str, Any] = {}
         self._seen: Any = self
 
     def take(self, ctx: Any) -> dict[str, Any]:
-        """The instances, by parameter, for those who cannot wait. Raises ``ProviderError`` when one has to be waited for."""
-        return {name: ctx.scope.take(recipe) for name, recipe in self.wanted}
+        """Return the instances by parameter, without waiting. Raises ``ProviderError`` if one is asynchronous."""
+        return {name: ctx.run.request_scope().take(recipe) for name, recipe in self.wanted}
 
     def ready(self, ctx: Any) -> dict[str, Any] | None:
-        """What ``get`` would give, not to be changed, where nothing has to be made or asked for; else None."""
-        if self._seen is self._world.plain and ctx._scope is None and not ctx.session_id:
+        """Return the cached result of ``get``, which is read-only, or None if a provider has to run."""
+        if self._seen is self._world.plain and ctx.run.scope is None and not ctx.run.session_id:
             return self._given
         return None
 
     async def get(self, ctx: Any) -> dict[str, Any]:
-        """The instances, by parameter, not to be changed; made where they are the first of their scope."""
+        """Return the instances by parameter, read-only; make those that their scope does not have yet."""
         if (supplied := self.ready(ctx)) is not None:
             return supplied
         supplied = {}
-        if ctx._scope is not None or ctx.session_id or self._world.overrides:
-            provide = ctx.scope.provide
+        if ctx.run.scope is not None or ctx.run.session_id or self._world.overrides:
+            provide = ctx.run.request_scope().provide
             for name, recipe in self.wanted:
                 supplied[name] = await provide(recipe)
             return supplied
-        # Nothing is bound, nothing replaced: what is global is as it is.
+        # Without bindings and overrides, global instances are final.
         made, plain = self._world.scope.instances, self._world.plain
         lasts = True
         for name, recipe, ask in self._plain:
@@ -66,7 +67,7 @@ class Supply:
             elif (found := recipe.value) is MISSING:
                 lasts = lasts and recipe.scoped is None
                 if recipe.is_overridden or (found := made.get(recipe, MISSING)) is MISSING:
-                    found, lasts = await ctx.scope.provide(recipe), False
+                    found, lasts = await ctx.run.request_scope().provide(recipe), False
             supplied[name] = found
         if lasts:
             self._given, self._seen = supplied, plain

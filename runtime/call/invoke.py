@@ -1,9 +1,9 @@
-"""The lifecycle of one invocation, top to bottom. Everything that runs a tool goes through ``run``.
+"""The lifecycle of one invocation, top to bottom. Every tool runs through ``run``.
 
 before:  context, providers, policy, capacity, input (parse, validate, freeze), cache
 execute: around_execute { will_execute, tool, did_execute }
 shaping: cache write, redact, validate, transform
-closing: audit, metrics, releases in reverse, finalise, the request's providers; on every path, each once, whatever fails
+closing: audit, metrics, releases in reverse, finalise, request providers; on every path, each once, despite failures
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from callgate.hooks.context import InvokeContext
 from callgate.hooks.guards import SKIPPED, never_returns_a_value
 from callgate.hooks.plan import Plan
 from callgate.hooks.stages import Stage
-from callgate.hooks.step import ASYNC, QUICK, QUICK_LEASE, SYNC, SYNC_LEASE, Compiled, Step
+from callgate.hooks.step import ASYNC, SYNC, SYNC_LEASE, Compiled, Step
+from callgate.providers.exits import Exit
 from callgate.providers.registry import as_pairs
-from callgate.providers.scope import Exit
 from callgate.runtime.call import scopes
 from callgate.runtime.call.deadlines import arm, stand_down
 from callgate.runtime.call.failure import fail
@@ -38,76 +38,77 @@ from callgate.runtime.call.leases import (
 from callgate.tools.calls import Outcome
 from callgate.tools.values import snapshot
 
-# Kinds are tested for truth first: SYNC is 0, and most steps are.
+# The first test is for truth: SYNC is 0, and most steps are SYNC.
 
 
-async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (one road; the reader sees all of it)
-    """One call through the gate: its output, or the error that ended it."""
-    if ctx.special:
-        ctx.alarm = arm(ctx.remaining() or 0.0)
+async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (the whole lifecycle in one place)
+    """Run one call through the gate; return its output, or raise the error that ended it."""
+    state = ctx.run
+    if state.special:
+        state.alarm = arm(ctx.remaining() or 0.0)
     shaping = plan.shaping
     try:
         try:
             for kind, call, step in plan.before:
-                ctx.step = step
+                state.step = step
                 if not kind:
                     answer = call(ctx)
                 elif kind == ASYNC:
                     answer = await call(ctx)
                 elif kind == SYNC_LEASE:
                     if (answer := call(ctx)) is None:
-                        ctx.leases = (step.release, ctx.leases)
-                elif kind == QUICK_LEASE:
-                    answer = await call(ctx)
-                    ctx.leases = (step.release, ctx.leases)
-                else:  # an acquire that returns nothing: run here up to its first wait, if any; the rest is carried
+                        state.leases = (step.release, state.leases)
+                else:  # an acquire: driven here up to its first wait; the rest is shielded
                     set_mark(mark := new_mark())
-                    answer, acquiring = None, call(ctx)
-                    if (pending := next(acquiring.__await__(), ENDED)) is ENDED:
-                        ctx.leases = (step.release, ctx.leases)
+                    acquiring = call(ctx)
+                    try:
+                        pending = acquiring.send(None)
+                    except StopIteration as stop:
+                        if (answer := stop.value) is None:
+                            state.leases = (step.release, state.leases)
                     else:
-                        await finish_acquire(ctx, acquiring, pending, mark, step)
+                        answer = await finish_acquire(ctx, acquiring, pending, mark, step)
                 if answer is not None:
                     await answered(ctx, step, answer)
             if plan.straight is None:
                 await plan.execute(ctx)
-            else:  # nobody stands about the tool, and its own coroutine takes the arguments as they are
-                ctx.step, prepare = plan.running, plan.prepare
-                ctx._output = await plan.straight(**(ctx._input if prepare is None else prepare(ctx._input)))
-                ctx.executed = True
+            else:  # fast path: the tool's own coroutine takes the arguments directly
+                state.step, prepare = plan.running, plan.prepare
+                state.output = await plan.straight(**(state.input if prepare is None else prepare(state.input)))
+                state.executed = True
                 if plan.watched:
-                    ctx._output_json = snapshot(ctx._output)
+                    state.output_json = snapshot(state.output)
         except ControlRespond as response:
             shaping = await responded(plan, ctx, response)
         try:
             for kind, call, step in shaping:
-                ctx.step = step
+                state.step = step
                 answer = await call(ctx) if kind else call(ctx)
                 if answer is not None:
                     await answered(ctx, step, answer)
         except ControlRespond as response:
             await reshape(plan, ctx, response)
-    except BaseException as error:  # noqa: BLE001  (cancellation and tool faults are told apart there)
+    except BaseException as error:  # noqa: BLE001  (fail separates cancellations from tool errors)
         await fail(plan, ctx, error)
-    if ctx.special and ctx.alarm is not None:
+    if state.special and state.alarm is not None:
         await stand_down(ctx)
-    if plan.closing or ctx.leases is not None:
+    if plan.closing or state.leases is not None:
         await close(ctx, closing_steps(plan, ctx))
-    if ctx._scope is None:
-        ctx._scope = plan.ended  # whoever asks later is told so
-    elif ctx._ends_scope:
+    if state.scope is None:
+        state.scope = plan.ended  # a later access raises the error of an ended scope
+    elif state.ends_scope:
         await end_scope(ctx)
-    if ctx.special and (ctx._error is not None or ctx.deferred is not None):
+    if state.special and (state.error is not None or state.deferred is not None):
         raise plan.surface(ctx)
-    return ctx._output
+    return state.output
 
 
 def closing_steps(plan: Plan, ctx: InvokeContext) -> tuple[Compiled, ...]:
-    """Records, then what is held in reverse, then the last word. Takes the ledger: nothing is given back twice."""
-    ctx.finished = plan.now()
-    if ctx._error is None:
-        ctx.outcome = Outcome.SUCCESS
-    held, ctx.leases = ctx.leases, None
+    """Return the steps for records, releases in reverse, and finals. Clear the ledger, so each release runs once."""
+    ctx.run.finished = plan.now()
+    if ctx.run.error is None:
+        ctx.run.outcome = Outcome.SUCCESS
+    held, ctx.run.leases = ctx.run.leases, None
     if held is None:
         return plan.closing
     if held[1] is None:
@@ -116,18 +117,16 @@ def closing_steps(plan: Plan, ctx: InvokeContext) -> tuple[Compiled, ...]:
 
 
 async def close(ctx: InvokeContext, steps: Sequence[Compiled]) -> None:
-    """Closing steps, each carried through to its end; what fails here is kept and changes nothing.
+    """Run closing steps, each under a shield; failures here are recorded and do not change the outcome.
 
-    What the call's own past has started (a hook's timer, a cancelled scope that goes on cancelling) is outside now.
+    Cancellations from earlier parts of the call (a hook's timer, a cancelled scope) now count as external.
     """
     mark, hidden = 0, None
     for kind, call, step in steps:
-        ctx.step = step
+        ctx.run.step = step
         try:
             closing = call(ctx)
-            if kind == QUICK:
-                await closing
-            elif kind:
+            if kind:
                 if not mark:
                     set_mark(mark := new_mark())
                     hidden = scopes.hide()
@@ -135,57 +134,57 @@ async def close(ctx: InvokeContext, steps: Sequence[Compiled]) -> None:
                     await carry_on(ctx, closing, pending, mark, RELEASE_LIMIT)
             elif closing is not None and inspect.isawaitable(closing):
                 await carry(ctx, awaited(closing), RELEASE_LIMIT)
-        except BaseException as error:  # noqa: BLE001  (not even a hook that raises SystemExit may keep a lease)
+        except BaseException as error:  # noqa: BLE001  (a lease is released even after SystemExit)
             ctx.suppress(error)
     if hidden is not None:
         hidden.restore()
-    if ctx.plan.finals:  # they may have taken their time, and are not the last to ask
-        ctx.finished = ctx.plan.now()
+    if ctx.run.plan.finals:  # finals may take time, and the duration includes them
+        ctx.run.finished = ctx.run.plan.now()
 
 
 async def end_scope(ctx: InvokeContext) -> None:
-    """Close what the invocation's providers made, the last first, unless a body that was left behind still holds it."""
-    scope = ctx.scope
+    """Close the invocation's provided instances, the last first, unless an abandoned body still holds them."""
+    scope = ctx.run.request_scope()
     scope.holds -= 1
     if not scope.holds and (exits := scope.leave()):
         await close(ctx, [exit_step(one) for one in exits])
 
 
 def exit_step(one: Exit) -> Compiled:
-    """The closing of one provided instance, as a step; it sees the error that the invocation ended with."""
+    """Return the step that closes one provided instance; it sees the error that ended the invocation."""
     recipe = one.recipe
     if recipe.step is None:
         recipe.step = Step(Stage.WILL_FINALIZE_INVOKE, f"close {recipe.name}")
-    return ASYNC, lambda ctx: one.leave(ctx._error), recipe.step
+    return ASYNC, lambda ctx: one.leave(ctx.run.error), recipe.step
 
 
 async def attempt(plan: Plan, ctx: InvokeContext) -> Any:
-    """One attempt: ``will_execute``, the tool, ``did_execute``; preceded by ``on_retry`` from the second on."""
-    ctx.tries += 1
-    ctx.attempt = ctx.tries
-    if ctx.tries > 1:
+    """Run one attempt: ``will_execute``, the tool, ``did_execute``; ``on_retry`` precedes all but the first."""
+    ctx.run.tries += 1
+    ctx.run.attempt = ctx.run.tries
+    if ctx.run.tries > 1:
         await walk(ctx, plan.on_retry)
     await walk(ctx, plan.will_execute)
-    ctx.step = plan.running
-    ctx._output = await (plan.body(ctx) if ctx.claim is None else ctx.claim.watch(plan.body(ctx)))
-    ctx.executed = True
+    ctx.run.step = plan.running
+    ctx.run.output = await (plan.body(ctx) if ctx.run.claim is None else ctx.run.claim.watch(plan.body(ctx)))
+    ctx.run.executed = True
     if plan.watched:
-        ctx._output_json = snapshot(ctx._output)
+        ctx.run.output_json = snapshot(ctx.run.output)
     await walk(ctx, plan.did_execute)
-    return ctx._output
+    return ctx.run.output
 
 
 async def walk(ctx: InvokeContext, steps: tuple[Compiled, ...]) -> None:
     """Run the steps of a stage in order."""
     for kind, call, step in steps:
-        ctx.step = step
+        ctx.run.step = step
         answer = call(ctx) if kind == SYNC else await call(ctx)
         if answer is not None:
             await answered(ctx, step, answer)
 
 
 async def answered(ctx: InvokeContext, step: Step, answer: Any) -> None:
-    """A hook returned something: bindings, an awaitable to await, or a mistake that must not pass for a yes."""
+    """Handle the return value of a hook: bindings, an awaitable, or a mistake that must not pass as permission."""
     if answer is SKIPPED:
         return
     if inspect.isawaitable(answer):
@@ -203,15 +202,15 @@ async def answered(ctx: InvokeContext, step: Step, answer: Any) -> None:
 
 
 async def responded(plan: Plan, ctx: InvokeContext, response: ControlRespond) -> tuple[Compiled, ...]:
-    """Take a response as the output; the shaping that it gets. One from ``will_read_cache`` is a hit (contract 99, C15a)."""
+    """Take a response as the output, and return the steps that shape it. In ``will_read_cache`` it is a hit."""
     while True:
-        if ctx.claim is not None and ctx.step is plan.running:
-            ctx.claim.failed(response)
-        ctx.take(response)
+        if ctx.run.claim is not None and ctx.run.step is plan.running:
+            ctx.run.claim.failed(response)
+        ctx.run.take(response)
         if response.shaped:
             return ()
-        if ctx.step.stage is Stage.WILL_READ_CACHE:
-            ctx.cache_hit = True
+        if ctx.run.step.stage is Stage.WILL_READ_CACHE:
+            ctx.run.cache_hit = True
             try:
                 await walk(ctx, plan.cache_hit)
             except ControlRespond as again:
@@ -221,14 +220,14 @@ async def responded(plan: Plan, ctx: InvokeContext, response: ControlRespond) ->
 
 
 async def reshape(plan: Plan, ctx: InvokeContext, response: ControlRespond) -> None:
-    """A response from an output stage: set the output, skip the rest of that stage, go on with the next (C18)."""
+    """Take a response from an output stage: set the output, skip the rest of that stage, continue with the next."""
     while True:
-        stopped = ctx.step
+        stopped = ctx.run.step
         shaping = await responded(plan, ctx, response)
         try:
             for kind, call, step in shaping:
                 if step.row.position > stopped.row.position or (step.hook is None and step.stage is stopped.stage):
-                    ctx.step = step
+                    ctx.run.step = step
                     answer = await call(ctx) if kind else call(ctx)
                     if answer is not None:
                         await answered(ctx, step, answer)

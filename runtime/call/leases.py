@@ -1,14 +1,15 @@
-"""Leases: acquired capacity that is given back exactly once, on every path (invariant I1).
+"""Leases: acquired capacity that is released exactly once, on every path.
 
-The ledger is ``ctx.leases``, a stack of compiled release steps, pushed when an acquire returned. A step that takes or
-gives back is *carried through*: it is driven in the caller's own task, so ``current_task()``, context variables and
-cancel scopes keep their meaning, but a cancellation from outside that arrives while it waits is held back until the
-step is over. A step that never waits costs one ``send``; no task is made, ever.
+The ledger is ``ctx.leases``, a stack of compiled release steps, pushed when an acquire returns. A step that acquires or
+releases runs *shielded*, in the caller's own task. ``current_task()``, context variables and cancel scopes therefore
+keep their meaning. A cancellation from outside that arrives while the step waits is deferred until the step ends. A
+step that never waits costs one ``send``; no task is ever made.
 
-What is outside? While a step is carried, its task waits on a ``_Wait``, and ``Task.cancel()`` asks that first, in the
-context of whoever cancels. A context that descends from the step's own (a time limit or scope that it opened, a task
-that it started) has the step's mark in ``INSIDE``: such a cancellation is the step's own business, and reaches it. Each
-acquire has a mark of its own, the closing steps of a call share one: what the call has started before is outside.
+The mark ``INSIDE`` separates inside from outside. While a step is shielded, its task waits on a ``_Wait``, and
+``Task.cancel()`` calls its ``cancel`` in the context of the canceller. A context that descends from the step's own (a
+timeout or scope that it opened, a task that it started) has the step's mark in ``INSIDE``. Such a cancellation is
+internal and reaches the step. Each acquire has its own mark; the closing steps of a call share one. Timers and scopes
+that the call started earlier are outside.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
+from types import FrameType
 from typing import Any
 
 from callgate.errors import StageError
@@ -25,37 +27,37 @@ from callgate.hooks.step import ASYNC, Step
 from callgate.runtime.call import scopes
 
 ACQUIRE_GRACE = 1.0
-"""Seconds that an acquire may still take once a cancellation has arrived; then it is cancelled and given back if it won."""
+"""Seconds that an acquire may continue after a cancellation; then it is cancelled, and released if it succeeded."""
 RELEASE_LIMIT = 10.0
-"""Seconds that one closing step may take; then it is cancelled, and after a grace left behind."""
+"""Maximum seconds of one closing step; then it is cancelled, and abandoned after a grace period."""
 
 INSIDE: ContextVar[int] = ContextVar("callgate_inside", default=0)
-"""The mark of the steps that are carried, in their context and in all that is started from there."""
+"""The mark of shielded steps, in their context and in all contexts that descend from it."""
 
 new_mark: Callable[[], int] = itertools.count(1).__next__
 set_mark = INSIDE.set
 
 
 class _Wait(asyncio.Future[None]):
-    """What a task waits on in place of what its step waits for."""
+    """The future that a task awaits in place of its step's own future."""
 
     carried: Carried
 
     def cancel(self, msg: Any = None) -> bool:
-        """``Task.cancel()`` asks this; True means that it is dealt with."""
+        """Handle ``Task.cancel()``; True means that the cancellation is handled."""
         return self.carried.cancel(msg)
 
     def wake(self, _: Any = None) -> None:
-        """What the step waits for has come."""
+        """Continue when the step's own future is done."""
         if not self.done():
             self.set_result(None)
 
 
 class Carried:
-    """One step on its way to its end; *mark* is what ``INSIDE`` held when it began.
+    """One shielded step; *mark* is the value of ``INSIDE`` when it began.
 
-    ``held`` is the cancellation from outside that it was spared, ``told`` whether its time ran out and it was
-    cancelled after all. *limit* bounds the step in seconds; *grace*, if given, what is left once it is spared one.
+    ``held`` is the deferred cancellation from outside. ``told`` is True if the time ran out and the step was cancelled.
+    *limit* is the maximum time of the step in seconds; *grace*, if given, the time left after a deferred cancellation.
     """
 
     __slots__ = (
@@ -100,7 +102,7 @@ class Carried:
         self.told = self.over = False
 
     async def run(self) -> Any:
-        """The whole step; as long as it does not wait, in place. With a mark of its own: a limit about it is outside."""
+        """Run the whole step, in place until it waits. It has its own mark, so a timeout around it is outside."""
         outer, hidden = INSIDE.get(), scopes.hide()
         self.mark = new_mark()
         set_mark(self.mark)
@@ -114,17 +116,17 @@ class Carried:
                 hidden.restore()
 
     async def through(self, pending: Any) -> Any:
-        """The rest of a step that waits for *pending*.
+        """Run the rest of a step that waits for *pending*.
 
         Raises:
-            TimeoutError: its time ran out; it was cancelled, or at last left behind.
+            TimeoutError: the time ran out, and the step was cancelled or abandoned.
         """
         self.loop, self.task, self.first = asyncio.get_running_loop(), asyncio.current_task(), True
         if self.limit is not None:
             self.timer = self.loop.call_later(self.limit, self._late)
         try:
             answer = await self._drive(pending)
-        except GeneratorExit:  # the coroutine of the call is closed: nothing may be awaited any more
+        except GeneratorExit:  # the coroutine of the call is closed: awaiting is no longer possible
             raise
         except BaseException:
             await self._arrive()
@@ -157,24 +159,24 @@ class Carried:
                 self.timer.cancel()
 
     def cancel(self, msg: Any) -> bool:
-        """Somebody cancels the task: the step itself, or anybody else, whom it does not hear of.
+        """Route a cancellation of the task: an internal one reaches the step, an external one is deferred.
 
-        It does not see him in ``cancelling()`` either, or a time limit of its own would take him for its own.
+        ``cancelling()`` does not count a deferred one; a timeout inside the step would mistake it for its own.
         """
-        own = asyncio.current_task(self.loop) is self.task  # asked for while it ran: before the step, or by it
+        own = asyncio.current_task(self.loop) is self.task  # the task cancelled itself: before the step, or in it
         if (not self.first) if own else INSIDE.get() == self.mark:
             return self.pending is not None and bool(self.pending.cancel(msg=msg))
         self.task.uncancel()
         self.spared += 1
-        if msg is not None:  # by its message an anyio scope knows its own cancellation
+        if msg is not None:  # an anyio scope recognizes its own cancellation by the message
             self.message = msg
         if self.spared == 1 and self.grace is not None and not self.told:
-            waits_in_line = getattr(self.pending, "may_be_left", False)  # nothing is taken meanwhile: no need to wait
+            waits_in_line = getattr(self.pending, "may_be_left", False)  # a waiter holds nothing: no grace is needed
             self._allow(0.0 if waits_in_line else self.grace)
         return True
 
     async def _arrive(self) -> None:
-        """The step is over: now what it was spared may come."""
+        """Deliver the deferred cancellations after the step."""
         if self.spared:
             for _ in range(self.spared):
                 self.task.cancel(self.message)
@@ -190,7 +192,7 @@ class Carried:
         if pending is None:  # a bare yield, such as asyncio.sleep(0)
             self.loop.call_soon(wait.wake)
         elif asyncio.isfuture(pending) and pending.get_loop() is self.loop:
-            pending._asyncio_future_blocking = False  # we wait for it in the step's place
+            pending._asyncio_future_blocking = False  # the task waits for it in the step's place
             pending.add_done_callback(wait.wake)
         else:
             wait.set_exception(RuntimeError(f"a step waits for {pending!r}, which is not of this event loop"))
@@ -202,7 +204,7 @@ class Carried:
         self.timer = self.loop.call_later(seconds, self._late)
 
     def _late(self) -> None:
-        """Time is up: cancel it. Up again: it swallows cancellations."""
+        """Cancel the step when time is up; abandon it if it swallowed the first cancellation."""
         if self.told:
             self.over = True
             self.wait.wake()
@@ -220,13 +222,18 @@ class Carried:
         raise TimeoutError("a step that takes or gives back capacity hung and was left behind")
 
 
+def step_driven_by(frame: FrameType) -> Coroutine[Any, Any, Any] | None:
+    """Return the step that a frame of ``Carried`` drives; None for any other frame."""
+    return frame.f_locals["self"].coroutine if frame.f_code is Carried._drive.__code__ else None
+
+
 async def awaited(awaitable: Awaitable[Any]) -> Any:
-    """An awaitable as a coroutine, to be carried."""
+    """Await an awaitable in a coroutine, which can run shielded."""
     return await awaitable
 
 
 async def carry_on(ctx: Any, coroutine: Coroutine[Any, Any, Any], pending: Any, mark: int, limit: float) -> Any:
-    """Carry a step that began with *mark* and waits for *pending* to its end; a cancellation goes to ``ctx.deferred``."""
+    """Finish a shielded step that began with *mark* and waits for *pending*; ``ctx.deferred`` keeps a cancellation."""
     carried = Carried(coroutine, mark, limit=limit)
     try:
         return await carried.through(pending)
@@ -235,7 +242,7 @@ async def carry_on(ctx: Any, coroutine: Coroutine[Any, Any, Any], pending: Any, 
 
 
 async def carry(ctx: Any, coroutine: Coroutine[Any, Any, Any], limit: float = RELEASE_LIMIT) -> Any:
-    """``carry_on`` from the start: the first step runs in place."""
+    """Run a whole step under a shield, like ``carry_on``; it runs in place until it waits."""
     carried = Carried(coroutine, limit=limit)
     try:
         return await carried.run()
@@ -244,11 +251,11 @@ async def carry(ctx: Any, coroutine: Coroutine[Any, Any, Any], limit: float = RE
 
 
 ENDED: Any = object()
-"""What ``next(step.__await__(), ENDED)`` answers for a step that never waited: no exception is made on the way."""
+"""The result of ``next(step.__await__(), ENDED)`` for a step that never waited; it avoids an exception."""
 
 
 def taking(step: Step, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """An acquire that may return something, as a plain async step: it puts its own release on the ledger."""
+    """Wrap an acquire that may return a value as a plain async step that records its own release on the ledger."""
 
     async def take(ctx: Any) -> Any:
         set_mark(mark := new_mark())
@@ -265,7 +272,7 @@ def taking(step: Step, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 async def finish_acquire(ctx: Any, coroutine: Coroutine[Any, Any, Any], pending: Any, mark: int, step: Step) -> Any:
-    """The rest of an acquire that waits: on the ledger when it returned, whatever arrived meanwhile."""
+    """Finish an acquire that waits; record its release if it returned, even after a cancellation."""
     carried = Carried(coroutine, mark, grace=ACQUIRE_GRACE)
     try:
         answer = await carried.through(pending)
@@ -286,18 +293,18 @@ def _raise_held(carried: Carried, error: BaseException | None = None) -> None:
 
 
 def hold_back(ctx: Any, cancelled: asyncio.CancelledError | None) -> None:
-    """Keep a cancellation, if there was one, for the end; one with the message of an anyio scope wins."""
-    if cancelled is not None and (ctx.deferred is None or cancelled.args):
-        ctx.hold_back(cancelled)
+    """Defer a cancellation, if there was one; one with the message of an anyio scope takes precedence."""
+    if cancelled is not None and (ctx.run.deferred is None or cancelled.args):
+        ctx.run.hold_back(cancelled)
 
 
 def push(ctx: Any, release: Any) -> None:
-    """Put one release on the ledger, a linked stack: ``(release, those below)`` or None."""
-    ctx.leases = (release, ctx.leases)
+    """Push one release on the ledger, a linked stack: ``(release, rest)`` or None."""
+    ctx.run.leases = (release, ctx.run.leases)
 
 
 def taken_off(held: Any) -> list[Any]:
-    """A ledger's releases, the last taken first."""
+    """Return the releases of a ledger, the last acquired first."""
     releases = []
     while held is not None:
         release, held = held
@@ -306,14 +313,14 @@ def taken_off(held: Any) -> list[Any]:
 
 
 async def enter_lease(ctx: Any, manager: AbstractAsyncContextManager[Any]) -> Any:
-    """``ctx.lease(manager)``: enter it carried through; exit it from the ledger.
+    """Enter the manager of ``ctx.lease`` under a shield; the ledger exits it.
 
     Raises:
-        StageError: the body was left behind at its deadline, and nobody would give the lease back.
+        StageError: the body was abandoned at its deadline, so the lease would never be released.
     """
-    if ctx.abandoned:
+    if ctx.run.abandoned:
         raise StageError("the call is over: a body that was left behind takes no more leases")
-    step = Step(ctx.step.stage, f"lease of {ctx.step.name}")
+    step = Step(ctx.run.step.stage, f"lease of {ctx.run.step.name}")
 
     async def enter() -> Any:
         resource = await manager.__aenter__()
@@ -323,7 +330,7 @@ async def enter_lease(ctx: Any, manager: AbstractAsyncContextManager[Any]) -> An
         return resource
 
     async def leave(_ctx: Any) -> None:
-        error = ctx.error
+        error = ctx.run.error
         await manager.__aexit__(type(error) if error else None, error, None)
 
     carried = Carried(enter(), grace=ACQUIRE_GRACE)
@@ -332,7 +339,7 @@ async def enter_lease(ctx: Any, manager: AbstractAsyncContextManager[Any]) -> An
     except BaseException as error:
         _raise_held(carried, error)
         raise
-    if ctx.abandoned:  # meanwhile
+    if ctx.run.abandoned:  # abandoned while entering
         await carry(ctx, leave(ctx))
     else:
         push(ctx, (ASYNC, leave, step))

@@ -1,4 +1,4 @@
-"""A ``ToolResult`` as plain JSON, and back: for states, records and jobs that outlive the process."""
+"""Conversion of a ``ToolResult`` to plain JSON and back, for states, records and jobs that outlive the process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from callgate.tools.calls import ErrorInfo, Issue, Outcome, ToolResult
 
 
 def result_as_json(result: ToolResult) -> dict[str, Any]:
-    """What a caller is told; trace and provenance are not kept."""
+    """Return the fields that a caller receives; trace and provenance are not kept."""
     return {
         "call_id": result.call_id,
         "tool": result.tool,
@@ -23,10 +23,10 @@ def result_as_json(result: ToolResult) -> dict[str, Any]:
 
 
 def result_from_json(kept: Mapping[str, Any]) -> ToolResult:
-    """The result that ``result_as_json`` wrote.
+    """Return the result that ``result_as_json`` wrote.
 
     Raises:
-        KeyError, TypeError, ValueError: it is none.
+        KeyError, TypeError, ValueError: the mapping is not such a result.
     """
     fields: dict[str, Any] = {**kept, "outcome": Outcome(kept["outcome"])}
     if kept["error"] is not None:

@@ -1,4 +1,4 @@
-"""From a finished context to what callers get: a ``ToolResult`` or an exception."""
+"""Conversion of a finished context to a ``ToolResult`` or an exception."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from callgate.errors import InvocationError
-from callgate.hooks.builtin import FROZEN
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.facts import FROZEN
 from callgate.hooks.plan import Plan
 from callgate.runtime.call.failure import as_invocation_error, error_info
 from callgate.runtime.call.invoke import run
@@ -15,22 +15,22 @@ from callgate.tools.calls import ErrorInfo, Outcome, ToolResult
 
 
 def raise_or_keep(ctx: InvokeContext) -> BaseException:
-    """What a gate raises: a cancellation as it came, anything else as an ``InvocationError`` (design 4)."""
-    error = None if ctx.error is None else as_invocation_error(ctx)
+    """Return the error that a gate raises: a cancellation unchanged, any other error as an ``InvocationError``."""
+    error = None if ctx.run.error is None else as_invocation_error(ctx)
     surfaced = _deferred_first(ctx, error)
     if surfaced is error:
-        ctx._error = error
+        ctx.run.error = error
     return surfaced
 
 
 def surface_original(ctx: InvokeContext) -> BaseException:
-    """The error itself, never wrapped (contract C20); a cancellation that arrived meanwhile is not lost."""
-    return _deferred_first(ctx, ctx.error)
+    """Return the original error, never wrapped; a deferred cancellation takes precedence."""
+    return _deferred_first(ctx, ctx.run.error)
 
 
 def _deferred_first(ctx: InvokeContext, error: BaseException | None) -> BaseException:
-    """A cancellation that arrived while a step was carried through comes before the *error*, which is its context."""
-    cancelled = ctx.deferred
+    """Return the cancellation that arrived during a shielded step, with *error* as its context; else *error*."""
+    cancelled = ctx.run.deferred
     if cancelled is None or cancelled is error:
         assert error is not None
         return error
@@ -40,52 +40,52 @@ def _deferred_first(ctx: InvokeContext, error: BaseException | None) -> BaseExce
 
 
 async def run_to_result(ctx: InvokeContext) -> ToolResult:
-    """Run an invocation, and make a result of whatever it comes to; only a cancellation is raised."""
+    """Run an invocation and return its result for every outcome; only a cancellation is raised."""
     try:
-        await run(ctx.plan, ctx)
+        await run(ctx.run.plan, ctx)
     except InvocationError:
         pass
     return result_of(ctx)
 
 
 def result_of(ctx: InvokeContext) -> ToolResult:
-    """The result of a finished invocation."""
+    """Return the result of a finished invocation."""
     call = ctx.tool_call
-    error = ctx.error
-    if ctx.finished is None:
-        ctx.finished = ctx.host.monotonic()
+    error = ctx.run.error
+    if ctx.run.finished is None:
+        ctx.run.finished = ctx.run.plan.host.monotonic()
     provenance = {
-        "validated": ctx.plan.builtins.arguments is not None and ctx._input_state == FROZEN,
-        "no_schema_mode": ctx.plan.builtins.mode,
-        "validator": getattr(ctx.plan.builtins.arguments, "id", None),
-        "parse_rules": ctx.parse_rules,
-        "output_validated": error is None and ctx.validate_response and ctx.plan.builtins.output is not None,
-        "hydration": None if ctx.hydration is None else ctx.hydration.provenance,
+        "validated": ctx.run.plan.builtins.arguments is not None and ctx.run.input_state == FROZEN,
+        "no_schema_mode": ctx.run.plan.builtins.mode,
+        "validator": getattr(ctx.run.plan.builtins.arguments, "id", None),
+        "parse_rules": ctx.run.parse_rules,
+        "output_validated": error is None and ctx.run.validate_response and ctx.run.plan.builtins.output is not None,
+        "hydration": None if ctx.run.hydration is None else ctx.run.hydration.provenance,
     }
     return ToolResult(
         call_id=call.id,
-        tool=call.tool,
-        outcome=Outcome.SUCCESS if error is None else ctx.outcome or Outcome.ERROR,
-        output=ctx._output if error is None else None,
+        tool=call.name,
+        outcome=Outcome.SUCCESS if error is None else ctx.run.outcome or Outcome.ERROR,
+        output=ctx.run.output if error is None else None,
         error=None if error is None else error_info(error),
         retry_after=getattr(error, "retry_after", None),
-        pending=ctx.pending,
-        replayed=ctx.replayed,
-        pending_release=ctx.pending_release,
+        pending=ctx.run.pending,
+        replayed=ctx.run.replayed,
+        pending_release=ctx.run.pending_release,
         duration=ctx.duration,
         provenance=provenance,
-        trace=None if ctx.trace is None else tuple(ctx.trace),
+        trace=None if ctx.run.trace is None else tuple(ctx.run.trace),
     )
 
 
 def cancelled_call(call: Any) -> ToolResult:
-    """The result for a call, hydrated or not, whose tool cancelled the very task it ran in."""
+    """Return the result of a call, hydrated or not, whose tool cancelled the task it ran in."""
     asked = getattr(call, "call", call)
-    return ToolResult(asked.id, asked.tool, Outcome.CANCELLED, error=ErrorInfo("cancelled", "The call was cancelled."))
+    return ToolResult(asked.id, asked.name, Outcome.CANCELLED, error=ErrorInfo("cancelled", "The call was cancelled."))
 
 
 async def typed(plan: Plan, running: Coroutine[Any, Any, Any]) -> Any:
-    """The output of a call of a tool object: what the function's annotation says, not its JSON."""
+    """Return the output of a call of a tool object as the type of the function's annotation, instead of JSON."""
     output = await running
     convert = plan.record.from_json
     return output if convert is None else convert(output)

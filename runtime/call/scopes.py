@@ -1,8 +1,8 @@
-"""anyio's cancel scopes around a task, put out of sight of a step that is carried through (``leases.py``).
+"""Hiding of anyio's cancel scopes from a shielded step (``leases.py``).
 
-A scope that was cancelled cancels at *every* checkpoint inside it: code that gives capacity back with anyio's own
-primitives would turn for ever at its first one, since the cancellation that it waits for is held back. A shield would
-help, but costs more than the step; so the task's scope is taken out of anyio's record, and put back after the step.
+A cancelled scope cancels at *every* checkpoint inside it. A release that uses anyio's primitives would loop forever at
+its first checkpoint, because its cancellation is deferred. A shield would help, but costs more than the step. The
+task's scope is therefore removed from anyio's record, and restored after the step.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _MODULES = sys.modules
 
 
 def current() -> Any:
-    """anyio's record of the running task if it stands in a cancel scope, else None."""
-    backend = _MODULES.get("anyio._backends._asyncio")  # where nobody uses anyio, nothing is imported
+    """Return anyio's record of the running task if it is in a cancel scope, else None."""
+    backend = _MODULES.get("anyio._backends._asyncio")  # anyio is not imported only for this check
     if backend is None or not backend._task_states.data:
         return None
     record = backend._task_states.get(asyncio.current_task())
@@ -24,7 +24,7 @@ def current() -> Any:
 
 
 class Hidden:
-    """The scopes around the running task, out of sight until ``restore``."""
+    """The scopes around the running task, hidden until ``restore``."""
 
     __slots__ = ("record", "scope")
 
@@ -33,11 +33,11 @@ class Hidden:
         self.scope, record.cancel_scope = record.cancel_scope, None
 
     def restore(self) -> None:
-        """The step is over."""
+        """Restore the scopes after the step."""
         self.record.cancel_scope = self.scope
 
 
 def hide() -> Hidden | None:
-    """Put the scopes around the running task, if any, out of sight."""
+    """Hide the scopes around the running task, if any."""
     record = current()
     return None if record is None else Hidden(record)

@@ -1,7 +1,7 @@
-"""Two stages run by hand: what the documents export beside ``invoke_tool`` (contract 95).
+"""Two stages as functions, exported beside ``invoke_tool``.
 
-Their hooks are called exactly as a plan calls them. They get the powers of the stage in which the context stands, and
-no others: nobody binds, leases or sets through a helper what may not be bound, leased or set there.
+Their hooks run exactly as in a plan. They have only the powers of the context's current stage. A helper therefore
+cannot bind, lease or set more than that stage allows.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = ["will_bind_providers_stage", "wrap_with_around"]
 def wrap_with_around(
     hooks: Iterable[Any], ctx: InvokeContext, execute: Callable[[], Awaitable[Any]]
 ) -> Callable[[], Awaitable[Any]]:
-    """*execute*, an async function without parameters, inside the ``around_execute`` of *hooks* (contract 93, 95).
+    """Wrap *execute*, an async function without parameters, in the ``around_execute`` of *hooks*.
 
-    *hooks* are objects or classes, for instance those that ``collect_hooks_for_stage`` gives; higher priority is
-    further out, and a class becomes its instance of the invocation. Call and await what this returns: it gives what
-    the outermost hook returns, and leaves ``ctx.output`` alone.
+    *hooks* are objects or classes, for instance from ``collect_hooks_for_stage``. Higher priority is further out, and a
+    class becomes its instance of the invocation. Call and await the returned function. It returns the result of the
+    outermost hook, and does not change ``ctx.output``.
 
     Raises:
         HookError: a hook has no ``around_execute``, or is refused.
@@ -41,13 +41,13 @@ def wrap_with_around(
         here = _standing(ctx, stage)
 
         async def inner(_: Any) -> Any:
-            ctx.step = here
+            ctx.run.step = here
             return await execute()
 
         try:
             return await nested(zip(_compiled(stage, chosen, ctx, here), chosen, strict=True), inner)(ctx)
         finally:
-            ctx.step = here
+            ctx.run.step = here
 
     return wrapped
 
@@ -58,14 +58,14 @@ async def will_bind_providers_stage(
     resolve: Callable[[Any], Any],
     global_hooks_by_stage: Mapping[Any, Sequence[Any]] | None = None,
 ) -> None:
-    """Let the hooks of ``will_bind_providers`` bind, through *ctx* or by what they return (contract 89, 95).
+    """Run the hooks of ``will_bind_providers``, which bind through *ctx* or by their return values.
 
     The hooks are those of ``collect_hooks_for_stage``, with the same arguments.
 
     Raises:
         HookError: a hook is refused.
-        StageError: the context stands in a stage that may not bind.
-        TypeError: a hook returned what binds nothing.
+        StageError: the context is in a stage that may not bind.
+        TypeError: a hook returned a value that is not a binding.
     """
     stage = Stage.WILL_BIND_PROVIDERS
     chosen = _registered(stage, collect_hooks_for_stage(stage, tool, resolve, global_hooks_by_stage))
@@ -73,7 +73,7 @@ async def will_bind_providers_stage(
     try:
         await walk(ctx, tuple(_compiled(stage, chosen, ctx, here)))
     finally:
-        ctx.step = here
+        ctx.run.step = here
 
 
 def _registered(stage: Stage, hooks: Iterable[Any]) -> list[Registration]:
@@ -85,13 +85,13 @@ def _registered(stage: Stage, hooks: Iterable[Any]) -> list[Registration]:
 
 
 def _standing(ctx: InvokeContext, stage: Stage) -> Step:
-    """Where the context stands; a context that nothing has run yet stands at the stage itself."""
-    return getattr(ctx, "step", None) or Step(stage, "callgate")
+    """Return the current step of the context; a context that has not run yet gets a step of *stage*."""
+    return getattr(ctx.run, "step", None) or Step(stage, "callgate")
 
 
 def _compiled(stage: Stage, chosen: Iterable[Registration], ctx: InvokeContext, here: Step) -> Iterable[Compiled]:
     row = replace(here.row, may=frozenset()) if here.shadow else here.row
     for one in chosen:
-        coroutine, call, step = surrounded(one, stage, trace=ctx.trace is not None)
+        coroutine, call, step = surrounded(one, stage, trace=ctx.run.trace is not None)
         step.row = row
         yield ASYNC if coroutine else SYNC, call, step

@@ -11,12 +11,12 @@ from typing import Any, TypeAlias
 from callgate.tools.calls import ToolResult, User
 
 QUEUE = 256
-"""Events that may wait for a slow reader; past that, progress is dropped and partial outputs make the tool wait."""
+"""Maximum number of queued events. When the queue is full, progress is dropped, and partial outputs block the tool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a call is; ``total`` and ``message`` are optional."""
+    """The progress of a call; ``total`` and ``message`` are optional."""
 
     tool: str
     progress: float
@@ -34,7 +34,7 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The last event."""
+    """The last event, with the result of the call."""
 
     result: ToolResult
 
@@ -43,7 +43,7 @@ Event: TypeAlias = Progress | Partial | Result
 
 
 class Events:
-    """Where a streamed call's context sends its events."""
+    """The event queue of a streamed call."""
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[Event] = asyncio.Queue(QUEUE)
@@ -51,14 +51,14 @@ class Events:
         self.thread = threading.get_ident()
 
     def progress(self, ctx: Any, progress: float, total: float | None, message: str | None) -> None:
-        """Never waits: progress that nobody reads in time is dropped. Plain tools report theirs from their thread."""
+        """Queue the progress without waiting; drop it when the queue is full. Plain tools call this from their thread."""
         event = Progress(ctx.tool_id, progress, total, message)
         if threading.get_ident() == self.thread:
             self._offer(event)
             return
         try:
             self.loop.call_soon_threadsafe(self._offer, event)
-        except RuntimeError:  # the loop has closed: a thread that was left behind reports to nobody
+        except RuntimeError:  # the loop has closed: an abandoned thread has no reader
             return
 
     def _offer(self, event: Event) -> None:
@@ -66,12 +66,12 @@ class Events:
             self.queue.put_nowait(event)
 
     async def partial(self, ctx: Any, value: Any) -> None:
-        """Waits while the reader is slow: output is never dropped."""
+        """Queue a partial output; wait while the queue is full, so that no output is dropped."""
         await self.queue.put(Partial(ctx.tool_id, value))
 
 
 async def stream(gate: Any, call: Any, user: User, options: Mapping[str, Any]) -> AsyncGenerator[Event, None]:
-    """See ``Gate.stream``. A reader that stops early cancels the call and waits for its end."""
+    """See ``Gate.stream``. When the reader stops early, cancel the call and wait for its end."""
     events = Events()
     running = asyncio.ensure_future(gate.call(call, user=user, events=events, **options))
     try:
@@ -89,11 +89,11 @@ async def stream(gate: Any, call: Any, user: User, options: Mapping[str, Any]) -
                 yield reading.result()
         yield Result(await running)
     finally:
-        await see_off(running)
+        await cancel_and_wait(running)
 
 
-async def see_off(running: asyncio.Future[Any]) -> None:
-    """Cancel what still runs for a reader that stops; whoever cancels the reader meanwhile waits for its end, too."""
+async def cancel_and_wait(running: asyncio.Future[Any]) -> None:
+    """Cancel *running* and await its end, also while this task is cancelled itself."""
     again: asyncio.CancelledError | None = None
     if not running.done():
         running.cancel()
@@ -103,6 +103,6 @@ async def see_off(running: asyncio.Future[Any]) -> None:
         except asyncio.CancelledError as cancelled:
             again = cancelled
     if not running.cancelled():
-        running.exception()  # seen: nobody reads any more
+        running.exception()  # marks it as retrieved: the reader has gone
     if again is not None:
         raise again

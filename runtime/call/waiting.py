@@ -1,4 +1,4 @@
-"""Waiting for what another task of this process may bring: told at once, or looked at again after some time."""
+"""Waiting for an event from another task of this process, with a timeout after which the caller checks again."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 class _Waiter(asyncio.Future[None]):
-    may_be_left = True  # nothing is taken while it waits: a cancellation need not wait for it
+    may_be_left = True  # it holds nothing: a cancellation needs no grace
 
 
 class Waiters:
-    """Those who wait, by what they wait for. False while nobody does."""
+    """Waiters by the key that they wait for; False without waiters."""
 
     def __init__(self) -> None:
         self._waiting: dict[Any, list[_Waiter]] = {}
@@ -20,7 +20,7 @@ class Waiters:
         return bool(self._waiting)
 
     async def wait(self, what: Any, seconds: float) -> None:
-        """Return when somebody says that there is news of it, or when the time is over."""
+        """Return when ``wake`` is called for this key, or when the time is over."""
         loop = asyncio.get_running_loop()
         waiter = _Waiter(loop=loop)
         timer = loop.call_later(seconds, _wake, waiter)
@@ -35,7 +35,7 @@ class Waiters:
                 self._waiting.pop(what, None)
 
     def wake(self, what: Any) -> None:
-        """There is news of it."""
+        """Wake the waiters of this key."""
         for waiter in self._waiting.get(what, ()):
             _wake(waiter)
 

@@ -1,46 +1,43 @@
-"""``python -m callgate audit verify ADDRESS``: whether anybody changed an audit record."""
+"""``python -m callgate audit verify ADDRESS``: find changes to an audit record that Callgate did not make."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from callgate.errors import CallgateError
+from callgate.errors import StoreError
 from callgate.hooks.stock.records.audit_verify import AuditReport, Head, verify_audit
 from callgate.providers.stores.address import store_at
 from callgate.providers.stores.base import Store
+from callgate.runtime.commands.common import Command
 
-ADDRESS = "where the record is: sqlite:///callgate.db, postgresql://user@host/database"
-ANCHORS = (
-    "a file of anchors kept elsewhere: a line of JSON each, with segment, number and hash, as the log event has them"
-)
+ANCHORS = "a file of anchors kept elsewhere: per line a JSON object with segment, number and hash, as logged"
 
 
 def main(arguments: Sequence[str], out: TextIO = sys.stdout) -> int:
-    """Run ``callgate audit ...``; 0 when nothing is wrong, 1 when something is, 2 when it could not be looked at."""
-    parser = argparse.ArgumentParser(prog="callgate audit", description="Look through an audit record.")
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    verify = verbs.add_parser("verify", help="find rows that were changed, taken out, moved or cut off")
-    verify.add_argument("address", help=ADDRESS)
+    """Run ``callgate audit ...``; 0: the record is intact, 1: it is not, 2: it cannot be read."""
+    command = Command("audit", "Inspect an audit record.", "cannot read the record")
+    verify = command.add("verify", _verify, "find rows that were changed, removed, moved or cut off", "address")
     verify.add_argument("--anchors", type=Path, metavar="FILE", help=ANCHORS)
-    asked = parser.parse_args(arguments)
+    return command.run(arguments, out, sys.stdin)
+
+
+async def _verify(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> int:
     try:
-        heads = [] if asked.anchors is None else read_anchors(asked.anchors)
-        report = asyncio.run(verify_store(store_at(asked.address), heads))
-    except (CallgateError, OSError, ValueError) as error:
-        out.write(f"cannot look at the record: {error}\n")
-        return 2
+        heads = [] if args.anchors is None else read_anchors(args.anchors)
+        report = await verify_store(store_at(args.address), heads)
+    except ValueError as error:
+        raise StoreError(str(error)) from error
     _show(report, out)
     return 0 if report.ok else 1
 
 
 async def verify_store(store: Store, anchors: Sequence[Head] = ()) -> AuditReport:
-    """Open a store, verify its audit record, close it."""
+    """Open a store, verify its audit record, and close it."""
     await store.open()
     try:
         return await verify_audit(store.audit, anchors)
@@ -49,10 +46,10 @@ async def verify_store(store: Store, anchors: Sequence[Head] = ()) -> AuditRepor
 
 
 def read_anchors(path: Path) -> list[Head]:
-    """Anchors from a file.
+    """Read anchors from a file.
 
     Raises:
-        ValueError: a line is no anchor; the message says which.
+        ValueError: a line is no anchor; the message names the line.
     """
     heads: list[Head] = []
     for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
@@ -67,7 +64,7 @@ def read_anchors(path: Path) -> list[Head]:
 
 
 def _show(report: Any, out: TextIO) -> None:
-    """As a table where rich is installed, else as plain lines."""
+    """Write a table if rich is installed, otherwise plain lines."""
     try:
         from rich.console import Console
     except ImportError:

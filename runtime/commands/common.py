@@ -1,4 +1,4 @@
-"""What the commands share that look into a store: how they open it, show what is in it, ask before they change it, and end."""
+"""Shared parts of the commands: verbs and options, exit codes, tables, and the confirmation before a change."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import argparse
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeAlias, TypeVar
 
 from callgate.errors import CallgateError, StoreError
 from callgate.providers.stores.address import store_at
@@ -17,33 +17,81 @@ from callgate.providers.stores.base import Store
 from callgate.providers.stores.sql import SqlStore
 from callgate.tools.values import clip
 
-ADDRESS = "the store: sqlite:///callgate.db, postgresql://user@host/database"
+K = TypeVar("K")
+T = TypeVar("T")
+Work: TypeAlias = Callable[[argparse.Namespace, TextIO, TextIO], Coroutine[Any, Any, int | None]]
+"""A verb: takes its options, the output and the input of the person, and returns an exit code (None: 0)."""
+
+SEARCHED = 10_000
+"""Maximum number of rows, newest first, that are searched for the beginning of a key or an id."""
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_LEAST = 3_600.0  # a process that slept may still come back and settle what is younger
+_LEAST = 3_600.0  # a suspended process may still come back and settle a younger row
 
 
 class Refused(Exception):
-    """It is not done, and why."""
+    """The command did not do its work; the text says why."""
 
 
-def ended(work: Coroutine[Any, Any, None], out: TextIO) -> int:
-    """Run a command; 0 when it was done, 1 when it was not, 2 when the store could not be used."""
-    try:
-        asyncio.run(work)
-    except Refused as refused:
-        out.write(f"{refused}\n")
-        return 1
-    except (CallgateError, OSError) as error:
-        out.write(f"cannot use the store: {error}\n")
-        return 2
-    return 0
+def duration(text: str) -> float:
+    """Read a number with a unit, in seconds.
+
+    Raises:
+        ArgumentTypeError: the text is no duration, or less than an hour.
+    """
+    found = re.fullmatch(r"(\d{1,9})([smhdw])", text)
+    seconds = 0.0 if found is None else float(found[1]) * _SECONDS[found[2]]
+    if seconds < _LEAST:
+        raise argparse.ArgumentTypeError("give a number with s, m, h, d or w, such as 90d; at least one hour")
+    return seconds
+
+
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "address": {"help": "the store: sqlite:///callgate.db, postgresql://user@host/database"},
+    "--tenant": {"metavar": "T", "help": "only this tenant; '' for rows without a tenant (default: all)"},
+    "--json": {"action": "store_true", "help": "write JSON"},
+    "--limit": {"type": int, "default": 100, "metavar": "N", "help": "maximum number of rows (100)"},
+    "--older-than": {"required": True, "type": duration, "metavar": "TIME", "help": "ended before: 90d, 12h"},
+    "--yes": {"action": "store_true", "help": "do not ask for confirmation"},
+}
+"""Options that several verbs have."""
+LISTING = ("address", "--tenant", "--json", "--limit")
+"""Options of a verb that lists rows."""
+
+
+class Command:
+    """A command with verbs. Exit code 0: done; 1: not done; 2: wrong options, or a store that cannot be used."""
+
+    def __init__(self, name: str, description: str, failure: str = "cannot use the store") -> None:
+        self._parser = argparse.ArgumentParser(prog=f"callgate {name}", description=description)
+        self._verbs = self._parser.add_subparsers(dest="verb", required=True)
+        self._failure = failure
+
+    def add(self, name: str, work: Work, help: str, *options: str, about: str | None = None) -> argparse.ArgumentParser:
+        """Add a verb with some of the ``OPTIONS``; returns its parser, for options of its own."""
+        verb: argparse.ArgumentParser = self._verbs.add_parser(name, help=help, description=about)
+        verb.set_defaults(work=work)
+        for option in options:
+            verb.add_argument(option, **OPTIONS[option])
+        return verb
+
+    def run(self, arguments: Sequence[str], out: TextIO, answers: TextIO) -> int:
+        """Run the verb that *arguments* name; returns the exit code."""
+        args = self._parser.parse_args(arguments)
+        try:
+            return asyncio.run(args.work(args, out, answers)) or 0
+        except Refused as refused:
+            out.write(f"{refused}\n")
+            return 1
+        except (CallgateError, OSError) as error:
+            out.write(f"{self._failure}: {error}\n")
+            return 2
 
 
 @asynccontextmanager
 async def opened(address: str) -> AsyncGenerator[Store, None]:
-    """The store at an address, if it has its tables."""
+    """Open the store at an address. A SQL store must have its tables: a mistyped address creates nothing."""
     store = store_at(address)
-    if isinstance(store, SqlStore) and await store.revision() is None:  # opening it would make what was mistyped
+    if isinstance(store, SqlStore) and await store.revision() is None:
         raise StoreError(f"{store.name}: there are no tables")
     try:
         await store.open()
@@ -52,56 +100,71 @@ async def opened(address: str) -> AsyncGenerator[Store, None]:
         await store.close()
 
 
-def duration(text: str) -> float:
-    """Seconds, from a number with a unit.
-
-    Raises:
-        ArgumentTypeError: it is none, or less than an hour.
-    """
-    found = re.fullmatch(r"(\d{1,9})([smhdw])", text)
-    seconds = 0.0 if found is None else float(found[1]) * _SECONDS[found[2]]
-    if seconds < _LEAST:
-        raise argparse.ArgumentTypeError("a number with s, m, h, d or w, such as 90d; an hour at the least")
-    return seconds
-
-
 def when(seconds: float) -> str:
-    """A moment, for people."""
+    """Format a time, in seconds since the epoch."""
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):
         return "never"
 
 
-def table(out: TextIO, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Rows under a head; nothing where there are none."""
+def write_json(out: TextIO, value: Any) -> None:
+    """Write JSON, in ASCII: a terminal obeys nothing of it."""
+    out.write(json.dumps(value, indent=2) + "\n")
+
+
+def write_table(out: TextIO, head: Sequence[str], rows: Sequence[Sequence[str]], what: str, limit: int) -> None:
+    """Write aligned columns under a head, if there are rows, and the number of rows of *what*."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     for row in (head, *rows) if rows else ():
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         out.write(f"{line.rstrip()}\n")
+    more = ", and perhaps more: --limit" if len(rows) == limit else ""
+    out.write(f"{len(rows)} {what if len(rows) == 1 else f'{what}s'}{more}\n")
 
 
-def counted(number: int, what: str, limit: int) -> str:
-    """How many were shown, as the last line."""
-    more = ", and perhaps more: --limit" if number == limit else ""
-    return f"{number} {what if number == 1 else f'{what}s'}{more}\n"
-
-
-def facts(out: TextIO, told: Mapping[str, Any], times: Collection[str]) -> None:
-    """All that is known of one thing, a line each; *times* names those that are moments."""
-    for name, value in told.items():
+def write_facts(out: TextIO, facts: Mapping[str, Any], times: Collection[str], *, as_json: bool) -> None:
+    """Write all columns of one row, a line each; *times* names the columns that hold times."""
+    if as_json:
+        write_json(out, facts)
+        return
+    for name, value in facts.items():
         if value is not None:
             text = when(value) if name in times else value if isinstance(value, str) else json.dumps(value)
             out.write(f"{name:<16}{clip(text, 2_000)}\n")
 
 
-def ask(what: str, asked: argparse.Namespace, out: TextIO, answers: TextIO) -> None:
-    """Ask whoever sits there, unless they have said yes already; no answer is a no.
+def refuse_short(given: str, shortest: int, name: str) -> None:
+    """Refuse the beginning of a key or an id that is too short.
 
     Raises:
-        Refused: they do not agree.
+        Refused: always then.
     """
-    if asked.yes:
+    if len(given) < shortest:
+        raise Refused(f"{clip(given)}: give at least {shortest} characters of the {name}")
+
+
+def only_one(given: str, found: Mapping[K, T], what: str, label: Callable[[K], str], hints: tuple[str, str]) -> T:
+    """Return the one row that was found. *label* names a row by its key; *hints* are for no row and for several.
+
+    Raises:
+        Refused: there is no row, or more than one.
+    """
+    if not found:
+        raise Refused(f"{clip(given)}: there is no such {what} among the newest {SEARCHED:,}{hints[0]}")
+    if len(found) > 1:
+        labels = ", ".join(sorted(map(label, found))[:5])
+        raise Refused(f"{clip(given)}: there are {len(found)} such {what}s: {labels}; {hints[1]}")
+    return next(iter(found.values()))
+
+
+def confirm(what: str, args: argparse.Namespace, out: TextIO, answers: TextIO) -> None:
+    """Ask the person for confirmation, unless ``--yes`` was given; no answer means no.
+
+    Raises:
+        Refused: the person does not agree.
+    """
+    if args.yes:
         return
     out.write(f"{what}. Go on? [y/N] ")
     out.flush()

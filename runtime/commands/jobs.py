@@ -1,4 +1,4 @@
-"""``python -m callgate jobs list|show|again|cancel|prune ADDRESS``: look into the jobs of a store, and run dead ones again."""
+"""``python -m callgate jobs list|show|retry|cancel|prune ADDRESS``: inspect the jobs of a store, and retry dead ones."""
 
 from __future__ import annotations
 
@@ -11,66 +11,57 @@ from dataclasses import asdict
 from typing import Any, TextIO
 
 from callgate.providers.stores.base import Store
-from callgate.providers.stores.jobs import OVER, Job, JobState
-from callgate.runtime.commands.common import ADDRESS, Refused, ask, counted, duration, ended, facts, opened, table, when
+from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState
+from callgate.runtime.commands.common import (
+    LISTING,
+    SEARCHED,
+    Command,
+    Refused,
+    confirm,
+    only_one,
+    opened,
+    refuse_short,
+    when,
+    write_facts,
+    write_json,
+    write_table,
+)
 from callgate.tools.values import clip
 
-AGAIN = """Queue a job that is `dead` once more, as one that no worker took yet. Workers find it within their `resend` time.
-What an attempt before has done, the effect ledger knows: it is not done twice."""
-LOOK = 10_000
-"""How many jobs, the newest of each state first, are looked through for an id."""
+RETRYING = """Queue a `dead` job again, with a new count of attempts. Workers find it within their `resend` time.
+The effect ledger knows the effects of earlier attempts: no effect happens twice."""
 SHORT, SHORTEST = 12, 6
-"""Characters of an id that are shown in a table, and that have to be given at the least."""
+"""Characters of an id: shown in a table, and needed at least on the command line."""
 _TIMES = {"made_at", "run_at", "lease_until", "sent_at", "ended_at"}
 
 
 def main(arguments: Sequence[str], out: TextIO = sys.stdout, answers: TextIO = sys.stdin) -> int:
-    """Run ``callgate jobs ...``; 0 when it was done, 1 when it was not, 2 when the store could not be used."""
-    asked = _parser().parse_args(arguments)
-    work = {"list": show_list, "show": show_one, "again": again, "cancel": cancel, "prune": prune}[asked.verb]
-    return ended(work(asked, out, answers), out)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="callgate jobs", description="Look into the jobs of a store.")
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    listing = verbs.add_parser("list", help="the jobs, the newest first, and how many there are in each state")
-    showing = verbs.add_parser("show", help="all that is known of one job, its arguments too")
-    reviving = verbs.add_parser("again", help="queue what is dead once more", description=AGAIN)
-    cancelling = verbs.add_parser("cancel", help="cancel one that is not over")
-    pruning = verbs.add_parser("prune", help="forget what is over")
-    for one in (listing, showing, reviving, cancelling, pruning):
-        one.add_argument("address", help=ADDRESS)
-    for one in (showing, cancelling):
-        one.add_argument("id", help=f"the id of the job, or its beginning: {SHORTEST} characters at the least")
-    which = reviving.add_mutually_exclusive_group(required=True)
+    """Run ``callgate jobs ...``; returns the exit code, see ``Command``."""
+    command = Command("jobs", "Inspect the jobs of a store.")
+    verb = command.add
+    listing = verb("list", show_list, "list jobs, newest first, and count them by state", *LISTING)
+    listing.add_argument("--state", choices=[state.value for state in JobState], help="only in this state")
+    retrying = verb("retry", retry, "queue dead jobs again", "address", "--tenant", "--yes", about=RETRYING)
+    which = retrying.add_mutually_exclusive_group(required=True)
     which.add_argument("id", nargs="?", help="the id of the job, or its beginning")
-    which.add_argument("--all", action="store_true", help=f"every dead job of the newest {LOOK:,}")
-    for one in (listing, reviving):
-        one.add_argument("--tenant", metavar="T", help="of this tenant; '' for jobs of none. Default: of all")
-    for one in (listing, showing):
-        one.add_argument("--json", action="store_true", help="write JSON")
-    listing.add_argument("--state", choices=[state.value for state in JobState], help="in this state")
-    listing.add_argument("--limit", type=int, default=100, metavar="N", help="so many at the most (100)")
-    pruning.add_argument(
-        "--older-than", required=True, type=duration, metavar="TIME", help="ended so long ago: 90d, 12h"
-    )
-    for one in (reviving, cancelling, pruning):
-        one.add_argument("--yes", action="store_true", help="do not ask")
-    return parser
+    which.add_argument("--all", action="store_true", help=f"all dead jobs among the newest {SEARCHED:,}")
+    for one in (
+        verb("show", show_one, "show one job with its arguments", "address", "--json"),
+        verb("cancel", cancel, "cancel a job that has not ended", "address", "--yes"),
+    ):
+        one.add_argument("id", help=f"the id of the job, or its beginning: at least {SHORTEST} characters")
+    verb("prune", prune, "delete jobs that have ended", "address", "--older-than", "--yes")
+    return command.run(arguments, out, answers)
 
 
-# ---------------------------------------------------------------------- looking
-
-
-async def show_list(asked: argparse.Namespace, out: TextIO, _answers: TextIO) -> None:
-    """The jobs, and how many there are in each state."""
-    state = None if asked.state is None else JobState(asked.state)
-    async with opened(asked.address) as store:
-        found = await store.jobs.list(asked.tenant, state=state, limit=max(asked.limit, 0))
+async def show_list(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> None:
+    """List the jobs, and count them by state."""
+    state = None if args.state is None else JobState(args.state)
+    async with opened(args.address) as store:
+        found = await store.jobs.list(args.tenant, state=state, limit=max(args.limit, 0))
         counts = await store.jobs.count()
-    if asked.json:
-        out.write(json.dumps([_as_json(tenant, job) for tenant, job in found], indent=2) + "\n")
+    if args.json:
+        write_json(out, [_as_json(tenant, job) for tenant, job in found])
         return
     rows = [
         (
@@ -79,108 +70,94 @@ async def show_list(asked: argparse.Namespace, out: TextIO, _answers: TextIO) ->
             clip(job.tool, 32),
             clip(tenant, 24),
             clip(job.user, 24),
-            f"{job.attempts} of {job.most}",
+            f"{job.attempts} of {job.max_attempts}",
             when(job.made_at),
             clip(job.reason or ""),
         )
         for tenant, job in found
     ]
-    table(out, ("id", "state", "tool", "tenant", "user", "attempts", "submitted", "reason"), rows)
-    out.write(counted(len(rows), "job", asked.limit))
-    told = ", ".join(f"{number:,} {state}" for state, number in counts.items() if number)
-    out.write(f"of all tenants: {told or 'none'}\n")
+    head = ("id", "state", "tool", "tenant", "user", "attempts", "submitted", "reason")
+    write_table(out, head, rows, "job", args.limit)
+    numbers = ", ".join(f"{number:,} {state}" for state, number in counts.items() if number)
+    out.write(f"of all tenants: {numbers or 'none'}\n")
 
 
-async def show_one(asked: argparse.Namespace, out: TextIO, _answers: TextIO) -> None:
-    """All that is known of one job."""
-    async with opened(asked.address) as store:
-        tenant, job = await _find(store, asked.id)
-    told = _as_json(tenant, job)
-    if asked.json:
-        out.write(json.dumps(told, indent=2) + "\n")
-        return
-    facts(out, told, _TIMES)
+async def show_one(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> None:
+    """Show one job."""
+    async with opened(args.address) as store:
+        tenant, job = await _find(store, args.id)
+    write_facts(out, _as_json(tenant, job), _TIMES, as_json=args.json)
 
 
 async def _find(store: Store, id: str) -> tuple[str, Job]:
-    """The job of an id or of its beginning.
+    """Find a job by its id, or by the beginning of its id.
 
     Raises:
-        Refused: there is none, or more than one.
+        Refused: there is no such job, or more than one.
     """
-    if len(id) < SHORTEST:
-        raise Refused(f"{clip(id)}: give {SHORTEST} characters of the id at the least")
+    refuse_short(id, SHORTEST, "id")
     found = {
         job.id: (tenant, job)
         for state in JobState
-        for tenant, job in await store.jobs.list(None, state=state, limit=LOOK)
+        for tenant, job in await store.jobs.list(None, state=state, limit=SEARCHED)
         if job.id.startswith(id)
     }
-    if not found:
-        raise Refused(f"{clip(id)}: there is no such job among the newest {LOOK:,} of any state")
-    if len(found) > 1:
-        told = ", ".join(sorted(one[:SHORT] for one in found)[:5])
-        raise Refused(f"{clip(id)}: there are {len(found)} such jobs: {told}; give more of the id")
-    return next(iter(found.values()))
+    return only_one(id, found, "job", lambda one: one[:SHORT], (" of any state", "give more of the id"))
 
 
 def _as_json(tenant: str, job: Job) -> dict[str, Any]:
-    told = {"tenant": tenant, **asdict(job)}
+    row = {"tenant": tenant, **asdict(job)}
     for name in ("body", "progress", "result"):
-        told[name] = None if told[name] is None else json.loads(told[name])
-    return told
+        row[name] = None if row[name] is None else json.loads(row[name])
+    return row
 
 
-# ---------------------------------------------------------------------- changing
-
-
-async def again(asked: argparse.Namespace, out: TextIO, answers: TextIO) -> None:
-    """Queue what is dead once more.
+async def retry(args: argparse.Namespace, out: TextIO, answers: TextIO) -> None:
+    """Queue dead jobs again.
 
     Raises:
-        Refused: it is not dead, or the person did not agree.
+        Refused: the job is not dead, or the person did not agree.
     """
-    async with opened(asked.address) as store:
-        if asked.all:
-            dead = list(await store.jobs.list(asked.tenant, state=JobState.DEAD, limit=LOOK))
+    async with opened(args.address) as store:
+        if args.all:
+            dead = list(await store.jobs.list(args.tenant, state=JobState.DEAD, limit=SEARCHED))
         else:
-            dead = [await _find(store, asked.id)]
+            dead = [await _find(store, args.id)]
             if dead[0][1].state is not JobState.DEAD:
-                raise Refused(f"{dead[0][1].id[:SHORT]} is {dead[0][1].state}; only what is dead is queued again")
+                raise Refused(f"{dead[0][1].id[:SHORT]} is {dead[0][1].state}; only a dead job can be queued again")
         if dead:
-            ask(
-                f"{len(dead)} dead {'job is' if len(dead) == 1 else 'jobs are'} to be queued again", asked, out, answers
-            )
+            jobs = "job is" if len(dead) == 1 else "jobs are"
+            confirm(f"{len(dead)} dead {jobs} to be queued again", args, out, answers)
         done = [await store.jobs.revive(tenant, job.id, time.time()) for tenant, job in dead]
     out.write(f"queued again: {sum(done)}\n")
 
 
-async def cancel(asked: argparse.Namespace, out: TextIO, answers: TextIO) -> None:
-    """Cancel one.
+async def cancel(args: argparse.Namespace, out: TextIO, answers: TextIO) -> None:
+    """Cancel one job.
 
     Raises:
-        Refused: it is over, or the person did not agree.
+        Refused: the job has ended, or the person did not agree.
     """
-    async with opened(asked.address) as store:
-        tenant, job = await _find(store, asked.id)
-        if job.state in OVER:
+    async with opened(args.address) as store:
+        tenant, job = await _find(store, args.id)
+        if job.state in FINAL_STATES:
             raise Refused(f"{job.id[:SHORT]} is {job.state}")
-        ask(f"{job.id[:SHORT]}, {clip(job.tool)} for {clip(job.user)}, is to be cancelled", asked, out, answers)
+        confirm(f"{job.id[:SHORT]}, {clip(job.tool)} for {clip(job.user)}, is to be cancelled", args, out, answers)
         state = await store.jobs.cancel(tenant, job.id, time.time())
     if state not in (JobState.CANCELLED, JobState.RUNNING):
-        raise Refused(f"{job.id[:SHORT]} is over meanwhile")
-    told = "is cancelled" if state is JobState.CANCELLED else "runs: its worker is told"
-    out.write(f"{job.id[:SHORT]} {told}\n")
+        raise Refused(f"{job.id[:SHORT]} has ended in the meantime")
+    done = "is cancelled" if state is JobState.CANCELLED else "is running: its worker cancels it"
+    out.write(f"{job.id[:SHORT]} {done}\n")
 
 
-async def prune(asked: argparse.Namespace, out: TextIO, answers: TextIO) -> None:
-    """Forget what is over.
+async def prune(args: argparse.Namespace, out: TextIO, answers: TextIO) -> None:
+    """Delete jobs that have ended.
 
     Raises:
         Refused: the person did not agree.
     """
-    before = time.time() - asked.older_than
-    async with opened(asked.address) as store:
-        ask(f"Jobs that ended before {when(before)}", asked, out, answers)
-        forgotten = await store.jobs.prune(before)
-    out.write(f"forgotten: {forgotten} jobs\n")
+    before = time.time() - args.older_than
+    async with opened(args.address) as store:
+        confirm(f"Jobs that ended before {when(before)} are to be deleted", args, out, answers)
+        deleted = await store.jobs.prune(before)
+    out.write(f"deleted: {deleted} jobs\n")

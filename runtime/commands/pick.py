@@ -1,4 +1,4 @@
-"""``python -m callgate pick "query" --catalog FILE``: which tools of a catalogue fit, with scores and reasons."""
+"""``python -m callgate pick "query" --catalog FILE``: pick the tools of a catalogue that fit a query, with scores."""
 
 from __future__ import annotations
 
@@ -18,52 +18,54 @@ from callgate.tools.picking.results import PickResult
 from callgate.tools.picking.scorers import keyword_overlap
 
 MAX_BYTES = 256 * 1024 * 1024
-CATALOG = "tools as lines of JSON, as a JSON array, or as what an MCP server lists ({tools: [...]}, {servers: [...]}); .gz too"
+CATALOG = (
+    "tools as JSON lines, a JSON array, or the listing of an MCP server ({tools: [...]}, {servers: [...]}); .gz too"
+)
 
 
 def main(arguments: Sequence[str], out: TextIO = sys.stdout) -> int:
-    """Run ``callgate pick ...``; 0 when a tool fits, 1 when none does, 2 when the catalogue cannot be read."""
+    """Run ``callgate pick ...``; 0: a tool fits, 1: no tool fits, 2: the catalogue cannot be read."""
     parser = argparse.ArgumentParser(prog="callgate pick", description="Pick the tools that fit a query. Runs nothing.")
-    parser.add_argument("query", help="what is asked, in plain words")
+    parser.add_argument("query", help="the request, in plain words")
     parser.add_argument("--catalog", type=Path, required=True, metavar="FILE", help=CATALOG)
-    parser.add_argument("--max", type=int, default=3, metavar="N", help="how many tools at most (3)")
-    parser.add_argument("--min-score", type=float, default=0.05, metavar="S", help="least score, 0 to 1 (0.05)")
+    parser.add_argument("--max", type=int, default=3, metavar="N", help="maximum number of tools (3)")
+    parser.add_argument("--min-score", type=float, default=0.05, metavar="S", help="minimum score, 0 to 1 (0.05)")
     parser.add_argument("--allow-unsafe", action="store_true", help="also tools that say safe: false")
     parser.add_argument("--scorer", choices=["bm25f", "overlap"], default="bm25f", help="default: bm25f")
     parser.add_argument("--json", action="store_true", help="write JSON")
-    asked = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     try:
-        tools = read_catalog(asked.catalog)
+        tools = read_catalog(args.catalog)
         picks = asyncio.run(
             pick_tools(
-                asked.query,
+                args.query,
                 tools,
-                max_candidates=asked.max,
-                min_score=asked.min_score,
-                allow_unsafe=asked.allow_unsafe,
-                scorer=keyword_overlap if asked.scorer == "overlap" else None,
+                max_candidates=args.max,
+                min_score=args.min_score,
+                allow_unsafe=args.allow_unsafe,
+                scorer=keyword_overlap if args.scorer == "overlap" else None,
                 debug=True,
             )
         )
     except (OSError, ValueError) as error:
         out.write(f"cannot pick: {error}\n")
         return 2
-    (_show_json if asked.json else _show)(picks, len(tools), out)
+    (_show_json if args.json else _show)(picks, len(tools), out)
     return 0 if picks else 1
 
 
 def read_catalog(path: Path) -> list[Mapping[str, Any]]:
-    """The tools of a catalogue file.
+    """Read the tools of a catalogue file.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no catalogue; the message says where.
+        ValueError: the file is no catalogue; the message says where.
     """
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         try:
             raw = file.read(MAX_BYTES + 1)
         except (EOFError, zlib.error) as error:
-            raise ValueError(f"{path.name} is not whole: {error}") from None
+            raise ValueError(f"{path.name} is truncated or damaged: {error}") from None
     if len(raw) > MAX_BYTES:
         raise ValueError(f"{path.name} is larger than {MAX_BYTES >> 20} MiB")
     try:
@@ -73,7 +75,7 @@ def read_catalog(path: Path) -> list[Mapping[str, Any]]:
     tools = list(_tools_in(_parse(text, path.name)))
     for number, one in enumerate(tools, 1):
         if not isinstance(one, Mapping) or not entry_of(one).name:
-            raise ValueError(f"{path.name}: entry {number} is no tool; it needs a name")
+            raise ValueError(f"{path.name}: entry {number} is no tool: it has no name")
     if not tools:
         raise ValueError(f"{path.name} holds no tools")
     return tools
@@ -101,9 +103,9 @@ def _parse(text: str, name: str) -> Any:
 
 
 def _tools_in(value: Any) -> Iterator[Any]:
-    """Tools wherever such files hold them: in a list, under ``tools``, or under the ``tools`` of each of ``servers``.
+    """Yield the tools of a catalogue: a list, the list under ``tools``, or the ``tools`` of each of ``servers``.
 
-    As lines, each may be a list of them.
+    In a file of JSON lines, a line may hold a list of tools.
     """
     if isinstance(value, list):
         for one in value:
@@ -155,5 +157,5 @@ def _show_json(picks: Sequence[PickResult], total: int, out: TextIO) -> None:
 
 
 def _plain(text: str) -> str:
-    """Catalogues come from outside: nothing that a terminal would obey."""
+    """Replace control characters: a catalogue comes from outside, and a terminal would obey them."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

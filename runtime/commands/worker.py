@@ -1,4 +1,4 @@
-"""``python -m callgate worker --app MODULE:GATE``: a process that runs submitted calls, until it is told to end."""
+"""``python -m callgate worker --app MODULE:GATE``: a process that runs submitted calls until it gets SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -14,44 +14,41 @@ from typing import Any, TextIO
 
 from callgate.errors import CallgateError
 from callgate.runtime.gate import Gate
-from callgate.runtime.jobs.jobs import Tally
+from callgate.runtime.jobs.backend import Tally
 
 STATUS_EVERY = 10.0
-"""Seconds between two lines of status."""
+"""Interval between two lines of status, in seconds."""
 
 
 def main(arguments: Sequence[str], out: TextIO = sys.stdout) -> int:
-    """Run ``callgate worker ...``; 0 when it ended as it was told, 2 when it could not begin."""
+    """Run ``callgate worker ...``; 0: ended by a signal, 2: the worker cannot start."""
     parser = argparse.ArgumentParser(prog="callgate worker", description="Run the calls that were submitted to a gate.")
-    parser.add_argument(
-        "--app", required=True, metavar="MODULE:GATE", help="where the gate is, such as shop.tools:gate"
-    )
-    parser.add_argument("--concurrency", type=int, default=4, metavar="N", help="calls at once; default 4")
-    parser.add_argument("--queues", default="", metavar="A,B", help="only jobs of these queues")
-    parser.add_argument(
-        "--grace", type=float, default=10.0, metavar="SECONDS", help="to end calls under way; default 10"
-    )
-    parser.add_argument("--health", type=int, metavar="PORT", help="answer /health and /ready on 127.0.0.1")
-    asked = parser.parse_args(arguments)
-    if asked.concurrency < 1 or asked.grace < 0:
+    add = parser.add_argument
+    add("--app", required=True, metavar="MODULE:GATE", help="the import path of the gate, such as shop.tools:gate")
+    add("--concurrency", type=int, default=4, metavar="N", help="maximum number of concurrent calls; default 4")
+    add("--queues", default="", metavar="A,B", help="only jobs of these queues")
+    add("--grace", type=float, default=10.0, metavar="SECONDS", help="time for running calls to end; default 10")
+    add("--health", type=int, metavar="PORT", help="serve /health and /ready on 127.0.0.1")
+    args = parser.parse_args(arguments)
+    if args.concurrency < 1 or args.grace < 0:
         parser.error("--concurrency is at least 1, --grace at least 0")
     try:
-        gate = gate_at(asked.app)
-        asyncio.run(_work(gate, asked, out))
+        gate = gate_at(args.app)
+        asyncio.run(_work(gate, args, out))
     except (CallgateError, OSError, ImportError) as error:
-        out.write(f"the worker cannot begin: {error}\n")
+        out.write(f"the worker cannot start: {error}\n")
         return 2
     return 0
 
 
 def gate_at(address: str) -> Gate:
-    """The gate at ``module:name``; a function there is called for it.
+    """Return the gate at ``module:name``, or the gate that the function at this address returns.
 
     Raises:
-        ImportError: there is none.
+        ImportError: the address names no gate.
     """
     module, _, name = address.partition(":")
-    sys.path.insert(0, "")  # as ``python -m`` has it: the application is where the worker was started
+    sys.path.insert(0, "")  # as with ``python -m``: the working directory holds the application
     try:
         found: Any = importlib.import_module(module)
         for part in (name or "gate").split("."):
@@ -60,33 +57,34 @@ def gate_at(address: str) -> Gate:
         raise ImportError(f"{address}: {error}") from None
     made = found if isinstance(found, Gate) else found() if callable(found) else found
     if not isinstance(made, Gate):
-        raise ImportError(f"{address} is {type(made).__name__}, and not a gate")  # noqa: TRY004  (a wrong address)
+        raise ImportError(f"{address} is of type {type(made).__name__}, not a Gate")  # noqa: TRY004  (a wrong address)
     return made
 
 
-async def _work(gate: Gate, asked: Any, out: TextIO) -> None:
+async def _work(gate: Gate, args: argparse.Namespace, out: TextIO) -> None:
     stop, tally = asyncio.Event(), Tally()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         with contextlib.suppress(NotImplementedError):  # on Windows: Ctrl-C interrupts the run
             loop.add_signal_handler(number, stop.set)
-    queues = tuple(name for name in asked.queues.split(",") if name)
+    queues = tuple(name for name in args.queues.split(",") if name)
     async with gate, contextlib.AsyncExitStack() as stack:
-        if asked.health is not None:
-            await stack.enter_async_context(await _health(asked.health, stop))
-        status = asyncio.create_task(_tell(gate, tally, out))
+        if args.health is not None:
+            await stack.enter_async_context(await _health(args.health, stop))
+        status = asyncio.create_task(_report(gate, tally, out))
         out.write(
-            f"worker: {asked.concurrency} at once, {', '.join(queues) or 'all queues'}; Ctrl-C or SIGTERM ends it\n"
+            f"worker: {args.concurrency} at once, {', '.join(queues) or 'all queues'}; Ctrl-C or SIGTERM ends it\n"
         )
         out.flush()
         try:
-            left = await gate.jobs.backend.work(asked.concurrency, queues, stop, asked.grace, tally)
+            left = await gate.jobs.backend.work(args.concurrency, queues, stop, args.grace, tally)
         finally:
             status.cancel()
     out.write(f"worker: ended; {tally.line()}, {left} handed back\n")
 
 
-async def _tell(gate: Gate, tally: Tally, out: TextIO) -> None:
+async def _report(gate: Gate, tally: Tally, out: TextIO) -> None:
+    """Write a line of status at intervals."""
     began = time.monotonic()
     while True:
         await asyncio.sleep(STATUS_EVERY)
@@ -96,13 +94,13 @@ async def _tell(gate: Gate, tally: Tally, out: TextIO) -> None:
 
 
 async def _health(port: int, stop: asyncio.Event) -> asyncio.Server:
-    """Alive as long as it answers; ready until it drains."""
+    """Serve the liveness and the readiness probe; the worker is ready until it drains."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(Exception):
             async with asyncio.timeout(5.0):
-                asked = await reader.readline()
-                path = asked.split(b" ")[1:2]
+                request = await reader.readline()
+                path = request.split(b" ")[1:2]
                 known = path in ([b"/health"], [b"/ready"])
                 fine = known and not (path == [b"/ready"] and stop.is_set())
                 code = "200 OK" if fine else "503 Service Unavailable" if known else "404 Not Found"

@@ -1,4 +1,4 @@
-"""The calls of one answer in a conversation: each gets exactly one result, whether it may run or not."""
+"""The calls of one answer in a conversation: each gets exactly one result, even if it does not run."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Any
 
 from callgate.errors import UnknownTool
 from callgate.runtime.call import batch
-from callgate.runtime.call.calls import context_of_none
-from callgate.runtime.call.results import run_to_result
+from callgate.runtime.call.options import CallOptions
 from callgate.runtime.conversation.events import Ending
-from callgate.runtime.engine import CallOptions
-from callgate.runtime.faces.placement import Placed, RunOn
-from callgate.runtime.gate import Gate
+from callgate.runtime.conversation.gates import ConversationGate
+from callgate.runtime.faces.placement import Placement, RunOn
 from callgate.runtime.models.wire.result_text import result_text
 from callgate.runtime.models.wire.shapes import is_mapping
 from callgate.tools.arguments.hydration import HydrationResult, Provenance
@@ -28,36 +26,36 @@ _WHY = {
 
 
 def not_run(call: ToolCall, limit: Ending) -> ToolResult:
-    """The answer to a call that a limit keeps from running."""
+    """Return the result of a call that a limit stops."""
     error = ErrorInfo(limit.value, f"The call was not run: {_WHY[limit]}.")
-    return ToolResult(call.id, call.tool, Outcome.CANCELLED, error=error)
+    return ToolResult(call.id, call.name, Outcome.CANCELLED, error=error)
 
 
 def limit_of(result: ToolResult) -> Ending | None:
-    """The limit for which ``not_run`` made a result; None for any other."""
+    """Return the limit for which ``not_run`` made a result; None for any other result."""
     if result.outcome is not Outcome.CANCELLED or result.error is None:
         return None
     return next((limit for limit in _WHY if limit.value == result.error.code), None)
 
 
 def failures_after(failures: int, results: Sequence[ToolResult]) -> int:
-    """How many calls have failed in a row, now that these results have come."""
+    """Return the number of failed calls in a row after these results."""
     for result in results:
         failures = 0 if result.ok else failures + 1
     return failures
 
 
 def shown(call: ToolCall, result: ToolResult, most: int) -> ToolResult:
-    """What a codec spells for the model: an output is, as text, at most *most* bytes long and a note of what is missing.
+    """Return the result for the model: an output longer than *most* bytes as text is cut, with a note.
 
-    Its provenance tells whether the provider gave the call's id, also where the call was not hydrated.
+    Its provenance records whether the provider gave the call's id, even if the call was not hydrated.
     """
     seen = result.provenance if is_mapping(result.provenance) else {}
     if seen.get("hydration") is None:
-        made = Provenance(call.tool, call.id, call.synthetic_id, None)
+        made = Provenance(call.name, call.id, call.synthetic_id, None)
         result = replace(result, provenance={**seen, "hydration": made})
     if not result.ok:
-        return result  # bounded by itself
+        return result  # an error text is short
     text = result_text(result).encode(errors="replace")
     if len(text) <= most:
         return result
@@ -67,13 +65,13 @@ def shown(call: ToolCall, result: ToolResult, most: int) -> ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Puts calls to a gate as ``call_many`` does, and tells of each result as it comes.
+    """Runs calls through a gate as ``call_many`` does, and reports each result as it comes.
 
-    ``offered`` are the tools that the model was told of: any other is to it a tool that does not exist. ``until`` is
-    when time is over, by the loop's clock; a tool's own deadline counts if it is earlier.
+    ``offered`` are the tools in the request to the model; any other tool is unknown. ``until`` is the deadline by the
+    loop's clock; an earlier deadline of the tool counts.
     """
 
-    gate: Gate
+    gate: ConversationGate
     user: User
     offered: frozenset[str]
     wire: str
@@ -83,40 +81,38 @@ class Calls:
     run_on: RunOn | None = None
 
     async def run(self, calls: Sequence[ToolCall], at_once: int) -> list[ToolResult]:
-        """One result a call, in order; those of unknown tools and damaged arguments, too.
+        """Return one result for each call, in order, also for unknown tools and invalid arguments.
 
         Raises:
             GateClosed: the gate was closed meanwhile.
         """
-        asked = [self.gate.hydrate(call, wire=self.wire) if call.tool in self.offered else call for call in calls]
+        asked = [self.gate.hydrate(call, wire=self.wire) if call.name in self.offered else call for call in calls]
         return await batch.call_many(self, asked, self.user, at_once, self.options)
 
     async def call(self, call: ToolCall | HydrationResult, *, user: User, **options: Any) -> ToolResult:
-        """For ``call_many``: one call."""
+        """Run one call, for ``call_many``."""
         if self.until is not None and self.until <= asyncio.get_running_loop().time():
             result = not_run(call.call if isinstance(call, HydrationResult) else call, Ending.DEADLINE)
         elif isinstance(call, HydrationResult):
-            placed = Placed(self.gate, self.run_on)
-            result = await placed.call(call, user=user, **self._limited(call.call.tool, options))
+            placed = Placement(self.gate, self.run_on)
+            result = await placed.call(call, user=user, **self._limited(call.call.name, options))
         else:
             result = await self._unknown(call, options)
         await self.told(result)
         return result
 
     def runs_in_parallel(self, call: ToolCall | HydrationResult) -> bool:
-        """For ``call_many``: whether the call may run beside others."""
+        """Return whether a call may run beside others, for ``call_many``."""
         return self.gate.runs_in_parallel(call)
 
     def _limited(self, tool: str, options: Mapping[str, Any]) -> dict[str, Any]:
         if self.until is None:
             return dict(options)
         left = self.until - asyncio.get_running_loop().time()
-        own = self.gate._open_plan(tool).limit
+        own = self.gate.deadline_of(tool)
         return {**options, "deadline": left if own is None else min(left, own)}
 
     async def _unknown(self, call: ToolCall, options: Mapping[str, Any]) -> ToolResult:
-        """A tool that the model was not told of: refused and recorded as one that does not exist."""
-        error = UnknownTool(f"the model was not told of {call.tool!r}")
-        kept: CallOptions = {"session_id": options.get("session_id")}
-        ctx = context_of_none(self.gate._plans.of_none(), call, self.user, error, kept)
-        return await run_to_result(ctx)
+        """Refuse and record a call of a tool that the request did not offer."""
+        error = UnknownTool(f"the request did not offer the tool {call.name!r}")
+        return await self.gate.refuse(call, error, user=self.user, session_id=options.get("session_id"))

@@ -1,4 +1,4 @@
-"""What a coroutine tells on its way, as an async generator."""
+"""The events of a coroutine as an async generator."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from callgate.runtime.call.streams import see_off
+from callgate.runtime.call.streams import cancel_and_wait
 
 T = TypeVar("T")
 WAITING = 64
-"""Events that may wait for a slow reader; past that, whoever tells one waits, too."""
+"""Maximum number of events in the queue of a slow reader; beyond it, the sender waits."""
 
 
 class _Channel:
-    """From whoever tells to whoever reads; both on one loop."""
+    """A bounded queue between a sender and a reader on one event loop."""
 
     def __init__(self) -> None:
         self.events: deque[Any] = deque()
@@ -38,10 +38,10 @@ class _Channel:
 async def events_of(
     run: Callable[[Callable[[T], Awaitable[None]]], Coroutine[Any, Any, Any]],
 ) -> AsyncGenerator[T, None]:
-    """What *run* tells, in order; then what it raises, if it does.
+    """Yield the events of *run* in order, then raise its error, if any.
 
-    It runs in a task of its own, from the first event that is asked for. A reader that stops early cancels it and waits
-    for its end.
+    *run* starts in its own task when the reader asks for the first event. An early stop cancels the task and
+    waits for its end.
     """
     channel = _Channel()
     running = asyncio.ensure_future(run(channel.put))
@@ -56,4 +56,4 @@ async def events_of(
             await channel.news.wait()
         running.result()
     finally:
-        await see_off(running)
+        await cancel_and_wait(running)

@@ -1,4 +1,4 @@
-"""A conversation: ask a model, put the calls it makes to a gate, answer it, until it is done or has to stop."""
+"""A conversation: ask a model, run its calls through a gate and answer it, until it is done or a limit stops it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, TypedDict, Unpack
 
 from callgate.runtime.conversation.channel import events_of
 from callgate.runtime.conversation.events import Conversation, ConversationEvent
+from callgate.runtime.conversation.gates import ConversationGate
 from callgate.runtime.conversation.loop import Model, Options, Talk, tell_nobody
 from callgate.runtime.faces.bound import Bound
 from callgate.runtime.faces.placement import RunOn
-from callgate.runtime.gate import Gate
 from callgate.runtime.models.wire.codec import Messages
 from callgate.tools.calls import ToolResult, User
 
@@ -18,23 +18,23 @@ __all__ = ["ConverseOptions", "converse", "converse_events"]
 
 
 class ConverseOptions(TypedDict, total=False):
-    """What may be said about a conversation. Limits are looked at before the model is asked and before calls run.
+    """Options of a conversation. It checks its limits before each request to the model and before calls run.
 
-    user: for whom the calls are made; default: the user of a ``Bound`` gate, else nobody.
-    session_id: the session that the calls belong to; default: that of a ``Bound`` gate.
-    tools: names that narrow what the model is told of and may call; default: every tool that the user may see.
-    max_rounds: answers of the model; default 16. The calls of the last one are run.
-    max_calls: calls put to the gate, whatever comes of them; default 64. Those beyond are answered as not run.
-    max_failures: calls in a row that do not succeed, looked at after each round; default 8.
-    max_tokens: tokens, input and output, of all rounds together; default None, no limit. The answer that goes beyond is
-        the last, and its calls are not run. Where the provider does not count tokens, there is no such limit.
-    deadline: seconds for this run, the model's time included; default None. Calls under way end as by their own deadline.
-    max_result_bytes: of one output as the model reads it; default 65,536. What is longer is cut, and says so.
-    at_once: how many calls may run together; default 16. Tools with ``parallel=False`` run alone.
-    run_on: where calls run, as of ``Gate.call_many``; default: as the tools say. To the model all look alike.
-    stream: whether the model's answer is read bit by bit; default True for ``converse_events``, else False.
+    user: the user of the calls; default: the user of a ``Bound`` gate, else ``ANONYMOUS``.
+    session_id: the session of the calls; default: the session of a ``Bound`` gate.
+    tools: names of the tools that the model may see and call; default: every tool that the user may see.
+    max_rounds: maximum number of answers of the model; default 16. The calls of the last answer run.
+    max_calls: maximum number of calls that the gate gets, in any outcome; default 64. Further calls do not run.
+    max_failures: maximum number of failed calls in a row, checked after each round; default 8.
+    max_tokens: maximum number of input and output tokens of all rounds; default None, no limit. The answer that exceeds
+        the limit is the last, and its calls do not run. The limit needs a provider that counts tokens.
+    deadline: seconds for this run, with the model's time; default None. Running calls end as by their own deadline.
+    max_result_bytes: maximum size of one output for the model; default 65,536. A longer output is cut, with a note.
+    at_once: maximum number of concurrent calls; default 16. Tools with ``parallel=False`` run alone.
+    run_on: where calls run, as in ``Gate.call_many``; default: as each tool declares. The model sees no difference.
+    stream: if true, read the model's answer as a stream; default True for ``converse_events``, else False.
     resume: the ``state`` of a suspended conversation, in place of messages.
-    results: with ``resume``, results of calls that waited, by call id. Those without one are put to the gate again.
+    results: with ``resume``, results of suspended calls, by call id. The gate gets calls without a result again.
     """
 
     user: User | None
@@ -54,36 +54,36 @@ class ConverseOptions(TypedDict, total=False):
 
 
 async def converse(
-    client: Model, gate: Gate | Bound, messages: Messages = (), **options: Unpack[ConverseOptions]
+    client: Model, gate: ConversationGate | Bound, messages: Messages = (), **options: Unpack[ConverseOptions]
 ) -> Conversation:
-    """Converse with a model until it is done, a limit is reached, or a call has to wait.
+    """Converse with a model until it is done, a limit is reached, or a call is suspended.
 
-    In every round the model is told of the tools that the user may see then; what it calls is hydrated and put to the
-    gate, in parallel where the tools allow; and each call gets exactly one answer, in the order of the calls: outputs,
-    and for what failed, was denied or not run a structured text without values that the model can act on.
+    In every round the model sees the tools that the user may see at that time. The gate parses and runs its calls, in
+    parallel if the tools allow it. Each call gets one result, in the order of the calls. A call that failed, was
+    denied or did not run gets a structured text without values, which the model can act on.
 
-    ``messages`` is a text, or the history: messages in the provider's own form, or ``{"role": ..., "content": text}``
-    with the roles system, user and assistant. It is never changed: the history to keep is ``Conversation.messages``.
-    See ``ConverseOptions`` for the rest.
+    ``messages`` is a text or the history: messages in the provider's own form, or ``{"role": ..., "content": text}``
+    with the roles system, user and assistant. It is never changed; keep ``Conversation.messages`` as the history.
+    ``ConverseOptions`` describes the options.
 
     Raises:
-        StateRefused: what is given as ``resume`` or ``results`` does not fit.
-        ValueError: no messages, a limit that means nothing, or ``tools`` names one that the gate does not have.
-        GateClosed: not inside ``async with gate``.
-        CancelledError: at once; what runs is cancelled and waited for, and nothing runs afterwards.
+        StateRefused: ``resume`` or ``results`` does not fit.
+        ValueError: there are no messages, a limit is invalid, or ``tools`` names a tool that the gate does not have.
+        GateClosed: the gate is not open; use ``async with gate``.
+        CancelledError: the caller cancelled. Running calls are cancelled and awaited first; nothing runs afterwards.
     """
     return await Talk(client, gate, messages, Options(**options)).run(tell_nobody)
 
 
 def converse_events(
-    client: Model, gate: Gate | Bound, messages: Messages = (), **options: Unpack[ConverseOptions]
+    client: Model, gate: ConversationGate | Bound, messages: Messages = (), **options: Unpack[ConverseOptions]
 ) -> AsyncGenerator[ConversationEvent, None]:
-    """``converse`` as events for a user interface: rounds, pieces of text, calls and their results; ``Ended`` is the last.
+    """Run ``converse`` as events for a user interface: rounds, text, calls and results; the last event is ``Ended``.
 
-    Answers are streamed unless ``stream=False``; then each text comes as one piece. Whoever stops reading ends the
-    conversation: leave by ``contextlib.aclosing``, and it has ended when you are out. A slow reader slows it down.
+    Answers are streamed unless ``stream=False``; then each text comes in one event. A reader that stops ends the
+    conversation. Use ``contextlib.aclosing``: on exit it waits for that end. A slow reader slows the conversation down.
 
-    Raises what ``converse`` does: wrong arguments at once, the rest as it is read.
+    Raises the errors of ``converse``: wrong arguments at once, other errors while the events are read.
     """
     options.setdefault("stream", True)
     return events_of(Talk(client, gate, messages, Options(**options)).run)

@@ -1,4 +1,4 @@
-"""What a conversation comes to, and what it tells on its way."""
+"""The result of a conversation, and its events."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ __all__ = [
 
 
 class Ending(StrEnum):
-    """Why a conversation ended.
+    """The reason why a conversation ended.
 
-    ``done``: the model answered without asking for a tool. ``max_rounds``, ``max_calls``, ``failures``, ``tokens`` and
-    ``deadline`` are limits. ``suspended``: a call waits for a person or a client. ``refused`` and ``truncated``: the
-    last answer is a refusal or a filter's, or breaks off. ``error``: the provider did not answer as asked.
+    ``done``: the model answered without calling a tool. ``max_rounds``, ``max_calls``, ``failures``, ``tokens`` and
+    ``deadline`` are limits. ``suspended``: a call waits for a person or a client. ``refused``: the model or a filter
+    refused to answer. ``truncated``: the last answer is incomplete. ``error``: the provider gave no valid answer.
     """
 
     DONE = "done"
@@ -44,7 +44,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """One call of the model, and what it was told about it; ``round`` counts from 1."""
+    """One call of the model, and its result; ``round`` counts from 1."""
 
     round: int
     call: ToolCall
@@ -53,13 +53,13 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a conversation came to.
+    """The result of a conversation.
 
-    ``messages`` is the history to keep, in the provider's own form, and always one that the provider takes: every call
-    in it has exactly one result. To go on, append the next user message to it. ``reply`` is the model's last whole
-    answer, None if there was none. ``calls`` are those of this run, in order. ``rounds`` counts answers of the model
-    and ``usage`` sums their tokens, as far as the provider counts them; both go on over a suspension. ``state`` is what
-    ``resume=`` takes, None unless it is suspended. ``error`` says what went wrong with the provider.
+    ``messages`` is the history to keep, in the provider's own form. The provider accepts it: each call has
+    exactly one result. To continue, append a user message. ``reply`` is the model's last complete answer, None
+    if there was none. ``calls`` are those of this run, in order. ``rounds`` counts answers of the model. ``usage`` sums
+    the tokens that the provider counts. Both continue after a suspension. ``state`` is the value for ``resume=``, None
+    unless the conversation is suspended. ``error`` is the error of the provider.
     """
 
     ended: Ending
@@ -73,7 +73,7 @@ class Conversation:
 
     @property
     def ok(self) -> bool:
-        """Whether the model came to an answer."""
+        """True if the model gave a final answer."""
         return self.ended is Ending.DONE
 
     @property
@@ -83,13 +83,13 @@ class Conversation:
 
     @property
     def pending(self) -> tuple[ToolResult, ...]:
-        """The results of the calls that wait; ``result.pending`` says for what."""
+        """The results of the suspended calls; ``result.pending`` is the suspension of each."""
         return tuple(one.result for one in self.calls if one.result.outcome is Outcome.SUSPENDED)
 
 
 @dataclass(frozen=True, slots=True)
 class RoundStarted:
-    """The model is asked. ``tools`` are the ids of those that it is told of."""
+    """A request to the model starts. ``tools`` are the ids of the tools in the request."""
 
     round: int
     tools: tuple[str, ...]
@@ -97,7 +97,7 @@ class RoundStarted:
 
 @dataclass(frozen=True, slots=True)
 class CallsStarted:
-    """The model asks for these calls; those that a limit or the gate refuses are among them."""
+    """The model makes these calls, including calls that a limit or the gate refuses."""
 
     round: int
     calls: tuple[ToolCall, ...]
@@ -105,7 +105,7 @@ class CallsStarted:
 
 @dataclass(frozen=True, slots=True)
 class CallFinished:
-    """What became of one call, as soon as it is known: once a call, in any order."""
+    """The result of one call, as soon as it is known: one event for each call, in any order."""
 
     round: int
     result: ToolResult
@@ -113,9 +113,9 @@ class CallFinished:
 
 @dataclass(frozen=True, slots=True)
 class RoundEnded:
-    """The model has answered, and so are its calls. ``messages`` is the whole history now: what to keep after a crash.
+    """The model's answer and all its results are there. ``messages`` is the whole history; save it to survive a crash.
 
-    A round with a suspended call ends only once the conversation is resumed; ``reply`` is None then.
+    A round with a suspended call ends only after the conversation is resumed; ``reply`` is None then.
     """
 
     round: int

@@ -1,4 +1,4 @@
-"""The loop of a conversation: rounds of asking the model and answering its calls."""
+"""The loop of a conversation: each round asks the model and answers its calls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from callgate.errors import GateClosed, ModelError
 from callgate.runtime.conversation.calls import Calls, failures_after, limit_of, not_run, shown
@@ -21,12 +21,12 @@ from callgate.runtime.conversation.events import (
     RoundEnded,
     RoundStarted,
 )
+from callgate.runtime.conversation.gates import ConversationGate
 from callgate.runtime.conversation.state import Progress, answer, load
 from callgate.runtime.faces.bound import Bound
 from callgate.runtime.faces.placement import RunOn
-from callgate.runtime.gate import Gate
 from callgate.runtime.models.wire.codec import Codec, Messages, Translation
-from callgate.runtime.models.wire.reply import CallReady, Done, Event, ReasoningDelta, Reply, TextDelta
+from callgate.runtime.models.wire.reply import CallReady, Done, ReasoningDelta, Reply, ReplyEvent, TextDelta
 from callgate.tools.calls import ANONYMOUS, Outcome, ToolCall, ToolResult, User
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.naming import did_you_mean
@@ -35,31 +35,33 @@ Tell: TypeAlias = Callable[[ConversationEvent], Awaitable[None]]
 REFUSALS = frozenset(
     {"refusal", "content_filter", "safety", "recitation", "blocklist", "prohibited_content", "spii", "image_safety"}
 )
-"""Stop reasons, in small letters, of an answer that the model or a filter refuses."""
+"""Stop reasons, in lower case, of an answer that the model or a filter refuses."""
 
 
 class Model(Protocol):
-    """What ``converse`` needs of a client; those of Callgate have it."""
+    """The interface of a model client for ``converse``; the clients of Callgate implement it."""
 
-    codec: ClassVar[Codec]
-    """The wire that it speaks."""
-
-    async def reply(self, messages: Sequence[Mapping[str, Any]], tools: Translation) -> Reply:
-        """The model's whole answer. Raises ``ModelError`` when there is none."""
+    @property
+    def codec(self) -> Codec:
+        """The codec of the client's wire; a class attribute is enough."""
         ...
 
-    def stream(self, messages: Sequence[Mapping[str, Any]], tools: Translation) -> AsyncGenerator[Event, None]:
-        """The same bit by bit, ending with ``Done``."""
+    async def reply(self, messages: Sequence[Mapping[str, Any]], tools: Translation) -> Reply:
+        """Return the model's complete answer. Raises ``ModelError`` if there is none."""
+        ...
+
+    def stream(self, messages: Sequence[Mapping[str, Any]], tools: Translation) -> AsyncGenerator[ReplyEvent, None]:
+        """Return the answer as a stream of events that ends with ``Done``."""
         ...
 
 
 async def tell_nobody(_: ConversationEvent) -> None:
-    """For whoever only awaits the end."""
+    """Ignore an event, for a caller that only awaits the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``ConverseOptions``, with the defaults."""
+    """``ConverseOptions`` with defaults."""
 
     user: User | None = None
     session_id: str | None = None
@@ -91,7 +93,7 @@ class Options:
 class Talk:
     """One run of a conversation."""
 
-    def __init__(self, client: Model, gate: Gate | Bound, messages: Messages, options: Options) -> None:
+    def __init__(self, client: Model, gate: ConversationGate | Bound, messages: Messages, options: Options) -> None:
         self.client = client
         self.options = options
         self.gate, self.user, self.session_id = _for_whom(gate, options)
@@ -108,7 +110,7 @@ class Talk:
         self.translation = Translation({})
 
     async def run(self, tell: Tell) -> Conversation:
-        """Round after round."""
+        """Run rounds until the conversation ends."""
         self.tell = tell
         if self.options.deadline is not None:
             self.until = asyncio.get_running_loop().time() + self.options.deadline
@@ -120,7 +122,7 @@ class Talk:
         return conversation
 
     async def _round(self) -> Ending | None:
-        """Ask the model, and answer its calls. None: go on."""
+        """Ask the model, and answer its calls; None if the conversation continues."""
         progress = self.progress
         if progress.rounds >= self.options.max_rounds:
             return Ending.MAX_ROUNDS
@@ -142,7 +144,7 @@ class Talk:
         return _ending_of(reply)
 
     async def _ask(self) -> Reply | Ending:
-        """The model's answer, or why there is none."""
+        """Return the model's answer, or the reason why there is none."""
         limit = asyncio.timeout_at(self.until)
         try:
             async with limit:
@@ -172,12 +174,12 @@ class Talk:
             async for event in events:
                 if isinstance(event, Done):
                     return event.reply
-                if not isinstance(event, CallReady):  # the calls are told together, once all is known
+                if not isinstance(event, CallReady):  # one event reports all calls, once the answer is complete
                     await self.tell(event)
         raise ModelError("the stream ended without an answer", provider=self.client.codec.name)
 
     async def _answer(self, *, again: bool = False) -> Ending | None:
-        """Give each open call its result, unless one has to wait. *again*: they were admitted before a suspension."""
+        """Give each open call its result, unless one is suspended. *again*: the calls were admitted before."""
         progress, number = self.progress, self.progress.rounds
         waiting = [call for call in progress.open if call.id not in progress.results]
         if waiting:
@@ -198,7 +200,7 @@ class Talk:
         return limit or (Ending.FAILURES if progress.failures >= self.options.max_failures else None)
 
     async def _put(self, calls: Sequence[ToolCall], *, again: bool) -> dict[str, ToolResult]:
-        """Put calls to the gate, as far as the limits allow; one result each, by call id."""
+        """Run calls through the gate within the limits; return one result for each, by call id."""
         progress, told = self.progress, set[str]()
 
         async def finished(result: ToolResult) -> None:
@@ -229,14 +231,14 @@ class Talk:
         return {call.id: result for call, result in zip(calls, results, strict=True)}
 
     def _offer(self) -> None:
-        """What the model is told of, asked for anew: a tool that was switched off meanwhile is gone."""
+        """Update the tools that the model sees, so that a disabled tool disappears."""
         only = self.options.tools
         visible = tuple(one for one in self.gate.tools_for(self.user) if only is None or one.name in only)
         if visible != self.visible:
             self.visible, self.translation = visible, self.client.codec.translate(visible)
 
     def _over(self) -> Ending | None:
-        """The limit that keeps from going on, whatever comes."""
+        """Return the limit on tokens or time that is reached; None if there is none."""
         most = self.options.max_tokens
         if most is not None and self.progress.tokens >= most:
             return Ending.TOKENS
@@ -245,7 +247,7 @@ class Talk:
         return None
 
     def _spelled(self, results: Sequence[ToolResult]) -> list[dict[str, Any]]:
-        """The messages that answer the open calls."""
+        """Return the messages that answer the open calls."""
         most = self.options.max_result_bytes
         bounded = [shown(call, result, most) for call, result in zip(self.progress.open, results, strict=True)]
         return self.client.codec.results(bounded, self.translation)
@@ -253,7 +255,7 @@ class Talk:
     def _conversation(self, ending: Ending) -> Conversation:
         progress, waits = self.progress, ending is Ending.SUSPENDED
         messages = list(progress.messages)
-        if waits:  # whoever does not resume it can go on from here
+        if waits:  # a caller that does not resume can continue from here
             messages += self._spelled([one.result for one in self.called if one.round == progress.rounds])
         return Conversation(
             ending,
@@ -267,7 +269,7 @@ class Talk:
         )
 
 
-def _for_whom(gate: Gate | Bound, options: Options) -> tuple[Gate, User, str | None]:
+def _for_whom(gate: ConversationGate | Bound, options: Options) -> tuple[ConversationGate, User, str | None]:
     if not isinstance(gate, Bound):
         return gate, options.user or ANONYMOUS, options.session_id
     if options.user not in (None, gate.user):
@@ -276,7 +278,7 @@ def _for_whom(gate: Gate | Bound, options: Options) -> tuple[Gate, User, str | N
     return gate.gate, gate.user, session_id
 
 
-def _check_names(gate: Gate, names: Sequence[str] | None) -> None:
+def _check_names(gate: ConversationGate, names: Sequence[str] | None) -> None:
     known = [record.id for record in gate.registry.list()]
     for name in names or ():
         if name not in known:
@@ -297,12 +299,12 @@ def _start(messages: Messages, options: Options, wire: str, user: User) -> Progr
 
 
 def _comes_again(result: ToolResult) -> bool:
-    """Whether a call is put to the gate again when the conversation is resumed: its deadline is another one."""
+    """Return whether the gate gets a call again on resumption, which has its own deadline."""
     return result.outcome is Outcome.SUSPENDED or limit_of(result) is Ending.DEADLINE
 
 
 def _ending_of(reply: Reply) -> Ending:
-    """Why a conversation ended whose last answer asks for no tool."""
+    """Return the reason for the end after an answer without tool calls."""
     if reply.stop is not None and reply.stop.lower() in REFUSALS:
         return Ending.REFUSED
     return Ending.TRUNCATED if reply.truncated else Ending.DONE

@@ -1,4 +1,4 @@
-"""A suspended conversation as plain JSON, and back: so that another process can go on with it."""
+"""The state of a suspended conversation as plain JSON, so that another process can resume it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ VERSION = 1
 
 
 class StateRefused(CallgateError, ValueError):
-    """What was given to resume is no state of this version, wire and user, or answers a call that does not wait."""
+    """The state is not for this version, wire or user, or a result is for a call that does not wait."""
 
     code = "state"
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a conversation is: all that its loop remembers.
+    """The progress of a conversation: the whole state of its loop.
 
-    ``called`` counts the calls put to the gate, ``failures`` those that have failed in a row, ``tokens`` what the
-    provider counted. ``open`` are the calls of the last answer while they wait for their results, ``results`` those
-    that there are already.
+    ``called`` counts calls that the gate got, ``failures`` the failed calls in a row, ``tokens`` the tokens that the
+    provider counted. ``open`` are the calls of the last answer that wait for results; ``results`` are those that exist.
     """
 
     messages: list[dict[str, Any]]
@@ -40,20 +39,20 @@ class Progress:
     results: dict[str, ToolResult] = field(default_factory=dict[str, ToolResult])
 
     def count(self, usage: Usage) -> None:
-        """Add what the provider says of one answer."""
+        """Add the token usage of one answer."""
         own = usage.total if usage.total is not None else (usage.input or 0) + (usage.output or 0)
         self.tokens += own
         sums = {name: _sum(getattr(self.usage, name), getattr(usage, name)) for name in asdict(usage)}
         self.usage = Usage(**sums)
 
     def dump(self, wire: str, user: User) -> dict[str, Any]:
-        """The state: plain JSON that an encoder and back leaves as it is. It holds messages, arguments and outputs."""
+        """Return the state as plain JSON, stable under encoding. It holds messages, arguments and outputs."""
         kept = {
             "version": VERSION,
             "wire": wire,
             "user": [user.tenant, user.id],
             "messages": self.messages,
-            "calls": [_call(call) for call in self.open],
+            "calls": [call.to_dict() for call in self.open],
             "results": [result_as_json(result) for result in self.results.values()],
             "rounds": self.rounds,
             "called": self.called,
@@ -66,10 +65,10 @@ class Progress:
 
 
 def load(state: Any, wire: str, user: User) -> Progress:
-    """How far the conversation was.
+    """Return the progress in a state.
 
     Raises:
-        StateRefused: it is no such state, or another wire's or user's.
+        StateRefused: the state is invalid, or belongs to another version, wire or user.
     """
     try:
         version, other, whose = state["version"], state["wire"], state["user"]
@@ -88,10 +87,10 @@ def load(state: Any, wire: str, user: User) -> Progress:
 
 
 def answer(progress: Progress, results: Mapping[str, ToolResult]) -> None:
-    """Note the results of calls that waited.
+    """Record the results of suspended calls.
 
     Raises:
-        StateRefused: no call of that id waits, or what is given is no ``ToolResult`` with JSON in it.
+        StateRefused: no call of that id waits, or the value is not a ``ToolResult`` with a JSON output.
     """
     waiting = {call.id: call for call in progress.open if call.id not in progress.results}
     for call_id, result in results.items():
@@ -103,22 +102,12 @@ def answer(progress: Progress, results: Mapping[str, ToolResult]) -> None:
             json.dumps(result.output, allow_nan=False)
         except (TypeError, ValueError):
             raise StateRefused(f"results: the output for {call_id!r} is not JSON") from None
-        if result.outcome is not Outcome.SUSPENDED:  # it waits on
-            progress.results[call_id] = replace(result, call_id=call_id, tool=waiting[call_id].tool)
+        if result.outcome is not Outcome.SUSPENDED:  # it still waits
+            progress.results[call_id] = replace(result, call_id=call_id, tool=waiting[call_id].name)
 
 
 def _sum(one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else one + other
-
-
-def _call(call: ToolCall) -> dict[str, Any]:
-    return {
-        "id": call.id,
-        "tool": call.tool,
-        "arguments": call.arguments,
-        "synthetic_id": call.synthetic_id,
-        "truncated": call.truncated,
-    }
 
 
 def _progress(state: Mapping[str, Any]) -> Progress:
@@ -127,13 +116,13 @@ def _progress(state: Mapping[str, Any]) -> Progress:
         [dict(message) for message in state["messages"]],
         **{name: _count(state[name]) for name in ("rounds", "called", "failures", "tokens")},
         usage=Usage(**state["usage"]),
-        open=[ToolCall(**kept) for kept in state["calls"]],
+        open=[ToolCall.from_dict(kept) for kept in state["calls"]],
         results={result.call_id: result for result in results},
     )
     known = [call.id for call in progress.open]
     if not known or len(set(known)) < len(known) or not set(progress.results) <= set(known):
         raise ValueError("calls and results do not fit")
-    if not all(isinstance(text, str) for call in progress.open for text in (call.id, call.tool)):
+    if not all(isinstance(text, str) for call in progress.open for text in (call.id, call.name)):
         raise ValueError("no calls")
     return progress
 

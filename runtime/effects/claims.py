@@ -1,4 +1,4 @@
-"""One call's place in the effect ledger, and what its end will depend on."""
+"""The claim of one call in the effect ledger, and the facts that decide its outcome."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ from typing import Any
 
 from callgate.errors import ControlRespond, ToolError
 from callgate.hooks.effects import EffectRecorder
-from callgate.providers.stores.effects import Effect, EffectState
+from callgate.providers.stores.effects import EffectRecord, EffectState
 
 
 class Claim:
-    """One call's place in the ledger, and what its end will depend on.
+    """The claim of one call in the ledger, and the facts that decide its outcome.
 
-    ``began``: a body has begun; before, dependencies are made. ``returned``: one has given something that is still to be
-    made JSON. ``unclear``: one failed and did not say that it had no effect. ``answered``: one ended with an answer that
-    is no output, such as a ``ToolError``. ``records`` are rows that are written with the outcome.
+    ``began``: a tool body has started; before that, the gate resolves dependencies. ``returned``: a body returned a
+    value that is not converted to JSON yet. ``unclear``: a body failed without stating that it had no effect.
+    ``answered``: a body ended with a response other than an output, such as a ``ToolError``. ``records`` are audit rows
+    that are written with the outcome.
     """
 
     answered = unclear = returned = False
     records: Sequence[tuple[EffectRecorder, dict[str, Any]]] = ()
 
-    def __init__(self, host: Any, tenant: str, effect: Effect, together: Sequence[EffectRecorder], began: bool) -> None:
+    def __init__(
+        self, host: Any, tenant: str, effect: EffectRecord, together: Sequence[EffectRecorder], began: bool
+    ) -> None:
         self.host = host
         self.began = began
         self.tenant = tenant
@@ -30,11 +33,11 @@ class Claim:
 
     @property
     def token(self) -> int:
-        """The fencing token: a service that is handed it can refuse whoever comes with an older one."""
+        """The fencing token: a service that receives it can refuse requests with an older token."""
         return self.effect.token
 
     async def watch(self, body: Awaitable[Any]) -> Any:
-        """Run a body, and remember how it failed, whatever becomes of the error further out."""
+        """Run a body and record its error, even if an outer wrapper handles that error."""
         try:
             return await body
         except BaseException as error:
@@ -42,7 +45,7 @@ class Claim:
             raise
 
     def failed(self, error: BaseException) -> None:
-        """A body ended with this error, or with a response."""
+        """Record that a body ended with this error or with a response."""
         if not self.began:
             return
         told = isinstance(error, ControlRespond) or (isinstance(error, ToolError) and not error.no_effect)
@@ -52,9 +55,9 @@ class Claim:
             self.unclear = True
 
     def state(self, ctx: Any) -> EffectState:
-        """How the effect ended."""
-        if ctx.executed:
+        """Return the outcome of the effect."""
+        if ctx.run.executed:
             return EffectState.COMMITTED
         if self.unclear:
-            return EffectState.COMMITTED if ctx._error is None else EffectState.UNKNOWN  # a fallback is an outcome
+            return EffectState.COMMITTED if ctx.run.error is None else EffectState.UNKNOWN  # a fallback is an outcome
         return EffectState.COMMITTED if self.answered else EffectState.NO_EFFECT

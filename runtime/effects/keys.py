@@ -1,4 +1,4 @@
-"""What makes a call a repeat of another: the key of its effect (design 7)."""
+"""Idempotency keys: two calls with the same key are the same effect."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ from callgate.tools.record import ToolRecord
 from callgate.tools.values import hash_of
 
 Identify: TypeAlias = Callable[[Any], str | None]
-"""From a context to the key of its effect; None for a call that is like no other."""
+"""Maps a context to the idempotency key of its effect; None for a call without a key."""
 
 LONGEST = 255
-"""Characters of a key that a caller gives."""
+"""Maximum length, in characters, of an idempotency key that a caller passes."""
 
 
 def identifier(record: ToolRecord) -> Identify:
-    """The rule of one tool.
+    """Return the function that computes the idempotency keys of one tool.
 
-    First is the caller's key, then the declared fields, then the arguments where a tool asks for that, then session,
-    request and call id. What has none of them is like no other call. A key is a hash over tenant, user, tool and all
-    that, so that nobody's key is another's, also where a tool hands it on to a service that knows no tenants.
+    The first available source wins: the caller's key, the declared key fields, the arguments if the tool sets
+    ``dedupe="arguments"``, then session, request and call id. A call without any of them gets no key.
+    A key is a hash over tenant, user, tool and that source. Keys of different users therefore differ, even if a tool
+    passes its key to a service without tenants.
     """
     tool, fields, by_arguments = record.id, tuple(record.definition.key), record.dedupe == "arguments"
 
     def identify(ctx: Any) -> str | None:
-        if ctx.idempotency_key is not None:
-            what: list[Any] = ["given", _checked(ctx.idempotency_key)]
+        if ctx.run.idempotency_key is not None:
+            what: list[Any] = ["given", _checked(ctx.run.idempotency_key)]
         elif fields:
-            what = ["declared", [ctx._input.get(name) for name in fields]]
+            what = ["declared", [ctx.run.input.get(name) for name in fields]]
         elif by_arguments:
             what = ["arguments", ctx.input_hash]
-        elif ctx.outer is not None and ctx.outer.claim is not None:
-            what = ["nested", ctx.outer.claim.effect.key, ctx.nth]
-        elif ctx._call is not None and ctx._request_id is not None and not ctx._call.synthetic_id:
-            what = ["call", ctx.session_id, ctx._request_id, ctx._call.id]
-        elif ctx.resumed is not None:
-            what = ["resumed", ctx.resumed.id]
+        elif ctx.run.outer is not None and ctx.run.outer.claim is not None:
+            what = ["nested", ctx.run.outer.claim.effect.key, ctx.run.nth]
+        elif ctx.run.tool_call is not None and ctx.run.request_id is not None and not ctx.run.tool_call.synthetic_id:
+            what = ["call", ctx.run.session_id, ctx.run.request_id, ctx.run.tool_call.id]
+        elif ctx.run.resumed is not None:
+            what = ["resumed", ctx.run.resumed.id]
         else:
             return None
         return hash_of([ctx.user.tenant or "", ctx.user.id, tool, *what])

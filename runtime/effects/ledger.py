@@ -1,8 +1,7 @@
-"""The effect ledger: what may change the world is written down before it runs, and how it ended after (design 7, I3, I4).
+"""The effect ledger: records each effect before the tool runs, and its outcome afterwards.
 
-A claim is a lease. It is taken as the last step before the tool, and given back, exactly once and on every path, by
-writing down how the effect ended: the runtime's own ledger of leases sees to that. What a process that dies leaves
-behind is found by its lease, and becomes ``unknown``.
+A claim is a lease. The gate takes it in the last step before the tool. It releases the lease exactly once, on every
+path, by recording the outcome. When a process dies, its leases expire and its running effects become ``unknown``.
 """
 
 from __future__ import annotations
@@ -15,52 +14,57 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from callgate.errors import RegistrationError, StoreConflict, StoreError, StoreUnsupported
-from callgate.providers.logs import Event, emit
+from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import Store
-from callgate.providers.stores.effects import Effect, EffectState, EffectStore
+from callgate.providers.stores.effects import EffectRecord, EffectState, EffectStore
 from callgate.providers.stores.memory import MemoryStore
 from callgate.providers.stores.memory_effects import MemoryEffects
 from callgate.runtime.call.waiting import Waiters
 from callgate.runtime.effects.claims import Claim
 
-Unknown: TypeAlias = Callable[[str, Effect, Sequence[Any]], Awaitable[Effect]]
-"""Asks hooks what became of an effect (``runtime/effects/reconciling.py``)."""
+Unknown: TypeAlias = Callable[[str, EffectRecord, Sequence[Any]], Awaitable[EffectRecord]]
+"""Asks hooks for the outcome of an effect (``runtime/effects/reconciling.py``)."""
 
 
-@dataclass(frozen=True, slots=True)
-class EffectOptions:
-    """How a gate keeps its ledger; times in seconds.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effects:
+    """The effect ledger of a gate: ``Gate(effects=Effects(lease=60, wait=30))``.
 
-    ``lease``: what a process that died was running is ``unknown`` at the latest after this. ``wait``: how long a
-    repeat waits for the first call, at most, before it ends as ``in_flight``; its deadline may be earlier.
+    Args:
+        durable: whether effects need a durable store. False accepts a store in memory; None requires a durable store
+            in production mode only.
+        lease: maximum seconds until a running effect of a dead process becomes ``unknown``.
+        wait: seconds that a repeat waits for the first call before it ends as ``in_flight``. An earlier deadline
+            shortens the wait.
 
     Raises:
-        RegistrationError: a time that means nothing.
+        RegistrationError: a time is negative, or ``lease`` is 0.
     """
 
+    durable: bool | None = None
     lease: float = 60.0
     wait: float = 30.0
 
     def __post_init__(self) -> None:
         if not self.lease > 0 or not self.wait >= 0:
-            raise RegistrationError("EffectOptions: lease and wait are seconds, lease above 0")
+            raise RegistrationError("Effects: lease and wait are seconds, lease above 0")
 
     @property
     def valid(self) -> float:
-        """How long a row is leased: less than the promise, so that sweeping has time."""
+        """Seconds that a row is leased: less than ``lease``, to leave time for the sweep."""
         return self.lease * 0.6
 
     @property
     def every(self) -> float:
-        """How often leases are renewed and swept."""
+        """Seconds between two rounds that renew and sweep leases."""
         return self.lease * 0.2
 
 
 class Ledger:
-    """The effect ledger of one gate. ``owner`` names this process in it."""
+    """The effect ledger of one gate. ``owner`` identifies this process in the ledger."""
 
     def __init__(
-        self, store: Store, monotonic: Callable[[], float], offset: float, options: EffectOptions, ask: Unknown
+        self, store: Store, monotonic: Callable[[], float], offset: float, options: Effects, ask: Unknown
     ) -> None:
         self.owner = secrets.token_hex(8)
         self.options = options
@@ -69,31 +73,31 @@ class Ledger:
         self.ask = ask
         try:
             self.effects = store.effects
-        except StoreUnsupported:  # such as Redis: what it cannot promise is kept in memory, where that is allowed
+        except StoreUnsupported:  # such as Redis: it keeps no effects, so they stay in memory where allowed
             self.store = MemoryStore(self.now)
             self.effects = self.store.effects
         self.memory = self.effects if type(self.effects) is MemoryEffects else None
-        self.valid = math.inf if self.memory is not None else options.valid  # in memory nobody survives who runs them
+        self.valid = math.inf if self.memory is not None else options.valid  # rows in memory end with the process
         self.waiters = Waiters()
         self._unsettled: dict[tuple[str, str], tuple[Claim, EffectState, bytes | None, float | None]] = {}
-        self._doubtful: dict[tuple[str, str], list[Effect]] = {}
+        self._doubtful: dict[tuple[str, str], list[EffectRecord]] = {}
 
     def now(self) -> float:
         """Seconds since the epoch."""
         return self._monotonic() + self._offset
 
     def begin(self) -> None:
-        """The gate opens in this process: what a process of another name has claimed, such as before a fork, is not ours."""
+        """Take a new owner id when the gate opens, so that claims from before a fork stay with their process."""
         self.owner = secrets.token_hex(8)
 
     # ------------------------------------------------------------------ settling
 
     async def settle(self, claim: Claim, state: EffectState, receipt: bytes | None, expires_at: float | None) -> None:
-        """Write down how an effect ended; what cannot be written now is written by ``keep_up``.
+        """Record the outcome of an effect; if the store fails, ``keep_up`` retries later.
 
         Raises:
-            StoreConflict: the claim was lost meanwhile: what is in the ledger stays.
-            StoreError: it could not be written.
+            StoreConflict: the claim was lost meanwhile; the ledger stays as it is.
+            StoreError: the store failed to record the outcome.
         """
         place = (claim.tenant, claim.effect.key)
         try:
@@ -120,27 +124,27 @@ class Ledger:
                 ]
                 written = await transactions.enter_async_context(self.store.transaction())
                 done = await written.effects.settle(tenant, effect.key, effect.token, state, **facts)
-                if done or not await _is_settled(written.effects, claim, state):  # who lost the claim is recorded, too
+                if done or not await _is_settled(written.effects, claim, state):  # a lost claim is audited, too
                     for one in sealed:
                         await one.put(written.audit, tenant)
         if not done and not await _is_settled(self.effects, claim, state):
-            emit(Event.EFFECT_FENCED, tool=effect.tool, key=effect.key, fence=effect.token, state=state.value)
+            emit(LogEvent.EFFECT_FENCED, tool=effect.tool, key=effect.key, fence=effect.token, state=state.value)
             raise StoreConflict("the claim was lost: its lease was over")
 
-    async def give_up(self, tenant: str, effect: Effect) -> None:
-        """A claim that failed may be there all the same, now or soon: nothing came of it, and the key is to be free.
+    async def give_up(self, tenant: str, effect: EffectRecord) -> None:
+        """Free the key of a failed claim, which the store may have written despite its error, or may still write.
 
-        Whoever fails to look, or finds nothing yet, leaves it to ``keep_up``: ``renew`` is for all that this process has
-        claimed, so that a claim which nobody holds would never end by itself.
+        If the lookup fails or finds no row yet, ``keep_up`` looks again. ``renew`` renews all claims of this process, so
+        a claim without a call would never expire.
         """
         self._doubtful.setdefault((tenant, effect.key), []).append(effect)
         try:
             await self._free(tenant, effect.key)
-        except Exception as error:  # noqa: BLE001  (the next round may do better)
-            emit(Event.EFFECT_UNSETTLED, tool=effect.tool, key=effect.key, error=error)
+        except Exception as error:  # noqa: BLE001  (the next round retries)
+            emit(LogEvent.EFFECT_UNSETTLED, tool=effect.tool, key=effect.key, error=error)
 
     async def _free(self, tenant: str, key: str) -> None:
-        """Settle the claim of a call that was told that it had none, if it is there; look until its lease would be over."""
+        """Settle a claim that the store reported as failed, if it exists; look until its lease would expire."""
         doubtful = self._doubtful.get((tenant, key))
         if doubtful is None:
             return
@@ -153,7 +157,7 @@ class Ledger:
             self._doubtful[tenant, key] = left
 
     async def flush(self, tenant: str, key: str) -> None:
-        """Write down now what could not be written before, if there is something."""
+        """Record the outcome that the store failed to record before, if there is one."""
         await self._free(tenant, key)
         left = self._unsettled.pop((tenant, key), None)
         if left is not None:
@@ -161,38 +165,38 @@ class Ledger:
             try:
                 await self.settle(claim, state, receipt, expires_at)
             except StoreConflict:
-                pass  # lost for good; what is in the ledger stays
+                pass  # another process has the claim; the ledger stays as it is
 
-    # ------------------------------------------------------------------ looking after
+    # ------------------------------------------------------------------ maintenance
 
     async def renew(self) -> None:
-        """Renew the leases of what runs here."""
+        """Renew the leases of the effects that run in this process."""
         if self.memory is None:
             await self.effects.renew(self.owner, self.now() + self.valid)
 
     async def keep_up(self, reconcilers: Callable[[], Mapping[str, Sequence[Any]]]) -> None:
-        """One round: what could not be written, leases of others that are over, what is unknown.
+        """Run one round: retry failed writes, expire old leases, reconcile unknown effects.
 
-        *reconcilers* gives the tools of which somebody can find out what became of an effect, and who.
+        *reconcilers* returns, by tool, the hooks that can find the outcome of an unknown effect.
         """
         for place in [*self._unsettled, *self._doubtful]:
             try:
                 await self.flush(*place)
             except StoreError as error:
-                emit(Event.EFFECT_UNSETTLED, key=place[1], error=error)
+                emit(LogEvent.EFFECT_UNSETTLED, key=place[1], error=error)
         if lost := await self.effects.expire(self.now()):
-            emit(Event.EFFECTS_ORPHANED, number=lost)
+            emit(LogEvent.EFFECTS_ORPHANED, number=lost)
         for tool, hooks in reconcilers().items():
             for tenant, effect in await self.effects.list(None, states=[EffectState.UNKNOWN], tool=tool):
                 await self.ask(tenant, effect, hooks)
 
 
 async def _is_settled(effects: EffectStore, claim: Claim, state: EffectState) -> bool:
-    """Whether it was written before: a store may say that it failed when it did not."""
+    """Return whether the outcome is recorded already: a store may report an error after a successful write."""
     found = await effects.get(claim.tenant, claim.effect.key)
     return found is not None and found.token == claim.effect.token and found.state is state
 
 
-def _is_claim_of(found: Effect, effect: Effect) -> bool:
-    """Whether what is in the ledger is the claim that was to be written, and no other of the same process."""
+def _is_claim_of(found: EffectRecord, effect: EffectRecord) -> bool:
+    """Return whether a row of the ledger is this claim, and not another claim of the same process."""
     return (found.owner, found.request_id, found.began_at) == (effect.owner, effect.request_id, effect.began_at)

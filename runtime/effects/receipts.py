@@ -1,4 +1,4 @@
-"""What the ledger remembers of how an effect ended, and how a repeat is answered with it."""
+"""Receipts: the recorded outcome of an effect, and the response to a repeat."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from callgate.tools.values import dump
 VERSION = 1
 
 _KINDS: dict[str, type[InvocationError]] = {"tool_error": ToolError, "denied": Denied, "retry_later": RetryLater}
-"""Errors whose outcome is not that of any other failure."""
+"""Errors that have an outcome of their own; every other error is ``failed``."""
 
 
 def receipt_of(output: Any, error: BaseException | None) -> bytes:
-    """A receipt as JSON: the output as the caller got it, or what the caller was told of the error."""
+    """Return a receipt as JSON: the output that the caller got, or the public part of the error."""
     if error is None:
         try:
             return b'{"v":1,"output":' + dump(output) + b"}"
         except (TypeError, ValueError, RecursionError):
-            return b'{"v":1,"output":null}'  # it was refused as no JSON before, or is not looked at by anybody
+            return b'{"v":1,"output":null}'  # an earlier step refused it, or no step reads it
     told = error_info(error)
     body = {
         "kind": next((name for name, kind in _KINDS.items() if isinstance(error, kind)), "failed"),
@@ -38,11 +38,12 @@ def receipt_of(output: Any, error: BaseException | None) -> bytes:
 
 
 def answer_from(receipt: bytes | None) -> NoReturn:
-    """Answer a repeat: with the output, which passes no output stage a second time, or with the error.
+    """Answer a repeat with the recorded output or error; the output skips the output stages.
 
     Raises:
-        ControlRespond, ToolFailed: so.
-        StoreError: it is no receipt.
+        ControlRespond: the response, with the recorded output.
+        InvocationError: the recorded error.
+        StoreError: the receipt is damaged, or another version of Callgate wrote it.
     """
     try:
         kept = json.loads(receipt or b"")  # not orjson: it makes floats of long integers
@@ -57,7 +58,7 @@ def answer_from(receipt: bytes | None) -> NoReturn:
 
 
 def output_in(receipt: bytes | None) -> Any:
-    """The output that a receipt holds, or what was told of the error, for people."""
+    """Return the output in a receipt, or the public part of its error, for display."""
     try:
         kept = json.loads(receipt or b"{}")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Finding out what became of unknown effects: hooks are asked, and what they find is written down once."""
+"""Reconciliation of unknown effects: hooks look up the outcome, and the ledger records it once."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Any
 
 from callgate.hooks.base import name_of
 from callgate.hooks.effects import Committed, Finding, NoEffect
-from callgate.providers.logs import Event, emit
-from callgate.providers.stores.effects import Effect, EffectState, EffectStore
+from callgate.providers.logs import LogEvent, emit
+from callgate.providers.stores.effects import EffectRecord, EffectState, EffectStore
 from callgate.runtime.effects.receipts import receipt_of
 
 LIMIT = 10.0
-"""Seconds that one hook may take."""
+"""Timeout of one hook, in seconds."""
 
 
 async def reconcile(
-    effects: EffectStore, now: Callable[[], float], tenant: str, effect: Effect, hooks: Sequence[Any]
-) -> Effect:
-    """Ask the hooks in turn until one knows; the effect as it is in the ledger then."""
+    effects: EffectStore, now: Callable[[], float], tenant: str, effect: EffectRecord, hooks: Sequence[Any]
+) -> EffectRecord:
+    """Ask the hooks in turn until one knows the outcome; return the effect as the ledger then has it."""
     for hook in hooks:
         try:
             async with asyncio.timeout(LIMIT):
                 found = await hook.reconcile(tenant, effect)
             if not isinstance(found, Committed | NoEffect | None):
                 raise TypeError(f"reconcile returned {type(found).__name__}, which says nothing")  # noqa: TRY301
-        except Exception as error:  # noqa: BLE001  (it stays unknown: nothing is run again on a guess)
-            emit(Event.PROVIDER_FAILED, provider=name_of(hook), phase="reconcile", error=error)
+        except Exception as error:  # noqa: BLE001  (the effect stays unknown: a guess must not run it again)
+            emit(LogEvent.PROVIDER_FAILED, provider=name_of(hook), phase="reconcile", error=error)
             continue
         if found is not None:
             await settle_unknown(effects, now(), tenant, effect, found)
@@ -36,9 +36,9 @@ async def reconcile(
 
 
 async def settle_unknown(
-    effects: EffectStore, at: float, tenant: str, effect: Effect, found: Finding, *, note: str | None = None
+    effects: EffectStore, at: float, tenant: str, effect: EffectRecord, found: Finding, *, note: str | None = None
 ) -> bool:
-    """Write down what became of an unknown effect; False when somebody else has, meanwhile.
+    """Record the outcome of an unknown effect; False if another caller has recorded it meanwhile.
 
     Raises:
         TypeError: *found* is neither ``Committed`` nor ``NoEffect``.
@@ -53,5 +53,5 @@ async def settle_unknown(
         tenant, effect.key, effect.token, state, at=at, receipt=receipt, note=note, of=[EffectState.UNKNOWN]
     )
     if done:
-        emit(Event.EFFECT_RECONCILED, tool=effect.tool, key=effect.key, state=state.value)
+        emit(LogEvent.EFFECT_RECONCILED, tool=effect.tool, key=effect.key, state=state.value)
     return done

@@ -1,4 +1,4 @@
-"""The two steps of a tool with an effect: one claims before it runs, one writes down how it ended (design 7, 10.3)."""
+"""The two steps of a tool with an effect: claim before it runs, record the outcome afterwards."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from callgate.hooks.selection import sort_for_stage, why_not
 from callgate.hooks.stages import Stage
 from callgate.hooks.step import ASYNC, ASYNC_LEASE, SYNC, SYNC_LEASE, Compiled, Step
 from callgate.providers.ids import new_id
-from callgate.providers.logs import Event, emit
+from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import Store
-from callgate.providers.stores.effects import OPEN, Effect, EffectState
+from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectState
 from callgate.runtime.call.failure import as_invocation_error
 from callgate.runtime.effects.claims import Claim
 from callgate.runtime.effects.keys import Identify, identifier
@@ -25,11 +25,11 @@ from callgate.runtime.effects.receipts import answer_from, receipt_of
 from callgate.tools.definition import Effect as Kind
 
 FIRST_LOOK, LAST_LOOK = 0.005, 0.25
-"""Seconds between two looks at an effect that somebody else runs, first and at last."""
+"""Seconds between two lookups of an effect that another call runs: the shortest and the longest interval."""
 
 
 def effect_step(ledger: Ledger, plan: Any) -> Compiled:
-    """The step that claims, last before the tool of a plan; its release is the one that settles."""
+    """Return the claim step, the last before the tool of a plan; its release settles the claim."""
     steps = EffectSteps(ledger, plan)
     step = Step(Stage.AROUND_EXECUTE, "intent")
     end = Step(Stage.DID_AUDIT, "outcome")
@@ -44,15 +44,15 @@ def effect_step(ledger: Ledger, plan: Any) -> Compiled:
 
 
 class _Held(Exception):
-    """The approval is not used up yet: nothing of this transaction is to be kept."""
+    """Rolls back the transaction, so that the approval stays available."""
 
-    def __init__(self, effect: Effect) -> None:
+    def __init__(self, effect: EffectRecord) -> None:
         super().__init__()
         self.effect = effect
 
 
 class EffectSteps:
-    """The ledger for the calls of one tool: everything that depends on the tool alone is worked out here, once."""
+    """The ledger for the calls of one tool; values that depend only on the tool are computed once."""
 
     def __init__(self, ledger: Ledger, plan: Any) -> None:
         self.ledger = ledger
@@ -62,17 +62,17 @@ class EffectSteps:
         self.tool, self.version = record.id, record.definition.digest
         self.again = record.definition.effect is Kind.IDEMPOTENT
         self.within = record.within
-        self.began = not record.injected and record.context_parameter is None  # nothing comes between: see ``bodies``
+        self.began = not record.injected and record.context_parameter is None  # no step runs in between: see ``bodies``
         self.identify: Identify = identifier(record)
         self.together = _recorders(plan, ledger.store)
         self.reconcilers = reconcilers_of(plan)
 
-    def _effect(self, ctx: Any, key: str, input_hash: str) -> Effect:
-        """What is written down before the tool runs."""
-        now, ledger, call, given = self.ledger.now(), self.ledger, ctx._call, ctx.idempotency_key
+    def _effect(self, ctx: Any, key: str, input_hash: str) -> EffectRecord:
+        """Return the row that the ledger records before the tool runs."""
+        now, ledger, call, given = self.ledger.now(), self.ledger, ctx.run.tool_call, ctx.run.idempotency_key
         if given is None:
-            ctx.idempotency_key = key
-        return Effect(
+            ctx.run.idempotency_key = key
+        return EffectRecord(
             key,
             self.tool,
             self.version,
@@ -84,32 +84,32 @@ class EffectSteps:
             now,
             EffectState.RUNNING,
             1,
-            ctx.session_id,
+            ctx.run.session_id,
             None if call is None else call.id,
             given,
         )
 
-    # ------------------------------------------------------------------ in memory: nothing waits
+    # ------------------------------------------------------------------ in memory, without await
 
     def begin_now(self, ctx: Any) -> Any:
-        """Claim in memory; an awaitable where that is not enough."""
+        """Claim in memory; return an awaitable if the call has to await more."""
         tenant, key = ctx.user.tenant or "", self.identify(ctx)
-        if key is None:  # nobody can come with the same: there is nothing to compare, and no receipt to keep
-            key = ctx.request_id if ctx._request_id is None else new_id()
+        if key is None:  # no call can repeat it, so it needs no input hash and no receipt
+            key = ctx.request_id if ctx.run.request_id is None else new_id()
             effect = self._effect(ctx, key, "")
         else:
             effect = self._effect(ctx, key, ctx.input_hash)
-            if ctx.resumed is not None:
+            if ctx.run.resumed is not None:
                 return self._begin(ctx, tenant, effect)
         mine, found = self.memory.claim_now(tenant, effect, self.again)
         if not mine:
             return self._begin(ctx, tenant, effect, found)
-        ctx.claim = Claim(self.plan.host, tenant, found, (), self.began)
+        ctx.run.claim = Claim(self.plan.host, tenant, found, (), self.began)
         return None
 
     def end_now(self, ctx: Any) -> None:
-        """Settle in memory."""
-        claim, ledger = ctx.claim, self.ledger
+        """Record the outcome in memory."""
+        claim, ledger = ctx.run.claim, self.ledger
         state, receipt, expires_at = self._ending(ctx)
         effect, tenant = claim.effect, claim.tenant
         done = self.memory.settle_now(tenant, effect.key, effect.token, state, ledger.now(), receipt, expires_at)
@@ -118,31 +118,31 @@ class EffectSteps:
         if not done:
             raise StoreConflict("the claim was lost: its lease was over")
 
-    # ------------------------------------------------------------------ in a store that waits
+    # ------------------------------------------------------------------ in an asynchronous store
 
     async def begin(self, ctx: Any) -> None:
-        """Claim, and answer a repeat."""
+        """Claim the effect, or answer a repeat."""
         key = self.identify(ctx) or new_id()
         await self._begin(ctx, ctx.user.tenant or "", self._effect(ctx, key, ctx.input_hash))
 
     async def end(self, ctx: Any) -> None:
-        """Settle."""
-        await self.ledger.settle(ctx.claim, *self._ending(ctx))
+        """Record the outcome."""
+        await self.ledger.settle(ctx.run.claim, *self._ending(ctx))
 
     def _ending(self, ctx: Any) -> tuple[EffectState, bytes | None, float | None]:
-        claim: Claim = ctx.claim
+        claim: Claim = ctx.run.claim
         state = claim.state(ctx)
         if state is EffectState.UNKNOWN:
-            emit(Event.EFFECT_UNKNOWN, ctx, key=claim.effect.key)
+            emit(LogEvent.EFFECT_UNKNOWN, ctx, key=claim.effect.key)
         if state is not EffectState.COMMITTED:
             return state, None, None
         until = None if self.within is None else self.ledger.now() + self.within
         if not claim.effect.input_hash:
             return state, None, until
-        return state, receipt_of(ctx._output, None if ctx._error is None else as_invocation_error(ctx)), until
+        return state, receipt_of(ctx.run.output, None if ctx.run.error is None else as_invocation_error(ctx)), until
 
-    async def _begin(self, ctx: Any, tenant: str, effect: Effect, found: Effect | None = None) -> None:
-        """Claim, or answer a repeat of *found*, or wait until either can be done."""
+    async def _begin(self, ctx: Any, tenant: str, effect: EffectRecord, found: EffectRecord | None = None) -> None:
+        """Claim the effect, or answer a repeat of *found*; wait while another call runs it."""
         ledger = self.ledger
         clock = asyncio.get_running_loop().time
         left = ctx.remaining()
@@ -155,28 +155,28 @@ class EffectSteps:
                 return
             if found.input_hash != effect.input_hash:
                 raise Conflict(f"{self.tool}: this key was used with other arguments")
-            if found.state not in OPEN:
+            if found.state not in OPEN_STATES:
                 await self._answer(ctx, tenant, found)
-                found = None  # a hook has found that it may run again
+                found = None  # the effect did not happen: it may run again
                 continue
             if clock() >= until or _waits_for_itself(ctx, tenant, effect.key):
                 raise InFlight(f"{self.tool}: the same effect is running")
             await ledger.waiters.wait((tenant, effect.key), max(0.0, min(look, until - clock())))
             look, found = min(look * 1.5, LAST_LOOK), None
-            now = ledger.now()  # its lease begins when it is claimed
+            now = ledger.now()  # the lease begins with the claim
             effect = replace(effect, began_at=now, lease_until=now + ledger.valid)
 
-    async def _claim(self, ctx: Any, tenant: str, effect: Effect) -> Effect | None:
-        """None once it is ours, else what is in the ledger.
+    async def _claim(self, ctx: Any, tenant: str, effect: EffectRecord) -> EffectRecord | None:
+        """Claim the effect; None if this call got it, else the row in the ledger.
 
         Raises:
             NotRecorded: the store failed.
-            NotPending: the call was resumed by somebody else meanwhile.
+            NotPending: another caller has resumed the call meanwhile.
         """
         try:
             await self.ledger.flush(tenant, effect.key)
-            if ctx.resumed is None and not self.together:
-                mine, found = await self.ledger.effects.claim(tenant, effect, again=self.again)
+            if ctx.run.resumed is None and not self.together:
+                mine, found = await self.ledger.effects.claim(tenant, effect, retry=self.again)
             else:
                 mine, found = await self._claim_together(ctx, tenant, effect)
         except InvocationError:
@@ -188,49 +188,49 @@ class EffectSteps:
             raise NotRecorded(f"{self.tool}: the ledger could not be written") from error
         if not mine:
             return found
-        ctx.claim = Claim(self.plan.host, tenant, found, self.together, self.began)
+        ctx.run.claim = Claim(self.plan.host, tenant, found, self.together, self.began)
         return None
 
-    async def _claim_together(self, ctx: Any, tenant: str, effect: Effect) -> tuple[bool, Effect]:
-        """The use of an approval, the claim and the audit rows: all or nothing (design 10.3)."""
+    async def _claim_together(self, ctx: Any, tenant: str, effect: EffectRecord) -> tuple[bool, EffectRecord]:
+        """Use the approval, claim and write the audit rows in one transaction."""
         try:
             return await self._in_one_transaction(ctx, tenant, effect)
         except _Held as held:
-            if held.effect.state is EffectState.UNKNOWN:  # it may have become so in what was undone
+            if held.effect.state is EffectState.UNKNOWN:  # the rollback may have undone the expiry
                 await self.ledger.effects.expire(effect.began_at)
             return False, held.effect
 
-    async def _in_one_transaction(self, ctx: Any, tenant: str, effect: Effect) -> tuple[bool, Effect]:
+    async def _in_one_transaction(self, ctx: Any, tenant: str, effect: EffectRecord) -> tuple[bool, EffectRecord]:
         async with AsyncExitStack() as sealings, AsyncExitStack() as transactions:
             sealed = [await sealings.enter_async_context(one.sealing_intent(ctx)) for one in self.together]
             written = await transactions.enter_async_context(self.ledger.store.transaction())
-            if ctx.resumed is not None and not await written.waits.replace(tenant, ctx.resumed.used()):
-                raise NotPending("it was resumed by somebody else meanwhile")
-            mine, found = await written.effects.claim(tenant, effect, again=self.again)
-            if not mine and found.state is not EffectState.COMMITTED and ctx.resumed is not None:
-                raise _Held(found)  # nothing is used up while it waits, or may run after all
+            if ctx.run.resumed is not None and not await written.suspensions.replace(tenant, ctx.run.resumed.used()):
+                raise NotPending("another process resumed it meanwhile")
+            mine, found = await written.effects.claim(tenant, effect, retry=self.again)
+            if not mine and found.state is not EffectState.COMMITTED and ctx.run.resumed is not None:
+                raise _Held(found)  # the approval stays available while the call waits or may still run
             if mine:
                 for one in sealed:
                     await one.put(written.audit, tenant)
         return mine, found
 
-    async def _answer(self, ctx: Any, tenant: str, found: Effect) -> None:
-        """Answer a repeat of what has ended; returns when it may run after all."""
+    async def _answer(self, ctx: Any, tenant: str, found: EffectRecord) -> None:
+        """Answer a repeat of an effect that has ended; return if it may run again."""
         if found.state is EffectState.UNKNOWN and self.reconcilers:
             found = await self.ledger.ask(tenant, found, self.reconcilers)
         if found.state is EffectState.NO_EFFECT:
             return
-        ctx.replayed = found.state is EffectState.COMMITTED
-        if not ctx.replayed:
-            raise OutcomeUnknown(f"{self.tool}: nobody knows what came of it; see `callgate effects`")
+        ctx.run.replayed = found.state is EffectState.COMMITTED
+        if not ctx.run.replayed:
+            raise OutcomeUnknown(f"{self.tool}: its outcome is unknown; see `callgate effects`")
         answer_from(found.receipt)
 
 
 def _recorders(plan: Any, store: Store) -> tuple[EffectRecorder, ...]:
-    """The hooks whose rows are written together with the ledger's, in the order in which they make their last one.
+    """Return the hooks that write their rows in the ledger's transaction, in the order of ``will_audit``.
 
-    Each holds its chain of rows meanwhile. So all calls take them in the same order, and none takes one twice: what is
-    registered twice writes its rows by itself.
+    Each hook locks its chain of rows during the transaction. To avoid deadlocks, all calls lock in the same order and
+    lock each chain once. A hook that is registered twice writes its rows outside of the transaction.
     """
     found = [
         one.hook
@@ -245,7 +245,7 @@ def _recorders(plan: Any, store: Store) -> tuple[EffectRecorder, ...]:
 
 
 def reconcilers_of(plan: Any) -> list[Any]:
-    """The hooks that may find out what became of an effect of this tool."""
+    """Return the hooks that can find the outcome of an effect of this tool."""
     return [
         one.hook
         for one in plan.registrations
@@ -254,8 +254,8 @@ def reconcilers_of(plan: Any) -> list[Any]:
 
 
 def _waits_for_itself(ctx: Any, tenant: str, key: str) -> bool:
-    """Whether a call that this one is nested in runs the very effect."""
-    outer = ctx.outer
+    """Return whether an outer call of this nested call runs the same effect."""
+    outer = ctx.run.outer
     while outer is not None:
         claim = outer.claim
         if claim is not None and (claim.tenant, claim.effect.key) == (tenant, key):

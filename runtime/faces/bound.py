@@ -1,4 +1,4 @@
-"""A gate for one user, and perhaps one session: what an endpoint or a conversation holds."""
+"""A gate bound to one user, and optionally to a session, for endpoints and conversations."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, Unpack, overload
 
+from callgate.runtime.call.calls import Call, Callee, TraceTo, refuse_user
+from callgate.runtime.call.options import CallOptions
 from callgate.runtime.call.streams import Event
-from callgate.runtime.engine import CallOptions, close_all
+from callgate.runtime.engine import close_all
+from callgate.runtime.faces.deferred import SubmitOptions
 from callgate.runtime.faces.placement import RunOn
+from callgate.runtime.jobs.jobs import JobHandle
 from callgate.runtime.suspensions.decisions import Decision
 from callgate.tools.arguments.hydration import HydrationResult, Repairer
 from callgate.tools.calls import ToolCall, ToolResult, User
@@ -18,9 +22,10 @@ R = TypeVar("R")
 
 
 class Bound:
-    """The methods of a ``Gate``, for one user; ``session_id`` is None where there is no session."""
+    """The methods of a ``Gate`` for one user; ``session_id`` is None without a session."""
 
     def __init__(self, gate: Any, user: User, session_id: str | None = None) -> None:
+        refuse_user(user)
         self.gate = gate
         self.user = user
         self.session_id = session_id
@@ -30,7 +35,7 @@ class Bound:
 
     @overload
     def invoke(
-        self, tool: str | type[Any] | ToolRecord, arguments: Any = None, **options: Unpack[CallOptions]
+        self, tool: str | type[Any] | ToolRecord | Call, arguments: Any = None, **options: Unpack[CallOptions]
     ) -> Coroutine[Any, Any, Any]: ...
 
     @overload
@@ -49,15 +54,17 @@ class Bound:
         return made
 
     async def call(
-        self, call: ToolCall | HydrationResult, *, trace: bool = False, **options: Unpack[CallOptions]
+        self, tool: Callee, arguments: Any = None, *, trace: bool | TraceTo = False, **options: Unpack[CallOptions]
     ) -> ToolResult:
         """See ``Gate.call``."""
-        result: ToolResult = await self.gate.call(call, user=self.user, trace=trace, **self._of_session(options))
+        result: ToolResult = await self.gate.call(
+            tool, arguments, user=self.user, trace=trace, **self._of_session(options)
+        )
         return result
 
     async def call_many(
         self,
-        calls: Iterable[ToolCall | HydrationResult],
+        calls: Iterable[Call | tuple[Callee, Any]],
         *,
         at_once: int = 16,
         trace: bool = False,
@@ -70,14 +77,30 @@ class Bound:
         )
         return results
 
-    def stream(self, call: ToolCall | HydrationResult, **options: Unpack[CallOptions]) -> AsyncGenerator[Event, None]:
+    def stream(
+        self, tool: Callee, arguments: Any = None, **options: Unpack[CallOptions]
+    ) -> AsyncGenerator[Event, None]:
         """See ``Gate.stream``."""
-        events: AsyncGenerator[Event, None] = self.gate.stream(call, user=self.user, **self._of_session(options))
+        options = self._of_session(options)
+        events: AsyncGenerator[Event, None] = self.gate.stream(tool, arguments, user=self.user, **options)
         return events
 
-    async def resume(self, handle: str, decision: Decision, **options: Unpack[CallOptions]) -> ToolResult:
-        """See ``Gate.resume``; the user is the one who decides."""
-        result: ToolResult = await self.gate.resume(handle, decision, approver=self.user, **options)
+    async def submit(self, tool: Callee, arguments: Any = None, **options: Unpack[SubmitOptions]) -> JobHandle:
+        """See ``Gate.submit``."""
+        session: SubmitOptions = {} if self.session_id is None else {"session_id": self.session_id}
+        handle: JobHandle = await self.gate.submit(tool, arguments, user=self.user, **{**session, **options})
+        return handle
+
+    def job(self, id: str) -> JobHandle:
+        """See ``Gate.job``."""
+        handle: JobHandle = self.gate.job(id, user=self.user)
+        return handle
+
+    async def resume(
+        self, handle: str, decision: Decision, *, trace: bool = False, **options: Unpack[CallOptions]
+    ) -> ToolResult:
+        """See ``Gate.resume``; the approver is this user."""
+        result: ToolResult = await self.gate.resume(handle, decision, approver=self.user, trace=trace, **options)
         return result
 
     def definitions(self, wire: str | None = None) -> Any:
@@ -88,6 +111,12 @@ class Bound:
         """See ``Gate.hydrate``."""
         hydrated: HydrationResult = self.gate.hydrate(call, wire=wire, repair=repair)
         return hydrated
+
+    def hydrate_all(
+        self, calls: Iterable[ToolCall], *, wire: str | None = None, repair: Repairer | None = None
+    ) -> list[HydrationResult]:
+        """See ``Gate.hydrate_all``."""
+        return [self.hydrate(call, wire=wire, repair=repair) for call in calls]
 
     def __repr__(self) -> str:
         return f"<gate of {self.user.id}{'' if self.session_id is None else f', session {self.session_id}'}>"
@@ -104,6 +133,6 @@ async def visit(gate: Any, session_id: str, user: User) -> AsyncGenerator[Bound,
     finally:
         session.visits -= 1
         left = sessions.leave(session)
-        if not session.over and not session.visits:
+        if not session.ended and not session.visits:
             left += sessions.end(session_id)
         await close_all(left)

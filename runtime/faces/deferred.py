@@ -1,35 +1,42 @@
-"""The side of a gate for calls that outlive who asked: they wait for somebody, or run in a worker."""
+"""The part of a gate for calls that outlive their request: suspended calls, and jobs for workers."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
 from callgate.errors import GateClosed, RegistrationError
 from callgate.providers.principal import ANONYMOUS, User
-from callgate.runtime.engine import CallOptions
+from callgate.runtime.call.calls import Callee, as_call, refuse_user
+from callgate.runtime.call.options import CallOptions
+from callgate.runtime.engine import Engine
 from callgate.runtime.jobs.calls import JobCalls
-from callgate.runtime.jobs.jobs import JobBackend, JobHandle, Jobs
-from callgate.runtime.jobs.running import JobOptions
-from callgate.runtime.lifespan.background import Chore
-from callgate.runtime.lifespan.lifespan import Life
+from callgate.runtime.jobs.embedded import EmbeddedJobs
+from callgate.runtime.jobs.jobs import JobHandle, JobQueue
+from callgate.runtime.jobs.options import Jobs
+from callgate.runtime.lifespan.background import BackgroundTask
+from callgate.runtime.lifespan.lifespan import Lifespan
 from callgate.runtime.plans import Plans
 from callgate.runtime.suspensions.decisions import Decision
-from callgate.runtime.suspensions.record_keeping import Records, RefreshUser, current_user, resume
-from callgate.runtime.suspensions.suspensions import Suspensions
-from callgate.tools.calls import ToolCall, ToolResult
+from callgate.runtime.suspensions.record_keeping import CallRecords, current_user, resume
+from callgate.runtime.suspensions.resolution import Resolution, repeat_read, resolve
+from callgate.runtime.suspensions.suspensions import SuspensionManager
+from callgate.tools.arguments.hydration import HydrationResult
+from callgate.tools.calls import ToolResult
+from callgate.tools.registry import ToolRegistry
 
 
 class SubmitOptions(TypedDict, total=False):
-    """What may be said about a job.
+    """The options of a job.
 
-    ``at``: when it may run, a moment or seconds from now. ``key``: submitting again under the same one gives the same
-    job, and its effect is recorded under it. ``queue`` and ``priority`` (higher first) are for workers. ``deadline`` is
-    in seconds from now, waiting included.
+    ``at`` is the earliest time to run, an aware datetime; ``delay`` is the same in seconds from now. ``key`` is the
+    idempotency key: a second job with the same key is the first one. ``queue`` and ``priority`` (higher first) are for
+    workers. ``deadline`` is in seconds from now, and includes the time in the queue.
     """
 
-    at: datetime | float | None
+    at: datetime | None
+    delay: float | None
     key: str | None
     queue: str
     priority: int
@@ -38,76 +45,120 @@ class SubmitOptions(TypedDict, total=False):
     deadline: float | None
 
 
-class Durable:
-    """See the module."""
+class DeferredCalls:
+    """Methods of ``Gate`` for suspended calls and jobs."""
 
-    _records: Records
-    _jobs: Jobs
-    _life: Life
+    registry: ToolRegistry
+    _records: CallRecords
+    _jobs: JobQueue
+    _lifespan: Lifespan
+    _engine: Engine
     _plans: Plans
-    refresh_user: RefreshUser | None
     is_open: Any
 
-    def _make_jobs(self, records: Records, backend: JobBackend, options: JobOptions) -> Jobs:
+    def _make_jobs(self, records: CallRecords, options: Jobs) -> JobQueue:
         async def refresh(user: User) -> User | None:
-            return await current_user(self.refresh_user, user)
+            return await current_user(records.refresh_user, user)
 
+        engine = EmbeddedJobs() if options.engine is None else options.engine
+        if isinstance(engine, str):
+            from callgate.runtime.jobs.engines import job_engine
+
+            engine = job_engine(engine)
+        backend = engine
         calls = JobCalls(self, self._plans, refresh)
-        jobs = Jobs(lambda: records.store, records.keys, records.ledger.now, calls, options, backend)
-        records.chores += [
-            Chore("leases of jobs", options.every, jobs.renew, urgent=True),
-            Chore("jobs", options.every, jobs.keep_up),
+        jobs = JobQueue(lambda: records.store, records.keys, records.ledger.now, calls, options, backend)
+        records.tasks += [
+            BackgroundTask("leases of jobs", options.every, jobs.renew, urgent=True),
+            BackgroundTask("jobs", options.every, jobs.recover),
         ]
         return jobs
 
     @property
-    def waits(self) -> Suspensions:
-        """The calls that wait for somebody: ``await gate.waits.pending(viewer)``, ``look``, ``withdraw``."""
+    def waits(self) -> SuspensionManager:
+        """The suspended calls: ``await gate.waits.pending(viewer)``, ``look``, ``withdraw``."""
         return self._records.waits
 
     def resume(
         self, handle: str, decision: Decision, *, approver: User, trace: bool = False, **options: Unpack[CallOptions]
     ) -> Coroutine[Any, Any, ToolResult]:
-        """Decide a call that waits (see ``waits``), and run it if that was all it waited for: a result as of ``call``.
+        """Decide a suspended call, and run it after the last approval; return its result as ``call`` does.
 
-        The call starts from the top, for its own user, and is authorised anew. While others have to approve it still
-        waits, and so says the result. *approver* is who decides, authenticated by you. See ``callgate.Approve``,
-        ``Deny``, ``Edit`` and ``Respond``.
+        The call starts from its first stage, for its own user, and is authorised again. Until the last approval the
+        result is ``suspended``.
+
+        Args:
+            handle: the handle of the call, from ``result.pending`` or ``waits``.
+            decision: an ``Approve``, ``Deny``, ``Edit`` or ``Respond``.
+            approver: the user who decides; your application authenticates them.
+            trace: as for ``call``.
+            options: see ``CallOptions``.
 
         Raises:
-            NotPending: nothing waits under the handle, or not for this person; which, is not said.
-            Denied: somebody would approve their own call.
+            NotPending: no call is suspended under the handle, or this approver may not decide it.
+            Denied: the approver is the user of the call.
             Stale: the tool or its policies have changed since.
-            Invalid: the new arguments, or the answer, do not fit what is asked for.
+            Invalid: the new arguments or the response do not fit their schema.
         """
+        refuse_user(approver, "approver")
         return resume(self, self._records, handle, decision, approver, options, trace=trace)
 
+    def resolution(self, handle: str, user: User) -> Coroutine[Any, Any, Resolution | None]:
+        """Return the outcome of a suspended call of *user* that another request or process decided; run nothing.
+
+        None while the call is suspended under *handle*, or runs.
+        """
+        return resolve(self._records, handle, user)
+
+    def repeat_read(self, handle: str, user: User, *, deadline: float) -> Coroutine[Any, Any, ToolResult]:
+        """Repeat a read that another request approved, with the user's current rights; see ``Resolution.repeat``."""
+        return repeat_read(self._records, handle, user, deadline)
+
+    def at_close(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Await *close* when the gate closes, before its store; it runs once, even if registered again."""
+        self._engine.at_close(close)
+
     def maintain(self) -> Coroutine[Any, Any, None]:
-        """Do now what the open gate does at times: end sessions, renew and sweep leases, settle, expire what waits."""
-        return self._life.upkeep.now()
+        """Run every background task once, now: end sessions, renew leases, settle effects, expire suspended calls."""
+        return self._lifespan.background.run_all()
 
     # ------------------------------------------------------------------ jobs
 
-    async def submit(self, call: ToolCall, *, user: User = ANONYMOUS, **options: Unpack[SubmitOptions]) -> JobHandle:
-        """Have a worker run a call: it is written down, and runs even if this process ends. Await the handle for its result.
+    async def submit(
+        self, tool: Callee, arguments: Any = None, *, user: User = ANONYMOUS, **options: Unpack[SubmitOptions]
+    ) -> JobHandle:
+        """Submit a call as a job, which a worker runs even if this process ends. Await the handle for its result.
+
+        Args:
+            tool: as for ``call``.
+            arguments: as for ``call``; JSON values only.
+            user: the principal of the call.
+            options: see ``SubmitOptions``.
 
         Raises:
-            UnknownTool: there is no such tool.
-            DefinitionError: its arguments are no JSON.
-            RegistrationError: a durable store, and no signing keys that its workers could have, too.
-            GateClosed: not inside ``async with gate``.
+            UnknownTool: the gate has no such tool.
+            DefinitionError: the arguments are not JSON.
+            RegistrationError: the store is durable, and there are no signing keys for the workers.
+            GateClosed: the gate is not open.
+            TypeError: *tool* or *user* is of the wrong type; the message has the line to write.
         """
+        refuse_user(user)
+        call = as_call(self.registry, tool, arguments)
         if not self.is_open:
             raise GateClosed("the gate is not open; use it inside `async with gate:`")
         if self._records.store.durable and not self._records.keys.lasting:
-            raise RegistrationError("submit: no worker could trust the job; give Gate(signing_keys=[...]) a secret")
+            raise RegistrationError(
+                "submit: workers verify the signature of a job; give Gate(signing_keys=[...]) a secret"
+            )
+        call = call.call if isinstance(call, HydrationResult) else call
         return await self._jobs.submit(call, user, **options)
 
     def job(self, id: str, *, user: User = ANONYMOUS) -> JobHandle:
-        """The handle of a job that was submitted before, perhaps by another process; only of the same user's."""
+        """Return the handle of a job of this user, which any process may have submitted."""
+        refuse_user(user)
         return self._jobs.handle(id, user)
 
     @property
-    def jobs(self) -> Jobs:
-        """For engines and workers: ``await gate.jobs.run_invocation(id)``."""
+    def jobs(self) -> JobQueue:
+        """The job queue, for engines and workers: ``await gate.jobs.run_invocation(id)``."""
         return self._jobs

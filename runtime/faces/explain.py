@@ -1,4 +1,4 @@
-"""``gate.explain``: a plan for reading, and why each hook is in or out."""
+"""``gate.explain``: the plan of a tool, and the reason for each hook that it has or leaves out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from callgate.providers.principal import User
 
 @dataclass(frozen=True, slots=True)
 class HookChoice:
-    """One registered hook: whether it is in the plan, and why."""
+    """One registered hook: included in the plan or not, and the reason."""
 
     name: str
     origin: str
@@ -22,7 +22,7 @@ class HookChoice:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A tool's plan, the choice made about every hook, and what the linter says; ``str()`` is for people."""
+    """The plan of a tool, the choice about every hook, and the findings of the linter; ``str()`` is for people."""
 
     plan: Plan
     choices: tuple[HookChoice, ...]
@@ -39,7 +39,7 @@ class Explanation:
 
 
 def explain(plan: Plan, user: User | None = None) -> Explanation:
-    """Explain a plan; with *user*, also which hooks their tenant leaves out."""
+    """Explain a plan; with *user*, also the hooks that are limited to other tenants."""
     choices = []
     for one in plan.registrations:
         reason = why_not(one, plan.definition)

@@ -1,4 +1,4 @@
-"""``gate.pick``: selection by the gate's own rule of who may see what (contract 62-70, design 10.7)."""
+"""``gate.pick``: tool selection among the tools that a user may see."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from callgate.tools.registry import ToolRegistry
 async def pick(
     plans: Plans, registry: ToolRegistry, query: Any, user: User, options: Mapping[str, Any]
 ) -> list[PickResult]:
-    """``pick_tools`` over a gate's tools; what *user* may not be told of has no part in it.
+    """Run ``pick_tools`` over the tools of a gate that *user* may see.
 
-    ``visible`` among the options narrows further; it never widens. ``tool`` of a result is the ``ToolRecord``.
+    The option ``visible`` narrows the tools further; it never widens them. ``tool`` of a result is the ``ToolRecord``.
     """
     options = dict(options)
     also: Visible | None = options.pop("visible", None)

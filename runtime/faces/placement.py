@@ -1,4 +1,4 @@
-"""Where each of several calls runs: in this process, or in a worker. To whoever asked, a model too, both look alike."""
+"""Placement of calls: in this process, or in a worker as a job. The result has the same form for both."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from callgate.tools.arguments.hydration import HydrationResult
 from callgate.tools.calls import Outcome, ToolCall, ToolResult
 from callgate.tools.definition import Effect
 from callgate.tools.record import Place
+from callgate.tools.registry import ToolRegistry
 
 RunOn: TypeAlias = Place | Callable[[ToolCall], Place]
-"""Where calls run: all of them, or what a rule says of each."""
+"""The place of all calls, or a rule that returns the place of each call."""
 
 SLACK = 2.0
-"""Seconds beyond a deadline in which a worker may still write down how a call ended."""
+"""Seconds after a deadline in which a worker may still store the result of a call."""
 
 
-class Placed:
-    """A gate some of whose calls run in workers: those of tools that say so, or, if it is given, as *run_on* says."""
+class Placement:
+    """A gate that runs calls where *run_on* says, or else where the tool declares: here, or in a worker."""
 
     def __init__(self, gate: Any, run_on: RunOn | None) -> None:
         self.gate = gate
@@ -36,9 +37,11 @@ class Placed:
         return bool(self.gate.runs_in_parallel(call))
 
     async def call(self, call: ToolCall | HydrationResult, *, user: User, **options: Any) -> ToolResult:
-        """See ``Gate.call``. What a worker runs has no ``trace``."""
+        """See ``Gate.call``. A call in a worker has no ``trace``."""
         asked, may_run = (call.call, call.success) if isinstance(call, HydrationResult) else (call, True)
-        record = self.gate._record_of(asked.tool) if may_run and isinstance(asked.tool, str) else None
+        registry: ToolRegistry = self.gate.registry
+        known = may_run and isinstance(asked.name, str) and asked.name in registry
+        record = registry.get(asked.name) if known else None
         if record is None or self._place(record, asked) == "caller":
             here: ToolResult = await self.gate.call(call, user=user, **options)
             return here
@@ -48,12 +51,12 @@ class Placed:
         rule = self.run_on
         place = record.run_on if rule is None else rule(call) if callable(rule) else rule
         if place not in ("caller", "worker"):
-            raise ValueError(f"run_on is 'caller' or 'worker', and not {place!r}")
+            raise ValueError(f"run_on is {place!r}; write 'caller' or 'worker'")
         return place
 
 
 async def _in_a_worker(gate: Any, call: ToolCall, user: User, options: dict[str, Any], *, reads: bool) -> ToolResult:
-    """Submit a call and await it. What may have run although nobody could say so is ``unknown``, unless its tool *reads*."""
+    """Submit a call as a job and await it. Without a response the outcome is ``unknown``, unless the tool only reads."""
     deadline = options.get("deadline")
     try:
         job: JobHandle = await gate.submit(
@@ -67,23 +70,23 @@ async def _in_a_worker(gate: Any, call: ToolCall, user: User, options: dict[str,
         try:
             async with asyncio.timeout(None if deadline is None else deadline + SLACK):
                 return await job
-        except TimeoutError:  # no worker came, or it is late
+        except TimeoutError:  # no worker took it, or the worker is late
             await job.cancel()
             never_ran = (await job.status()).attempts == 0
             return _failed(call, DeadlineExceeded) if reads or never_ran else _failed(call, OutcomeUnknown)
         except asyncio.CancelledError:
-            await _give_up(job)
+            await _abandon(job)
             raise
-    except StoreError:  # also one that has kept what it could not say that it keeps
+    except StoreError:  # the job may be stored, although the store reported an error
         return _failed(call, NotRecorded if reads else OutcomeUnknown)
 
 
-async def _give_up(job: JobHandle) -> None:
-    """Cancel it, however often whoever waits for it is cancelled meanwhile; a store that fails leaves it to run."""
+async def _abandon(job: JobHandle) -> None:
+    """Cancel a job under a shield. If the store fails, the job runs."""
     with suppress(StoreError, TimeoutError):
         await Carried(job.cancel(), limit=RELEASE_LIMIT).run()
 
 
 def _failed(call: ToolCall, error: type[InvocationError]) -> ToolResult:
     outcome = Outcome.UNKNOWN if error is OutcomeUnknown else Outcome.ERROR
-    return ToolResult(call.id, call.tool, outcome, error=error_info(error()))
+    return ToolResult(call.id, call.name, outcome, error=error_info(error()))

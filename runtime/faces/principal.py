@@ -1,4 +1,4 @@
-"""Who asks: the function that a host gives, called; what every host of a gate shares."""
+"""Authentication in hosts: call the function that finds the user of a request."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, TypeAlias
 from callgate.tools.calls import User
 
 Authenticate: TypeAlias = Callable[[Any], User | Awaitable[User | None] | None]
-"""Takes the host's request, gives its user, or None for nobody; plain or async. It sees headers, never the body.
-A plain one runs in the event loop: one that waits, for a database say, is to be async."""
+"""Takes the request of a host and returns its user, or None for an unknown caller. It sees headers, never the body.
+It may be plain or async. A plain function runs in the event loop, so a function that does I/O has to be async."""
 
 
 async def principal(authenticate: Authenticate | None, request: Any) -> User | None:
-    """The user of a request; None where there is nobody to ask.
+    """Return the user of a request; None without *authenticate*, or when it knows no user.
 
     Raises:
-        TypeError: *authenticate* gave something else: no call may run for it.
+        TypeError: *authenticate* returned neither a ``User`` nor None.
     """
     if authenticate is None:
         return None
@@ -25,5 +25,7 @@ async def principal(authenticate: Authenticate | None, request: Any) -> User | N
     if inspect.isawaitable(found):
         found = await found
     if found is not None and not isinstance(found, User):
-        raise TypeError(f"authenticate gave {type(found).__name__}, which is neither a User nor None")
+        raise TypeError(
+            f"authenticate returned {type(found).__name__}; it has to return a User, or None for an unknown caller"
+        )
     return found

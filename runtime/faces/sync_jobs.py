@@ -1,4 +1,4 @@
-"""The handle of a job for hosts that are not async."""
+"""The handle of a job for synchronous hosts."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from callgate.tools.calls import ToolResult
 
 
 class SyncJob:
-    """A submitted call, for hosts that are not async. See ``JobHandle``."""
+    """The handle of a job whose methods block. See ``JobHandle``."""
 
     def __init__(self, handle: JobHandle, run: Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]) -> None:
         self._handle, self._run = handle, run
 
     @property
     def id(self) -> str:
-        """What ``gate.job`` finds it by."""
+        """The id, for ``gate.job``."""
         return self._handle.id
 
     def result(self, timeout: float | None = None) -> ToolResult:
-        """Wait for its result, at most *timeout* seconds.
+        """Wait for the result, at most *timeout* seconds.
 
         Raises:
-            TimeoutError: it has none by then; it goes on.
-            NotPending: there is no such job, or it is somebody else's.
+            TimeoutError: the job has no result yet; it goes on.
+            NotPending: there is no such job of this user.
         """
         result: ToolResult = self._run(lambda: asyncio.wait_for(self._handle.result(), timeout))
         return result

@@ -1,4 +1,4 @@
-"""A call as a job makes it: how far it is is kept, and its end is told also when it is cancelled."""
+"""The calls of jobs: their progress is kept, and they have a result also when they are cancelled."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from callgate.errors import InvocationError, OutcomeUnknown
 from callgate.providers.principal import User
 from callgate.providers.stores.effects import EffectState
 from callgate.runtime.call.calls import context_of_none
+from callgate.runtime.call.options import CallOptions
 from callgate.runtime.call.results import cancelled_call, run_to_result
 from callgate.runtime.call.streams import Progress
-from callgate.runtime.engine import CallOptions
 from callgate.runtime.plans import Plans
 from callgate.tools.calls import ErrorInfo, Outcome, ToolCall, ToolResult
 
 
-class Reports:
-    """What a running tool last said of how far it is; ``news`` gives it once. Plain tools say so from their threads."""
+class ProgressReports:
+    """The last progress that a running tool reported. Plain tools report it from their threads."""
 
     def __init__(self) -> None:
         self._last: Progress | None = None
@@ -31,52 +31,52 @@ class Reports:
         self._last = Progress(ctx.tool_id, progress, total, message)
 
     async def partial(self, ctx: Any, value: Any) -> None:
-        """Nobody reads parts of a job's output: its result has the whole."""
+        """Drop a partial output: the result of a job has the whole."""
 
-    def news(self) -> Progress | None:
-        """What it said since it was last asked."""
+    def take_latest(self) -> Progress | None:
+        """Return the last progress since the previous call, or None."""
         last, self._last = self._last, None
         return last
 
 
 def progress_as_json(progress: Progress) -> bytes:
-    """For the store."""
+    """Encode a progress for the store."""
     return orjson.dumps([progress.progress, progress.total, progress.message])
 
 
 def progress_from_json(tool: str, data: bytes | None) -> Progress | None:
-    """What ``progress_as_json`` wrote."""
+    """Decode what ``progress_as_json`` wrote."""
     return None if data is None else Progress(tool, *orjson.loads(data))
 
 
 class JobCalls:
-    """The calls of a gate as its jobs make them. *refresh* tells who somebody is now; None: nobody any more."""
+    """The calls of a gate as its jobs make them. *refresh* returns a user with their current roles, or None."""
 
     def __init__(self, gate: Any, plans: Plans, refresh: Callable[[User], Awaitable[User | None]]) -> None:
         self._gate, self._plans = gate, plans
         self.refresh = refresh
 
     def version_of(self, tool: str) -> str:
-        """The digest of a tool's definition.
+        """Return the digest of a tool's definition.
 
         Raises:
-            UnknownTool: there is no such tool.
+            UnknownTool: the gate has no such tool.
         """
         return self._plans.of(tool).definition.digest
 
     async def make(self, call: ToolCall, user: User, options: CallOptions) -> ToolResult:
-        """``Gate.call``, with a result also when it is cancelled: then, where its effect may have taken place, ``unknown``."""
+        """Run a call as ``Gate.call`` does. A cancelled call has a result, too: ``unknown`` where it may have had an effect."""
         ctx = self._gate._context(call, user, False, options)
         try:
             return await run_to_result(ctx)
         except asyncio.CancelledError:
             result = cancelled_call(call)
-            if ctx.claim is not None and ctx.claim.state(ctx) is EffectState.UNKNOWN:
-                told = ErrorInfo(OutcomeUnknown.code, OutcomeUnknown.default_public)
-                result = replace(result, outcome=Outcome.UNKNOWN, error=told)
+            if ctx.run.claim is not None and ctx.run.claim.state(ctx) is EffectState.UNKNOWN:
+                error = ErrorInfo(OutcomeUnknown.code, OutcomeUnknown.default_public)
+                result = replace(result, outcome=Outcome.UNKNOWN, error=error)
             return result
 
     async def refuse(self, error: InvocationError, call: ToolCall, user: User, options: CallOptions) -> ToolResult:
-        """The result of a call that must not run any more: hooks that observe and record are told of it."""
-        ctx = context_of_none(self._plans.of_refusal(call.tool), call, user, error, options)
+        """Return the result of a call that must not run any more; hooks observe and record it."""
+        ctx = context_of_none(self._plans.of_refusal(call.name), call, user, error, options)
         return await run_to_result(ctx)

@@ -1,4 +1,4 @@
-"""The embedded engine as a ``JobBackend``: the gate's own process runs what is submitted, and what a crash left."""
+"""The embedded job engine: the process of the gate runs its jobs, also those that a crash left."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from collections.abc import Collection
 from callgate.errors import RegistrationError
 from callgate.providers.stores.base import Transaction
 from callgate.providers.stores.jobs import Job, JobState
-from callgate.runtime.jobs.engine_base import OfOneGate
+from callgate.runtime.jobs.backend import Tally
+from callgate.runtime.jobs.engine_base import EngineBase
 from callgate.runtime.jobs.executor import Executor
-from callgate.runtime.jobs.jobs import Tally
 
 
-class EmbeddedJobs(OfOneGate):
-    """Runs jobs of the gate's store in its own process, *concurrency* at a time; of *queues*, if some are named.
+class EmbeddedJobs(EngineBase):
+    """Runs the jobs of the gate's store in this process.
 
-    It begins with the first job that is submitted here, or, where the store remembers jobs, as the gate opens.
-    *concurrency* 0 runs none here: others do, such as ``callgate worker``. As the gate closes, jobs under way have
-    *grace* seconds to end; the rest is handed back, for whoever comes.
+    The engine starts with the first job that is submitted here. With a durable store that has open jobs, it starts
+    when the gate opens.
+
+    Args:
+        concurrency: number of jobs that run at once; with 0 other processes run them, such as ``callgate worker``.
+        queues: run only the jobs of these queues.
+        grace: seconds that running jobs have to end when the gate closes; the rest is handed back to other workers.
 
     Raises:
-        RegistrationError: a number that means nothing.
+        RegistrationError: a number is negative.
     """
 
     def __init__(self, concurrency: int = 4, *, queues: Collection[str] = (), grace: float = 10.0) -> None:
@@ -31,20 +35,20 @@ class EmbeddedJobs(OfOneGate):
         self._executor: Executor | None = None
 
     async def submit(self, tenant: str, job: Job, within: Transaction) -> None:
-        """The store is all there is."""
+        """See ``JobBackend``: the store is the queue."""
 
     async def submitted(self, job: Job) -> None:
         """See ``JobBackend``."""
         self._wake()
 
     async def retry_later(self, job: Job, run_at: float) -> None:
-        """It is found when its time has come."""
+        """See ``JobBackend``: the store has the time."""
 
     async def cancel(self, job: Job) -> None:
-        """It is not found any more."""
+        """See ``JobBackend``: the store has the state."""
 
-    async def keep_up(self) -> None:
-        """Leases that are over are found like any job."""
+    async def recover(self) -> None:
+        """See ``JobBackend``: jobs with an expired lease are taken like any other."""
 
     async def work(
         self, concurrency: int, queues: Collection[str], stop: asyncio.Event, grace: float, tally: Tally
@@ -58,7 +62,7 @@ class EmbeddedJobs(OfOneGate):
         return await executor.stop(grace)
 
     async def open(self) -> None:
-        """Go on with what a crash left."""
+        """Start when a durable store has open jobs."""
         if self.jobs.store.durable and self.concurrency:
             counted = await self.jobs.store.jobs.count(self.queues)
             if counted.get(JobState.QUEUED, 0) or counted.get(JobState.RUNNING, 0):

@@ -1,41 +1,41 @@
-"""What the engines for jobs share: each belongs to one gate."""
+"""The base class of job engines."""
 
 from __future__ import annotations
 
 from callgate.errors import RegistrationError
-from callgate.runtime.jobs.jobs import Jobs
+from callgate.runtime.jobs.jobs import JobQueue
 
 
-class OfOneGate:
-    """The gate's side of a ``JobBackend``: it is given the jobs of one gate, and keeps to them."""
+class EngineBase:
+    """Base class of job engines: an engine is bound to one gate and moves the jobs of that gate only."""
 
-    _jobs: Jobs | None = None
+    _jobs: JobQueue | None = None
 
     @property
-    def jobs(self) -> Jobs:
-        """The jobs that it moves.
+    def jobs(self) -> JobQueue:
+        """The jobs of the gate.
 
         Raises:
-            RegistrationError: it belongs to no gate.
+            RegistrationError: the engine is bound to no gate.
         """
         if self._jobs is None:
             name = type(self).__name__
             raise RegistrationError(f"{name} belongs to no gate: Gate(jobs={name}(...))")
         return self._jobs
 
-    def bind(self, jobs: Jobs) -> None:
+    def bind(self, jobs: JobQueue) -> None:
         """See ``JobBackend``.
 
         Raises:
-            RegistrationError: it belongs to another gate, or cannot move these.
+            RegistrationError: the engine is bound to another gate, or cannot move these jobs.
         """
         if self._jobs is not None:
             raise RegistrationError(f"{type(self).__name__} belongs to another gate: make one for each")
         self.check(jobs)
         self._jobs = jobs
 
-    def check(self, jobs: Jobs) -> None:
-        """Whether it can move these.
+    def check(self, jobs: JobQueue) -> None:
+        """Check that the engine can move these jobs.
 
         Raises:
             RegistrationError: it cannot.

@@ -1,4 +1,4 @@
-"""The embedded engine: runs jobs of the store in this process, a few at a time, and resumes what a crash left."""
+"""Worker tasks that take jobs of the store and run them in this process."""
 
 from __future__ import annotations
 
@@ -6,50 +6,53 @@ import asyncio
 from collections.abc import Collection
 
 from callgate.errors import StoreError
-from callgate.providers.logs import Event, emit
-from callgate.runtime.jobs.jobs import Jobs, Tally
+from callgate.providers.logs import LogEvent, emit
+from callgate.runtime.jobs.backend import Tally
+from callgate.runtime.jobs.jobs import JobQueue
 
-FIRST_LOOK, LAST_LOOK = 0.05, 1.0
-"""Seconds between two looks for jobs: after one was found, and when there was none for long. A submit here wakes at once."""
+FIRST_POLL, LAST_POLL = 0.05, 1.0
+"""Seconds between two polls of the store: after a job was found, and at most. A job submitted here wakes at once."""
 
 
 class Executor:
-    """So many takers, each with one job at a time. Start it in the loop that the gate runs in."""
+    """A number of worker tasks, each with one job at a time. Start it in the event loop of the gate."""
 
-    def __init__(self, jobs: Jobs, concurrency: int, queues: Collection[str] = (), tally: Tally | None = None) -> None:
+    def __init__(
+        self, jobs: JobQueue, concurrency: int, queues: Collection[str] = (), tally: Tally | None = None
+    ) -> None:
         self.jobs = jobs
         self.queues = tuple(queues)
         self.concurrency = concurrency
         self.tally = tally or Tally()
-        self._takers: list[asyncio.Task[None]] = []
-        self._news = asyncio.Event()
+        self._workers: list[asyncio.Task[None]] = []
+        self._wake_up = asyncio.Event()
         self._ending = False
 
     @property
     def is_running(self) -> bool:
-        """Whether it takes jobs."""
-        return bool(self._takers) and not self._ending
+        """Return whether the tasks take jobs."""
+        return bool(self._workers) and not self._ending
 
     def start(self) -> None:
-        """Take jobs from now on; nothing happens when it does already."""
-        if not self._takers:
-            self._ending, self._news = False, asyncio.Event()
-            self._takers = [
-                asyncio.create_task(self._take(), name="callgate job taker") for _ in range(self.concurrency)
+        """Start the tasks, unless they run."""
+        if not self._workers:
+            self._ending, self._wake_up = False, asyncio.Event()
+            self._workers = [
+                asyncio.create_task(self._work(), name="callgate job worker") for _ in range(self.concurrency)
             ]
 
     def wake(self) -> None:
-        """There may be a job."""
-        self._news.set()
+        """Poll the store now."""
+        self._wake_up.set()
 
     async def stop(self, grace: float = 10.0) -> int:
-        """Take no more; after *grace* seconds hand back what still runs. How many were handed back."""
+        """Take no more jobs; after *grace* seconds hand back what still runs. Return the number of those."""
         self._ending = True
-        self._news.set()
-        takers, self._takers = self._takers, []
-        if not takers:
+        self._wake_up.set()
+        workers, self._workers = self._workers, []
+        if not workers:
             return 0
-        _, late = await asyncio.wait(takers, timeout=grace)
+        _, late = await asyncio.wait(workers, timeout=grace)
         left = len(self.jobs.runner.running)
         for one in late:
             one.cancel()
@@ -57,22 +60,22 @@ class Executor:
             await asyncio.wait(late)
         return left
 
-    async def _take(self) -> None:
-        look = FIRST_LOOK
+    async def _work(self) -> None:
+        pause = FIRST_POLL
         while not self._ending:
             try:
                 found = await self.jobs.run_invocation(queues=self.queues)
             except StoreError as error:
                 self.tally.failures += 1
-                emit(Event.JOB_STORE_FAILED, error=error)
-                found, look = None, LAST_LOOK
+                emit(LogEvent.JOB_STORE_FAILED, error=error)
+                found, pause = None, LAST_POLL
             if found is not None:
                 self.tally.count(found)
-                look = FIRST_LOOK
+                pause = FIRST_POLL
             elif not self._ending:
-                self._news.clear()
+                self._wake_up.clear()
                 try:
-                    async with asyncio.timeout(look):
-                        await self._news.wait()
+                    async with asyncio.timeout(pause):
+                        await self._wake_up.wait()
                 except TimeoutError:
-                    look = min(look * 2.0, LAST_LOOK)
+                    pause = min(pause * 2.0, LAST_POLL)

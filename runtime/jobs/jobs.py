@@ -1,134 +1,65 @@
-"""Invocations that run in a worker: submitted once, run at least as often as needed, with one outcome (design 8)."""
+"""The job queue of a gate: a call is submitted once, delivered at least once, and has one outcome."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Generator
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Protocol
+from datetime import UTC, datetime
+from typing import Any
 
 from callgate.errors import NotPending, StoreError
 from callgate.hooks.stock.records.telemetry import current_trace
 from callgate.providers.ids import new_id
-from callgate.providers.logs import Event, emit
+from callgate.providers.logs import LogEvent, emit
 from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
-from callgate.providers.stores.base import Store, Transaction
-from callgate.providers.stores.jobs import OVER, Job, JobState
+from callgate.providers.stores.base import Store
+from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState
 from callgate.runtime.call.streams import Progress
 from callgate.runtime.call.waiting import Waiters
+from callgate.runtime.jobs.backend import JobBackend
 from callgate.runtime.jobs.calls import JobCalls, progress_from_json
-from callgate.runtime.jobs.records import Order, load_result, sealed
-from callgate.runtime.jobs.running import JobOptions, JobRunner
+from callgate.runtime.jobs.options import Jobs
+from callgate.runtime.jobs.records import JobRequest, load_result, signed
+from callgate.runtime.jobs.running import JobRunner
 from callgate.tools.calls import ErrorInfo, Outcome, ToolCall, ToolResult
 from callgate.tools.values import hash_of
 
-FIRST_LOOK, LAST_LOOK = 0.02, 1.0
-"""Seconds between two looks at a job that is awaited, first and at last."""
+FIRST_POLL, LAST_POLL = 0.02, 1.0
+"""Seconds between two polls of an awaited job, at first and at last."""
 
-LOOK_EVERY = 1.0
-"""Seconds between two looks at what runs here: how far it is, and whether it was cancelled."""
+POLL_EVERY = 1.0
+"""Seconds between two rounds that store the progress of running jobs and stop cancelled ones."""
 PRUNE_EVERY = 3_600.0
-"""Seconds between two times that old jobs are forgotten."""
+"""Seconds between two prunings of old jobs."""
 
 _CANCELLED = ErrorInfo("cancelled", "The call was cancelled.")
-_DEAD = ErrorInfo("job_dead", "The call was given up.")
-
-
-class JobBackend(Protocol):
-    """An engine that moves jobs to workers. It is told ids, never what is to run: that lies in the store.
-
-    In a worker it calls ``run_invocation(id)`` for each id, as often as it likes: a job is taken by one at a time.
-    """
-
-    def bind(self, jobs: Jobs) -> None:
-        """The jobs that it is to move."""
-        ...
-
-    async def submit(self, tenant: str, job: Job, within: Transaction) -> None:
-        """A job is being added in this transaction: what is enqueued on its connection is kept or lost with it."""
-        ...
-
-    async def submitted(self, job: Job) -> None:
-        """It is added: an engine that knows no transactions is told now. What is lost here is found by ``keep_up``."""
-        ...
-
-    async def retry_later(self, job: Job, run_at: float) -> None:
-        """It was put back until then."""
-        ...
-
-    async def cancel(self, job: Job) -> None:
-        """It was cancelled before it ran."""
-        ...
-
-    async def keep_up(self) -> None:
-        """One round of looking after jobs that the engine has lost."""
-        ...
-
-    async def work(
-        self, concurrency: int, queues: Collection[str], stop: asyncio.Event, grace: float, tally: Tally
-    ) -> int:
-        """Run jobs in this process until *stop* is set; then take no more, and hand back what still runs after *grace*.
-
-        Returns how many were handed back.
-        """
-        ...
-
-    async def open(self) -> None:
-        """The gate has opened."""
-        ...
-
-    async def close(self) -> None:
-        """The gate closes."""
-        ...
-
-
-@dataclass(slots=True)
-class Tally:
-    """What a worker has done: how many jobs ended in each way, and how often the store failed."""
-
-    done: int = 0
-    dead: int = 0
-    put_back: int = 0
-    failures: int = 0
-
-    def count(self, state: JobState | None) -> None:
-        """One more."""
-        if state is JobState.DONE:
-            self.done += 1
-        elif state is JobState.DEAD:
-            self.dead += 1
-        elif state is not None:
-            self.put_back += 1
-
-    def line(self) -> str:
-        """For people."""
-        told = f"{self.done} done, {self.dead} dead, {self.put_back} put back"
-        return f"{told}, {self.failures} failures of the store" if self.failures else told
+_DEAD = ErrorInfo("job_dead", "The call was abandoned after too many attempts.")
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """How a job stands. Times are seconds since the epoch; ``reason`` says why it was put back, given up, or cancelled.
+    """The state of a job.
 
-    ``progress`` is how far the tool last said it was (``ToolContext.progress``), up to a second old.
+    ``reason`` says why the job was put back, is dead or was cancelled. ``progress`` is the last that the tool reported
+    with ``ToolContext.progress``; it is up to a second old. Times are aware datetimes.
     """
 
     id: str
     state: JobState
     attempts: int
-    run_at: float
-    made_at: float
-    ended_at: float | None
+    run_at: datetime
+    made_at: datetime
+    ended_at: datetime | None
     reason: str | None
     progress: Progress | None = None
 
 
 class JobHandle:
-    """A submitted call: ``await`` it for its result, ask how it stands, cancel it. Any process of its user's can have one."""
+    """The handle of a job: ``await`` it for the result; ``status``, ``events`` and ``cancel``. Any process may have one."""
 
-    def __init__(self, jobs: Jobs, tenant: str, user: str, id: str) -> None:
+    def __init__(self, jobs: JobQueue, tenant: str, user: str, id: str) -> None:
         self.id = id
         self._jobs, self._tenant, self._user = jobs, tenant, user
 
@@ -139,56 +70,58 @@ class JobHandle:
         return f"<job {self.id}>"
 
     async def status(self) -> JobStatus:
-        """How it stands now.
+        """Return the state of the job.
 
         Raises:
-            NotPending: there is no such job, or it is somebody else's.
+            NotPending: there is no such job of this user.
         """
         job = await self._job()
         progress = progress_from_json(job.tool, job.progress)
-        return JobStatus(job.id, job.state, job.attempts, job.run_at, job.made_at, job.ended_at, job.reason, progress)
+        run_at, made_at = _moment(job.run_at), _moment(job.made_at)
+        ended_at = None if job.ended_at is None else _moment(job.ended_at)
+        return JobStatus(job.id, job.state, job.attempts, run_at, made_at, ended_at, job.reason, progress)
 
     async def result(self) -> ToolResult:
-        """Its result, once it has one; a job that was given up or cancelled has one that says so.
+        """Wait for the result and return it. A dead or cancelled job has a result, too.
 
         Raises:
-            NotPending: there is no such job, or it is somebody else's.
+            NotPending: there is no such job of this user.
         """
         job = await self._job()
-        look = FIRST_LOOK
-        while job.state not in OVER:
-            look = await self._wait(look)
+        pause = FIRST_POLL
+        while job.state not in FINAL_STATES:
+            pause = await self._wait(pause)
             job = await self._job()
         return self._jobs.result_of(self._tenant, job)
 
     async def events(self) -> AsyncGenerator[JobStatus, None]:
-        """How it stands, and how far it is, whenever that changes, to its end."""
+        """Yield the state of the job whenever it changes, until the job has ended."""
         seen: JobStatus | None = None
-        look = FIRST_LOOK
+        pause = FIRST_POLL
         while True:
             status = await self.status()
             if status != seen:
-                seen, look = status, FIRST_LOOK
+                seen, pause = status, FIRST_POLL
                 yield status
-            if status.state in OVER:
+            if status.state in FINAL_STATES:
                 return
-            look = await self._wait(look)
+            pause = await self._wait(pause)
 
     async def cancel(self) -> bool:
-        """Cancel it. False when it was over; else it will not run, or the worker that runs it is told, within a second.
+        """Cancel the job; return False when it had ended.
 
-        What runs then is cancelled as any call is: its result says what became of it, ``unknown`` where its effect may
-        have taken place. Await the handle for that.
+        A queued job does not run. A worker cancels a running job within a second, as any call is cancelled: the result
+        is ``unknown`` where the effect may have taken place. Await the handle for it.
 
         Raises:
-            NotPending: there is no such job, or it is somebody else's.
+            NotPending: there is no such job of this user.
         """
         return await self._jobs.cancel(self._tenant, await self._job())
 
-    async def _wait(self, look: float) -> float:
-        """Until there is news of it in this process, or it is time to look; how long the next wait may be."""
-        await self._jobs.waiters.wait(self.id, look)
-        return min(look * 1.5, LAST_LOOK)
+    async def _wait(self, pause: float) -> float:
+        """Wait for a change in this process, or until the next poll; return the seconds of the next wait."""
+        await self._jobs.waiters.wait(self.id, pause)
+        return min(pause * 1.5, LAST_POLL)
 
     async def _job(self) -> Job:
         job = await self._jobs.store.jobs.get(self._tenant, self.id)
@@ -197,8 +130,8 @@ class JobHandle:
         return job
 
 
-class Jobs:
-    """The jobs of one gate, whose calls *calls* makes."""
+class JobQueue:
+    """The jobs of one gate."""
 
     def __init__(
         self,
@@ -206,7 +139,7 @@ class Jobs:
         keys: SigningKeys,
         now: Callable[[], float],
         calls: JobCalls,
-        options: JobOptions,
+        options: Jobs,
         backend: JobBackend,
     ) -> None:
         self._store, self.keys, self.now = store, keys, now
@@ -216,12 +149,12 @@ class Jobs:
         self.backend = backend
         self.waiters = Waiters()
         self._pruned_at = 0.0
-        self._looking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
         backend.bind(self)
 
     @property
     def store(self) -> Store:
-        """Where they are."""
+        """The store that keeps the jobs."""
         return self._store()
 
     async def submit(
@@ -229,7 +162,8 @@ class Jobs:
         call: ToolCall,
         user: User,
         *,
-        at: datetime | float | None = None,
+        at: datetime | None = None,
+        delay: float | None = None,
         key: str | None = None,
         queue: str = "default",
         priority: int = 0,
@@ -239,11 +173,11 @@ class Jobs:
     ) -> JobHandle:
         """See ``Gate.submit``."""
         tenant, now = user.tenant or "", self.now()
-        id = new_id() if key is None else hash_of(["job", tenant, user.id, call.tool, key])[:32]
-        run_at = now if at is None else at.timestamp() if isinstance(at, datetime) else now + at
-        order = Order(
-            tool=call.tool,
-            version=self._calls.version_of(call.tool),
+        id = new_id() if key is None else hash_of(["job", tenant, user.id, call.name, key])[:32]
+        run_at = _run_at(now, at, delay)
+        request = JobRequest(
+            tool=call.name,
+            version=self._calls.version_of(call.name),
             arguments=call.arguments,
             user=user,
             call_id=call.id,
@@ -257,18 +191,18 @@ class Jobs:
         )
         job = Job(
             id,
-            call.tool,
+            call.name,
             user.id,
-            order.dump(),
+            request.dump(),
             "",
             now,
             run_at,
             queue=queue,
             priority=priority,
-            most=self.options.most,
-            sent_at=now,  # an engine is told with this transaction, or right after it
+            max_attempts=self.options.max_attempts,
+            sent_at=now,  # the engine enqueues it in this transaction, or right after it
         )
-        job = sealed(self.keys, tenant, job)
+        job = signed(self.keys, tenant, job)
         async with self.store.transaction() as within:
             known = await within.jobs.add(tenant, job)
             if known is job or known.mac == job.mac:
@@ -279,12 +213,12 @@ class Jobs:
         return JobHandle(self, tenant, user.id, id)
 
     def handle(self, id: str, user: User) -> JobHandle:
-        """The handle of a job that was submitted before, perhaps by another process."""
+        """See ``Gate.job``."""
         return JobHandle(self, user.tenant or "", user.id, id)
 
     async def cancel(self, tenant: str, job: Job) -> bool:
         """Cancel a job; see ``JobHandle.cancel``."""
-        if job.state in OVER:
+        if job.state in FINAL_STATES:
             return False
         state = await self.store.jobs.cancel(tenant, job.id, self.now())
         if state is JobState.CANCELLED:
@@ -295,43 +229,43 @@ class Jobs:
         return state in {JobState.CANCELLED, JobState.RUNNING}
 
     async def open(self) -> None:
-        """The gate has opened."""
+        """Start the engine."""
         await self.backend.open()
 
     async def close(self) -> None:
-        """The gate closes: what runs here ends, or is handed back."""
+        """Stop the engine: running jobs end, or are handed back."""
         await self.backend.close()
-        looking, self._looking = self._looking, None
-        if looking is not None:
-            looking.cancel()
-            await asyncio.wait([looking])
+        polling, self._polling = self._polling, None
+        if polling is not None:
+            polling.cancel()
+            await asyncio.wait([polling])
 
-    async def look(self) -> None:
-        """One round: write down how far what runs here is, and stop what was cancelled."""
-        for id in await self.runner.look():
+    async def poll(self) -> None:
+        """Run one round: store the progress of running jobs, and stop cancelled ones."""
+        for id in await self.runner.poll():
             self.waiters.wake(id)
 
     async def renew(self) -> None:
-        """Renew the leases of what runs here."""
+        """Renew the leases of the running jobs."""
         await self.runner.renew()
 
-    async def keep_up(self) -> None:
-        """One round: look after what the engine has lost, forget what is old."""
-        await self.backend.keep_up()
+    async def recover(self) -> None:
+        """Run one round of maintenance: enqueue what the engine has lost, and prune old jobs."""
+        await self.backend.recover()
         now, keep = self.now(), self.options.keep
         if keep is not None and not 0 <= now - self._pruned_at < PRUNE_EVERY:
             self._pruned_at = now
             await self.store.jobs.prune(now - keep)
 
     async def run_invocation(self, id: str | None = None, queues: Collection[str] = ()) -> JobState | None:
-        """The one function that engines call in a worker; None when the job is not to be taken (any more).
+        """Run one job; engines call this in a worker. Return its new state, or None when there is no job to take.
 
-        Without an id it takes the next one that may run, of these queues if some are named.
+        Without an id, take the next job that may run, of *queues* if some are named.
 
         Raises:
-            StoreError: the store failed; the job is delivered again.
+            StoreError: the store failed; the engine delivers the job again.
         """
-        done = await self.runner.run(id, queues, self._look_after_it)
+        done = await self.runner.run(id, queues, self._start_polling)
         if done is None:
             return None
         self.waiters.wake(done.job.id)
@@ -339,27 +273,42 @@ class Jobs:
             await self.backend.retry_later(done.job, done.run_at)
         return done.state
 
-    def _look_after_it(self) -> None:
-        """A job begins here: from now on there is somebody who looks, until none runs any more."""
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._keep_looking(), name="callgate jobs look")
+    def _start_polling(self) -> None:
+        """Poll while jobs run in this process."""
+        if self._polling is None or self._polling.done():
+            self._polling = asyncio.create_task(self._poll(), name="callgate jobs poll")
 
-    async def _keep_looking(self) -> None:
+    async def _poll(self) -> None:
         while self.runner.running:
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(POLL_EVERY)
             try:
-                await self.look()
+                await self.poll()
             except StoreError as error:
-                emit(Event.JOB_STORE_FAILED, error=error)
+                emit(LogEvent.JOB_STORE_FAILED, error=error)
 
     def result_of(self, tenant: str, job: Job) -> ToolResult:
-        """The result of one that is over."""
+        """Return the result of a job that has ended."""
         if job.result is not None:
             return load_result(self.keys, tenant, job.result)
         return _without_result(job)
 
 
+def _run_at(now: float, at: datetime | None, delay: float | None) -> float:
+    """Return the time to run a job, in seconds since the epoch."""
+    if at is None:
+        return now + (delay or 0.0)
+    if delay is not None:
+        raise TypeError("submit takes at= or delay=, not both")
+    if not isinstance(at, datetime) or at.tzinfo is None:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError("submit: at takes an aware datetime, such as datetime.now(UTC); for seconds write delay=")
+    return at.timestamp()
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
 def _without_result(job: Job) -> ToolResult:
     outcome = Outcome.CANCELLED if job.state is JobState.CANCELLED else Outcome.ERROR
-    told = _CANCELLED if outcome is Outcome.CANCELLED else _DEAD
-    return ToolResult(Order.load(job.body).call_id, job.tool, outcome, error=told)
+    error = _CANCELLED if outcome is Outcome.CANCELLED else _DEAD
+    return ToolResult(JobRequest.load(job.body).call_id, job.tool, outcome, error=error)

@@ -1,4 +1,4 @@
-"""An invocation that a worker will run, as it lies in the store: what is to run, for whom, and sealed."""
+"""The stored form of a job: the call, its user and its options, with a signature; and the result."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from callgate.providers.principal import User
 from callgate.providers.principal_json import user_as_json, user_from_json
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.jobs import Job
+from callgate.runtime.call.options import CallOptions
 from callgate.runtime.call.result_json import result_as_json, result_from_json
-from callgate.runtime.engine import CallOptions
 from callgate.runtime.suspensions.resumption import handle_of
 from callgate.tools.approval import Approval
 from callgate.tools.calls import ToolCall, ToolResult
@@ -24,11 +24,11 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What is to run.
+class JobRequest:
+    """The call of a job.
 
-    ``deadline_at`` is in seconds since the epoch; ``trace`` has the headers of the span of whoever asked (``hooks.stock.records.telemetry``).
-    ``version`` is the digest of the tool's definition when it was asked for, for people: what runs is the tool as it is.
+    ``deadline_at`` is in seconds since the epoch. ``trace`` has the trace headers of the request that submitted the job.
+    ``version`` is the digest of the tool's definition at that time, for people: the worker runs its current tool.
     """
 
     tool: str
@@ -46,14 +46,18 @@ class Order:
 
     @property
     def call(self) -> ToolCall:
-        """The call itself."""
+        """The tool call."""
         return ToolCall(
-            self.call_id, self.tool, self.arguments, synthetic_id=self.synthetic_id, truncated=self.truncated
+            id=self.call_id,
+            name=self.tool,
+            arguments=self.arguments,
+            synthetic_id=self.synthetic_id,
+            truncated=self.truncated,
         )
 
     @property
     def options(self) -> CallOptions:
-        """What else was said about it, but for the deadline."""
+        """The options of the call, without the deadline."""
         return {
             "session_id": self.session_id,
             "request_id": self.request_id,
@@ -61,7 +65,7 @@ class Order:
         }
 
     def dump(self) -> bytes:
-        """As JSON.
+        """Encode as JSON.
 
         Raises:
             DefinitionError: the arguments are no JSON.
@@ -74,11 +78,11 @@ class Order:
             raise DefinitionError("a job's arguments are JSON, or the text of it") from None
 
     @classmethod
-    def load(cls, data: bytes) -> Order:
-        """What ``dump`` wrote.
+    def load(cls, data: bytes) -> JobRequest:
+        """Decode what ``dump`` wrote.
 
         Raises:
-            ValueError, TypeError, KeyError: another version did.
+            ValueError, TypeError, KeyError: another version wrote it.
         """
         body: dict[str, Any] = json.loads(data)
         if body.pop("v") != VERSION:
@@ -88,7 +92,7 @@ class Order:
 
 
 def dump_result(result: ToolResult) -> bytes:
-    """As JSON. What it waits for is kept without its handle, which nobody may make who only reads the store."""
+    """Encode a result as JSON. A suspension loses its handle: readers of the store may not resume it."""
     kept, pending = result_as_json(result), result.pending
     if isinstance(pending, Suspension):
         kept["pending"] = {
@@ -104,10 +108,10 @@ def dump_result(result: ToolResult) -> bytes:
 
 
 def load_result(keys: SigningKeys, tenant: str, data: bytes) -> ToolResult:
-    """What ``dump_result`` wrote; what it waits for has its handle again.
+    """Decode what ``dump_result`` wrote; a suspension has its handle again.
 
     Raises:
-        ValueError, TypeError, KeyError: it is none.
+        ValueError, TypeError, KeyError: the data is no result.
     """
     kept: dict[str, Any] = json.loads(data)
     pending: dict[str, Any] | None = kept.pop("pending", None)
@@ -119,13 +123,13 @@ def load_result(keys: SigningKeys, tenant: str, data: bytes) -> ToolResult:
     return replace(result, pending=Suspension(**pending, handle=handle, rules=rules))
 
 
-def sealed(keys: SigningKeys, tenant: str, job: Job) -> Job:
-    """The job with its MAC."""
+def signed(keys: SigningKeys, tenant: str, job: Job) -> Job:
+    """Return the job with its signature."""
     return replace(job, mac=keys.sign(*_parts(tenant, job)))
 
 
-def is_whole(keys: SigningKeys, tenant: str, job: Job) -> bool:
-    """Whether nobody has changed what a job is to run, for whom, and when it was asked for."""
+def is_intact(keys: SigningKeys, tenant: str, job: Job) -> bool:
+    """Return whether the signature fits the call, the user and the time of the job."""
     return keys.verify(job.mac, *_parts(tenant, job))
 
 

@@ -1,4 +1,4 @@
-"""What a gate looks after while it is open: chores, each in its own time, so that none waits for another."""
+"""The background tasks of an open gate, such as renewing leases. Each has an asyncio task of its own."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from callgate.providers import logs
 
-TASKS = "callgate upkeep: "
-"""How the names of its tasks begin."""
+TASKS = "callgate background: "
+"""Prefix of the names of the asyncio tasks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Chore:
-    """Work that comes back every so many seconds. Of what is ``urgent`` a round is given up when the next one is due."""
+class BackgroundTask:
+    """Work that runs every so many seconds. A run of an ``urgent`` task is cancelled when the next run is due."""
 
     name: str
     every: float
@@ -23,41 +23,41 @@ class Chore:
     urgent: bool = False
 
 
-class Upkeep:
-    """Does chores until it is ended. One that fails is logged, and comes back in its time."""
+class BackgroundTasks:
+    """Runs background tasks. A failure is logged, and the task runs again at its next time."""
 
     def __init__(self) -> None:
-        self.chores: list[Chore] = []
+        self.tasks: list[BackgroundTask] = []
         self._tasks: list[asyncio.Task[None]] = []
 
-    def begin(self) -> None:
-        """Look after things from now on."""
-        self._tasks = [asyncio.create_task(self._repeat(chore), name=f"{TASKS}{chore.name}") for chore in self.chores]
+    def start(self) -> None:
+        """Run each task every so many seconds from now on."""
+        self._tasks = [asyncio.create_task(self._repeat(task), name=f"{TASKS}{task.name}") for task in self.tasks]
 
-    async def end(self) -> None:
-        """Stop; returns when nothing is under way."""
+    async def stop(self) -> None:
+        """Cancel the tasks and wait until they have ended."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
-    async def now(self) -> None:
-        """Every chore, once."""
-        for chore in self.chores:
-            await self._do(chore)
+    async def run_all(self) -> None:
+        """Run every task once, now."""
+        for task in self.tasks:
+            await self._run(task)
 
-    async def _repeat(self, chore: Chore) -> None:
+    async def _repeat(self, task: BackgroundTask) -> None:
         while True:
-            await asyncio.sleep(chore.every)
-            await self._do(chore)
+            await asyncio.sleep(task.every)
+            await self._run(task)
 
     @staticmethod
-    async def _do(chore: Chore) -> None:
+    async def _run(task: BackgroundTask) -> None:
         try:
-            doing = chore.work()
-            if inspect.isawaitable(doing):
-                async with asyncio.timeout(chore.every if chore.urgent else None):
-                    await doing
-        except Exception as error:  # noqa: BLE001  (the next round may do better)
-            logs.emit(logs.Event.PROVIDER_FAILED, provider=chore.name, phase="upkeep", error=error)
+            running = task.work()
+            if inspect.isawaitable(running):
+                async with asyncio.timeout(task.every if task.urgent else None):
+                    await running
+        except Exception as error:  # noqa: BLE001  (the next run may succeed)
+            logs.emit(logs.LogEvent.PROVIDER_FAILED, provider=task.name, phase="background", error=error)

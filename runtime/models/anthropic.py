@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from callgate.runtime.models.wire.anthropic_view import strict_views
-from callgate.runtime.models.wire.base import BaseCodec, Rest, described
+from callgate.runtime.models.wire.base import BaseCodec, ReplyFields, described
 from callgate.runtime.models.wire.client import Client
 from callgate.runtime.models.wire.codec import Codec, Request, Translation, translated, without_system
 from callgate.runtime.models.wire.folds.anthropic import AnthropicFold
 from callgate.runtime.models.wire.history import arguments_object, legal_name
-from callgate.runtime.models.wire.reading import RawCall, count, cut_short, placed, text_of, word
+from callgate.runtime.models.wire.reading import RawCall, count, cut_short, text_or_empty, text_or_none, with_calls
 from callgate.runtime.models.wire.reply import Usage
 from callgate.runtime.models.wire.result_text import result_text
 from callgate.runtime.models.wire.schema_views import View, plain_view
@@ -20,16 +20,18 @@ from callgate.tools.calls import ToolCall, ToolResult
 from callgate.tools.definition import ToolDefinition
 
 MAX_TOKENS = 4096
-"""What ``max_tokens`` is where the options do not say: the API asks for it."""
+"""The ``max_tokens`` of a request whose options set none: the API requires one."""
 _SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
 
 
 class AnthropicCodec(BaseCodec):
-    """The codec of ``/v1/messages`` (contract 57, 58, C3).
+    """The codec of ``/v1/messages``.
 
-    ``strict`` is not sent (contract 12) unless the codec is made with ``strict=True``: then it is for definitions that
-    set it, within the budget of a request (``strict_views``). Of a streamed call the text of its input is kept as it
-    came: it need not be JSON.
+    Args:
+        strict: send ``strict`` for definitions that set it, within the budget of a request (see ``strict_views``).
+            By default ``strict`` is never sent.
+
+    The input of a streamed call stays text, exactly as received: it may be invalid JSON.
     """
 
     name = "anthropic"
@@ -38,11 +40,11 @@ class AnthropicCodec(BaseCodec):
         self._strict = strict
 
     def translate(self, definitions: Sequence[ToolDefinition]) -> Translation:
-        """``{"tools": [{name, description, input_schema}]}``; see ``Codec``."""
+        """Build ``{"tools": [{name, description, input_schema}]}``; see ``Codec``."""
         return translated(definitions, strict_views() if self._strict else plain_view, _tool)
 
     def results(self, results: Sequence[ToolResult], translation: Translation | None = None) -> list[dict[str, Any]]:
-        """One ``user`` message with a ``tool_result`` block for each result; see ``Codec``."""
+        """Build one ``user`` message with a ``tool_result`` block for each result; see ``Codec``."""
         blocks = [
             {
                 "type": "tool_result",
@@ -54,11 +56,11 @@ class AnthropicCodec(BaseCodec):
         ]
         return [{"role": "user", "content": blocks}] if blocks else []
 
-    def _found(self, body: Mapping[str, Any]) -> list[RawCall]:
-        """The ``tool_use`` blocks. What the provider ran itself (``server_tool_use``, ``mcp_tool_use``) is not ours.
+    def calls_in(self, body: Mapping[str, Any]) -> list[RawCall]:
+        """The ``tool_use`` blocks; calls that the provider ran itself (``server_tool_use``, ``mcp_tool_use``) are left out.
 
-        Blocks are written one after the other: of an answer that was cut short only the last may be incomplete, and
-        only if it is the last block.
+        The provider writes one block after the other. So in a response that was cut short, only a call in the last
+        block can be incomplete.
         """
         blocks = items(body.get("content"))
         found: list[RawCall] = []
@@ -70,38 +72,40 @@ class AnthropicCodec(BaseCodec):
             found[-1] = found[-1]._replace(truncated=True)
         return found
 
-    def _read(self, body: Mapping[str, Any]) -> Rest:
-        """All blocks. ``usage.input`` counts what was read from and written to the cache, too."""
+    def fields_in(self, body: Mapping[str, Any]) -> ReplyFields:
+        """The text and reasoning of all blocks; ``usage.input`` includes tokens read from and written to the cache."""
         blocks = [mapping(block) for block in items(body.get("content"))]
-        return Rest(
-            text="".join(text_of(block.get("text")) for block in blocks if block.get("type") == "text"),
-            reasoning="".join(text_of(block.get("thinking")) for block in blocks if block.get("type") == "thinking"),
-            stop=word(body.get("stop_reason")),
+        return ReplyFields(
+            text="".join(text_or_empty(block.get("text")) for block in blocks if block.get("type") == "text"),
+            reasoning="".join(
+                text_or_empty(block.get("thinking")) for block in blocks if block.get("type") == "thinking"
+            ),
+            stop=text_or_none(body.get("stop_reason")),
             truncated=cut_short(body.get("stop_reason")),
             usage=_usage(mapping(body.get("usage"))),
-            model=word(body.get("model")),
-            id=word(body.get("id")),
+            model=text_or_none(body.get("model")),
+            id=text_or_none(body.get("id")),
         )
 
-    def _history(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
-        """The message: blocks with their signatures. Text without a word in it would be refused."""
+    def history_of(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
+        """The message, with the blocks' signatures; blank text is left out because the API refuses it."""
         sent: list[dict[str, Any]] = []
-        for block, call in placed(items(body.get("content")), found):
-            kind = text_of(block.get("type"))
+        for block, call in with_calls(items(body.get("content")), found):
+            kind = text_or_empty(block.get("type"))
             if call is not None:
                 taken = arguments_object(block.get("input"))
                 sent.append({**block, "id": call.id, "name": legal_name(block.get("name")), "input": taken})
             elif kind in _SERVER_CALLS:
                 sent.append({**block, "input": arguments_object(block.get("input"))})
-            elif kind and kind != "tool_use" and (kind != "text" or text_of(block.get("text")).strip()):
+            elif kind and kind != "tool_use" and (kind != "text" or text_or_empty(block.get("text")).strip()):
                 sent.append(dict(block))
         return [{"role": "assistant", "content": sent}] if sent else []
 
-    def _fold(self, tool_of: Callable[[str], str]) -> AnthropicFold:
+    def new_fold(self, tool_of: Callable[[str], str]) -> AnthropicFold:
         return AnthropicFold(tool_of)
 
-    def _asked(self, messages: list[dict[str, Any]], model: str, stream: bool) -> Request:
-        """``messages``; simple system messages become the ``system`` parameter."""
+    def request_for(self, messages: list[dict[str, Any]], model: str, stream: bool) -> Request:
+        """Ask ``messages``; simple system messages become the ``system`` parameter."""
         system, rest = without_system(messages)
         body = {"model": model, "max_tokens": MAX_TOKENS, "messages": rest}
         return Request("messages", {**body, "system": system or None, "stream": stream or None})
@@ -125,7 +129,7 @@ CODEC: Codec = AnthropicCodec()
 
 
 class Anthropic(Client):
-    """A client of Anthropic's Messages; the key comes from ``ANTHROPIC_API_KEY``. See ``Client``."""
+    """A client of Anthropic's Messages API; the default key is ``ANTHROPIC_API_KEY``. See ``Client``."""
 
     codec = CODEC
     default_url = "https://api.anthropic.com/v1"

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from callgate.runtime.models.wire.base import BaseCodec, Rest, described
+from callgate.runtime.models.wire.base import BaseCodec, ReplyFields, described
 from callgate.runtime.models.wire.client import Client
 from callgate.runtime.models.wire.codec import Codec, Request, Translation, translated, without_system
 from callgate.runtime.models.wire.folds.gemini import GeminiFold, call_of
 from callgate.runtime.models.wire.gemini_view import JSON_SCHEMA, gemini_view, openapi_view
-from callgate.runtime.models.wire.history import arguments_object, sent_id
+from callgate.runtime.models.wire.history import arguments_object, provider_call_id
 from callgate.runtime.models.wire.names import GEMINI_NAME
-from callgate.runtime.models.wire.reading import RawCall, count, placed, text_of, word
+from callgate.runtime.models.wire.reading import RawCall, count, text_or_empty, text_or_none, with_calls
 from callgate.runtime.models.wire.reply import Usage
 from callgate.runtime.models.wire.result_text import result_text
 from callgate.runtime.models.wire.schema_views import View
@@ -25,15 +25,17 @@ from callgate.tools.values import thaw
 
 _WELL = frozenset({"STOP", "FINISH_REASON_UNSPECIFIED", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS"})
 _NUMBERED = ("FINISH_REASON_UNSPECIFIED", "STOP", "MAX_TOKENS", "SAFETY", "RECITATION")
-"""Some clients of Vertex keep the finish reason as its number; beyond these the two APIs number differently."""
+"""Names of numeric finish reasons, which some clients of Vertex keep; above 4 the two APIs number differently."""
 
 
 class GeminiCodec(BaseCodec):
-    """The codec of ``generateContent`` (contract 57, 58, C3).
+    """The codec of ``generateContent``.
 
-    Only the first candidate is read. Calls often have no id: they are answered by name and in order (C10b). Any finish
-    reason but those known to end an answer well marks its calls as truncated. Schemas go out as JSON Schema; a codec
-    made with ``openapi=True`` is for servers that know only the older subset of OpenAPI (``openapi_view``).
+    It reads the first candidate only. Calls often have no id; their results are then matched by name and order. A
+    finish reason that is not known as a normal end marks the calls as truncated.
+
+    Args:
+        openapi: send schemas in the older OpenAPI subset (see ``openapi_view``) instead of JSON Schema.
     """
 
     name = "gemini"
@@ -42,21 +44,21 @@ class GeminiCodec(BaseCodec):
         self._view = openapi_view if openapi else gemini_view
 
     def translate(self, definitions: Sequence[ToolDefinition]) -> Translation:
-        """``{"tools": [{functionDeclarations: [{name, description, parameters}]}]}``; see ``Codec``."""
+        """Build ``{"tools": [{functionDeclarations: [{name, description, parameters}]}]}``; see ``Codec``."""
         made = translated(definitions, self._view, _tool, GEMINI_NAME)
         declared = made.request["tools"]
         return replace(made, request={"tools": [{"functionDeclarations": declared}] if declared else []})
 
     def results(self, results: Sequence[ToolResult], translation: Translation | None = None) -> list[dict[str, Any]]:
-        """One ``user`` turn with a ``functionResponse`` part for each result; see ``Codec``.
+        """Build one ``user`` turn with a ``functionResponse`` part for each result; see ``Codec``.
 
-        It has the call's id where the provider gave one. ``response`` is ``{"output": ...}`` or ``{"error": ...}``.
+        A part has the call's id if the provider gave one. ``response`` is ``{"output": ...}`` or ``{"error": ...}``.
         """
         parts = [{"functionResponse": _response(result, translation)} for result in results]
         return [{"role": "user", "parts": parts}] if parts else []
 
-    def _found(self, body: Mapping[str, Any]) -> Iterator[RawCall]:
-        """``functionCall`` in ``candidates[0].content.parts``; all are truncated if the answer was cut short."""
+    def calls_in(self, body: Mapping[str, Any]) -> Iterator[RawCall]:
+        """``functionCall`` in ``candidates[0].content.parts``; all count as truncated if the response was cut short."""
         cut = _cut(body)
         for part in _parts(body):
             call = call_of(part)
@@ -64,45 +66,45 @@ class GeminiCodec(BaseCodec):
                 unfinished = cut or bool(call.get("willContinue"))
                 yield RawCall(call.get("name"), call.get("args"), call.get("id"), part, unfinished)
 
-    def _read(self, body: Mapping[str, Any]) -> Rest:
-        """The first candidate. ``stop`` is the finish reason, or why the prompt was blocked."""
+    def fields_in(self, body: Mapping[str, Any]) -> ReplyFields:
+        """The fields of the first candidate; ``stop`` is the finish reason, or the reason why the prompt was blocked."""
         parts = [mapping(part) for part in _parts(body)]
-        blocked = word(mapping(body.get("promptFeedback")).get("blockReason"))
-        return Rest(
-            text="".join(text_of(part.get("text")) for part in parts if not part.get("thought")),
-            reasoning="".join(text_of(part.get("text")) for part in parts if part.get("thought")),
+        blocked = text_or_none(mapping(body.get("promptFeedback")).get("blockReason"))
+        return ReplyFields(
+            text="".join(text_or_empty(part.get("text")) for part in parts if not part.get("thought")),
+            reasoning="".join(text_or_empty(part.get("text")) for part in parts if part.get("thought")),
             stop=_reason(body) or blocked,
             truncated=_cut(body) or blocked is not None,
             usage=_usage(mapping(body.get("usageMetadata"))),
-            model=word(body.get("modelVersion")),
-            id=word(body.get("responseId")),
+            model=text_or_none(body.get("modelVersion")),
+            id=text_or_none(body.get("responseId")),
         )
 
-    def _history(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
-        """The turn: every part with its signature. Parts with nothing in them would be refused."""
+    def history_of(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
+        """The turn, with the parts' signatures; empty parts are left out because the API refuses them."""
         sent: list[dict[str, Any]] = []
-        for part, call in placed(_parts(body), found):
-            asked = call_of(part)
-            if call is not None and asked is not None:
-                sent.append(_call_back(part, asked))
-            elif asked is None and part and part != {"text": ""}:
+        for part, call in with_calls(_parts(body), found):
+            function_call = call_of(part)
+            if call is not None and function_call is not None:
+                sent.append(_call_back(part, function_call))
+            elif function_call is None and part and part != {"text": ""}:
                 sent.append(dict(part))
         return [{"role": "model", "parts": sent}] if sent else []
 
-    def _fold(self, tool_of: Callable[[str], str]) -> GeminiFold:
+    def new_fold(self, tool_of: Callable[[str], str]) -> GeminiFold:
         return GeminiFold(tool_of)
 
-    def _asked(self, messages: list[dict[str, Any]], model: str, stream: bool) -> Request:
-        """``models/{model}:generateContent``; simple messages become ``contents`` and ``systemInstruction``.
+    def request_for(self, messages: list[dict[str, Any]], model: str, stream: bool) -> Request:
+        """Ask ``models/{model}:generateContent``; simple messages become ``contents`` and ``systemInstruction``.
 
-        A model with a slash in it (``tunedModels/...``, ``publishers/google/models/...``) is the path as it is.
+        A model name with a slash (``tunedModels/...``, ``publishers/google/models/...``) is used as the path.
         """
         system, rest = without_system(messages)
         instruction = {"parts": [{"text": system}]} if system else None
-        place = model if "/" in model else f"models/{model}"
+        path = model if "/" in model else f"models/{model}"
         verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
         body = {"contents": [_content(message) for message in rest], "systemInstruction": instruction}
-        return Request(f"{place}:{verb}", body)
+        return Request(f"{path}:{verb}", body)
 
 
 def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, Any]:
@@ -110,7 +112,7 @@ def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, A
 
 
 def _content(message: dict[str, Any]) -> dict[str, Any]:
-    """A simple message as a turn; any other one as it is."""
+    """Convert a simple message to a turn; other messages are returned unchanged."""
     content = message.get("content")
     if not isinstance(content, str) or "parts" in message:
         return message
@@ -130,7 +132,7 @@ def _reason(body: Mapping[str, Any]) -> str | None:
     reason = _candidate(body).get("finishReason")
     if isinstance(reason, int) and not isinstance(reason, bool):
         return _NUMBERED[reason] if 0 <= reason < len(_NUMBERED) else str(reason)
-    return word(reason)
+    return text_or_none(reason)
 
 
 def _cut(body: Mapping[str, Any]) -> bool:
@@ -138,17 +140,20 @@ def _cut(body: Mapping[str, Any]) -> bool:
     return reason is not None and reason not in _WELL
 
 
-def _call_back(part: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    call = {key: value for key, value in asked.items() if key not in {"partialArgs", "willContinue"}}
-    call |= {"name": text_of(asked.get("name")) or "unnamed", "args": arguments_object(asked.get("args"))}
+def _call_back(part: Mapping[str, Any], function_call: Mapping[str, Any]) -> dict[str, Any]:
+    call = {key: value for key, value in function_call.items() if key not in {"partialArgs", "willContinue"}}
+    call |= {
+        "name": text_or_empty(function_call.get("name")) or "unnamed",
+        "args": arguments_object(function_call.get("args")),
+    }
     return {**{key: value for key, value in part.items() if key != "function_call"}, "functionCall": call}
 
 
 def _response(result: ToolResult, translation: Translation | None) -> dict[str, Any]:
     name = translation.names.wire(result.tool) if translation else result.tool
-    call_id = sent_id(result)
-    told = {"output": thaw(result.output)} if result.ok else parse_strict(result_text(result))
-    return {**({"id": call_id} if call_id else {}), "name": name or "unnamed", "response": told}
+    call_id = provider_call_id(result)
+    response = {"output": thaw(result.output)} if result.ok else parse_strict(result_text(result))
+    return {**({"id": call_id} if call_id else {}), "name": name or "unnamed", "response": response}
 
 
 def _usage(usage: Mapping[str, Any]) -> Usage:
@@ -165,7 +170,7 @@ CODEC: Codec = GeminiCodec()
 
 
 class Gemini(Client):
-    """A client of Gemini's generateContent; the key comes from ``GEMINI_API_KEY`` or ``GOOGLE_API_KEY``. See ``Client``."""
+    """A client of Gemini's generateContent; the default key is ``GEMINI_API_KEY`` or ``GOOGLE_API_KEY``. See ``Client``."""
 
     codec = CODEC
     default_url = "https://generativelanguage.googleapis.com/v1beta"

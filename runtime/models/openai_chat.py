@@ -1,16 +1,16 @@
-"""OpenAI's Chat Completions, and the many servers that speak it."""
+"""OpenAI's Chat Completions API, and the servers compatible with it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from callgate.runtime.models.wire.base import BaseCodec, Rest, described, openai_usage
+from callgate.runtime.models.wire.base import BaseCodec, ReplyFields, described, openai_usage
 from callgate.runtime.models.wire.client import Client
 from callgate.runtime.models.wire.codec import Codec, Request, Translation, translated
 from callgate.runtime.models.wire.folds.chat import REASONING, ChatFold, details_text, thinking_text
 from callgate.runtime.models.wire.history import arguments_text, legal_name, without_nulls
-from callgate.runtime.models.wire.reading import RawCall, cut_short, error_of, text_of, word
+from callgate.runtime.models.wire.reading import RawCall, cut_short, error_of, text_or_empty, text_or_none
 from callgate.runtime.models.wire.result_text import result_text
 from callgate.runtime.models.wire.schema_views import View
 from callgate.runtime.models.wire.shapes import items, mapping
@@ -22,28 +22,28 @@ _NOT_SENT_BACK = ("annotations", "audio", "channel", "function_call", "parsed", 
 
 
 class ChatCodec(BaseCodec):
-    """The codec of ``/v1/chat/completions`` (contract 57, 58, C3).
+    """The codec of ``/v1/chat/completions``.
 
-    Only the first choice is read: the others are alternatives to it. The legacy ``function_call`` is read where there
-    are no ``tool_calls``. The text of a ``custom`` tool call becomes its arguments, for hydration to refuse.
+    It reads the first choice only: the others are alternatives. It reads the legacy ``function_call`` if there are no
+    ``tool_calls``. The text of a ``custom`` tool call becomes its arguments, which hydration then refuses.
     """
 
     name = "openai_chat"
 
     def translate(self, definitions: Sequence[ToolDefinition]) -> Translation:
-        """``{"tools": [{type, function: {name, description, parameters, strict}}]}``; see ``Codec``."""
+        """Build ``{"tools": [{type, function: {name, description, parameters, strict}}]}``; see ``Codec``."""
         return translated(definitions, openai_view, _tool)
 
     def results(self, results: Sequence[ToolResult], translation: Translation | None = None) -> list[dict[str, Any]]:
-        """One ``tool`` message for each result; see ``Codec``."""
+        """Build one ``tool`` message for each result; see ``Codec``."""
         return [{"role": "tool", "tool_call_id": result.call_id, "content": result_text(result)} for result in results]
 
-    def _error(self, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The body's, or the choice's."""
+    def error_in(self, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The error of the body, or of the first choice."""
         return error_of(body) or error_of(_choice(body))
 
-    def _found(self, body: Mapping[str, Any]) -> list[RawCall]:
-        """``choices[0].message.tool_calls``; all are truncated if the answer was cut short."""
+    def calls_in(self, body: Mapping[str, Any]) -> list[RawCall]:
+        """``choices[0].message.tool_calls``; all count as truncated if the response was cut short."""
         choice = _choice(body)
         message = mapping(choice.get("message"))
         cut = cut_short(choice.get("finish_reason"))
@@ -63,41 +63,41 @@ class ChatCodec(BaseCodec):
         legacy = mapping(message["function_call"])
         return [RawCall(legacy.get("name"), legacy.get("arguments"), None, legacy, cut)]
 
-    def _read(self, body: Mapping[str, Any]) -> Rest:
-        """The first choice; a refusal is read as text."""
+    def fields_in(self, body: Mapping[str, Any]) -> ReplyFields:
+        """The fields of the first choice; a refusal is read as text."""
         choice = _choice(body)
         message, reason = mapping(choice.get("message")), choice.get("finish_reason")
         usage = mapping(body.get("usage") or mapping(body.get("x_groq")).get("usage"))
-        return Rest(
-            text=_text(message.get("content")) + text_of(message.get("refusal")),
+        return ReplyFields(
+            text=_text(message.get("content")) + text_or_empty(message.get("refusal")),
             reasoning=_reasoning(message),
-            stop=word(reason),
+            stop=text_or_none(reason),
             truncated=cut_short(reason),
             usage=openai_usage(usage, "prompt_tokens", "completion_tokens"),
-            model=word(body.get("model")),
-            id=word(body.get("id")),
+            model=text_or_none(body.get("model")),
+            id=text_or_none(body.get("id")),
         )
 
-    def _history(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
-        """The message: reasoning in any form goes back, what servers refuse in a request does not."""
+    def history_of(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
+        """The message with its reasoning, without the fields that servers refuse in a request."""
         message = mapping(_choice(body).get("message"))
         if not message:
             return []
         sent = {**without_nulls(message, *_NOT_SENT_BACK), "role": "assistant"}
-        if word(message.get("refusal")):
+        if text_or_none(message.get("refusal")):
             sent["refusal"] = message["refusal"]
-        if word(mapping(message.get("audio")).get("id")):
+        if text_or_none(mapping(message.get("audio")).get("id")):
             sent["audio"] = {"id": message["audio"]["id"]}
         if found:
             sent["tool_calls"] = [_call_back(raw, call) for raw, call in found]
         sent.setdefault("content", None if found else "")
         return [sent]
 
-    def _fold(self, tool_of: Callable[[str], str]) -> ChatFold:
+    def new_fold(self, tool_of: Callable[[str], str]) -> ChatFold:
         return ChatFold(tool_of)
 
-    def _asked(self, messages: list[dict[str, Any]], model: str, stream: bool) -> Request:
-        """``chat/completions``; a stream is asked for its usage, too."""
+    def request_for(self, messages: list[dict[str, Any]], model: str, stream: bool) -> Request:
+        """Ask ``chat/completions``; a streamed request asks for the usage as well."""
         streamed = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
         return Request("chat/completions", {"model": model, "messages": messages, **streamed})
 
@@ -116,13 +116,13 @@ def _choice(body: Mapping[str, Any]) -> Mapping[str, Any]:
 def _text(content: Any) -> str:
     if isinstance(content, str):
         return content
-    return "".join(text_of(mapping(part).get("text")) for part in items(content))
+    return "".join(text_or_empty(mapping(part).get("text")) for part in items(content))
 
 
 def _reasoning(message: Mapping[str, Any]) -> str:
     for name in REASONING[:2]:
-        if word(message.get(name)):
-            return text_of(message[name])
+        if text_or_none(message.get(name)):
+            return text_or_empty(message[name])
     thoughts = "".join(thinking_text(part) for part in items(message.get("content")))
     return thoughts or details_text(message.get("reasoning_details"))
 
@@ -144,10 +144,10 @@ CODEC: Codec = ChatCodec()
 
 
 class OpenAIChat(Client):
-    """A client of Chat Completions: OpenAI's, and the servers that speak it; name theirs by ``base_url``. See ``Client``.
+    """A client of Chat Completions, of OpenAI or of a compatible server named by ``base_url``. See ``Client``.
 
-    The key, from ``OPENAI_API_KEY``, goes out as a bearer token. A server that wants it elsewhere, such as Azure's
-    ``api-key``, gets it by ``headers=``.
+    The key, by default ``OPENAI_API_KEY``, is sent as a bearer token. For a server that expects it in another header,
+    such as Azure's ``api-key``, use ``headers=``.
     """
 
     codec = CODEC

@@ -1,4 +1,4 @@
-"""``OpenAIEmbeddings``: vectors from any endpoint that speaks OpenAI's ``/embeddings``."""
+"""Embeddings from OpenAI's ``/embeddings`` API, or from a compatible server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from callgate.errors import RegistrationError
 from callgate.runtime.models.wire.base_client import BaseClient, HttpClient
 from callgate.runtime.models.wire.keys import KeySource
-from callgate.runtime.models.wire.provider_errors import said
+from callgate.runtime.models.wire.provider_errors import error_message
 from callgate.runtime.models.wire.retry_policy import Retries, Timeouts
 from callgate.runtime.models.wire.shapes import items, mapping
 
@@ -16,26 +16,26 @@ __all__ = ["OpenAIEmbeddings"]
 
 
 class OpenAIEmbeddings(BaseClient):
-    """An ``Embedder`` over HTTP: OpenAI's, or that of a server which speaks the same; name it by *base_url*.
+    """An ``Embedder`` that calls OpenAI's API, or that of a compatible server named by *base_url*.
 
-    What is asked and what the tools say of themselves goes to that server. ``async with`` or ``aclose()`` closes it.
+    Queries and the descriptions of tools are sent to that server. ``async with`` or ``aclose()`` closes the client.
 
     Args:
-        base_url: where the API is, with its version; a query string in it is kept. Default: OpenAI's.
-        model: the name of the model.
-        api_key: a text, or a function, plain or async, that gives the one to use now. Default: ``OPENAI_API_KEY``, where
-            *base_url* is left out: a key is only sent where it belongs.
-        http: your own ``httpx.AsyncClient``; it is not closed. See ``Client``.
-        dimensions: how many numbers to ask for, where the model can shorten its vectors.
-        version: to be changed when the server has another model under the same name; part of what vectors are kept by.
-        batch: texts in one request.
-        timeout: seconds that the server may be silent, or ``Timeouts``.
-        retries: how often to ask again, or ``Retries``.
-        headers: what to send as well.
-        insecure: a key may go to another machine over plain http.
+        base_url: the API's address with its version; a query string is kept. Default: OpenAI's.
+        model: the model's name.
+        api_key: the key, or a sync or async function that returns the current key. Default: ``OPENAI_API_KEY`` if
+            *base_url* is not given, so that the key goes to OpenAI only.
+        http: an ``httpx.AsyncClient`` of your own; it is not closed. See ``Client``.
+        dimensions: the length of the vectors, for models that can shorten them.
+        version: a part of the cache key of vectors; change it when the server replaces the model under the same name.
+        batch: the maximum number of texts in one request.
+        timeout: the read timeout in seconds, or ``Timeouts``.
+        retries: the number of retries, or ``Retries``.
+        headers: additional headers.
+        insecure: allow a key to be sent to another machine over plain http.
 
     Raises:
-        RegistrationError: no key for OpenAI's own address, a key or an address that cannot be used, a number below 1.
+        RegistrationError: no key for OpenAI's address, an invalid key or address, or a number below 1.
     """
 
     default_url = "https://api.openai.com/v1"
@@ -64,50 +64,52 @@ class OpenAIEmbeddings(BaseClient):
 
     @property
     def name(self) -> str:
-        """The model and where it is; never the key."""
+        """The model's name and address, without the key."""
         shorter = "" if self._dimensions is None else f"/{self._dimensions}"
         return f"{self.model}{shorter} at {self._address}"
 
     @property
     def dimension(self) -> int | None:
-        """What was asked for by *dimensions*."""
+        """The requested length of the vectors, or None."""
         return self._dimensions
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Sequence[float]]:
-        """One vector for each text, in order.
+        """Return one vector for each text, in order.
 
         Raises:
-            ModelError: there is no answer, or not one vector of the same length for each text.
+            ModelError: the request failed, or the response lacks a vector of the common length for a text.
         """
         found: list[Sequence[float]] = []
         for start in range(0, len(texts), self._batch):
-            found += await self._asked(texts[start : start + self._batch])
+            found += await self._embed_batch(texts[start : start + self._batch])
         return found
 
-    async def _asked(self, texts: Sequence[str]) -> list[Sequence[float]]:
+    async def _embed_batch(self, texts: Sequence[str]) -> list[Sequence[float]]:
         body: dict[str, Any] = {"model": self.model, "input": list(texts), "encoding_format": "float"}
         if self._dimensions is not None:
             body["dimensions"] = self._dimensions
-        sent = await self._prepared("embeddings", body)
-        answer, status = await self._answered(sent)
-        if answer.get("error"):
-            raise self._failed(f"it answered with an error: {said(answer, sent.scrubber.text)}", status)
-        vectors = _vectors(answer, len(texts))
+        sent = await self._prepare("embeddings", body)
+        response, status = await self._send(sent)
+        if response.get("error"):
+            raise self._model_error(
+                f"the provider answered with an error: {error_message(response, sent.scrubber.text)}", status
+            )
+        vectors = _vectors(response, len(texts))
         if vectors is None:
-            lacking = f"its answer has not one vector of the same length for each of {len(texts)} texts"
-            raise self._failed(lacking, status)
+            lacking = f"the response lacks a vector of the common length for each of {len(texts)} texts"
+            raise self._model_error(lacking, status)
         return vectors
 
 
 def _vectors(body: Mapping[str, Any], number: int) -> list[Sequence[float]] | None:
-    """The vectors of an answer, in the order of the texts; servers may give them in another. None if they do not fit."""
+    """The vectors in the order of the texts, which may differ from the server's; None if one is missing or invalid."""
     entries = [mapping(entry) for entry in items(body.get("data"))]
     found: dict[Any, Sequence[float]] = {}
-    for place, entry in enumerate(entries):
+    for position, entry in enumerate(entries):
         vector = entry.get("embedding")
         if isinstance(vector, list) and vector and all(type(part) in (int, float) for part in vector):
-            index = entry.get("index", place)
-            found[index if type(index) is int else place] = vector
+            index = entry.get("index", position)
+            found[index if type(index) is int else position] = vector
     if len(entries) != number or sorted(found) != list(range(number)) or len(set(map(len, found.values()))) > 1:
         return None
-    return [found[place] for place in range(number)]
+    return [found[position] for position in range(number)]

@@ -1,16 +1,16 @@
-"""OpenAI's Responses API, and the servers that speak it."""
+"""OpenAI's Responses API, and the servers compatible with it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from callgate.runtime.models.wire.base import BaseCodec, Rest, described, openai_usage
+from callgate.runtime.models.wire.base import BaseCodec, ReplyFields, described, openai_usage
 from callgate.runtime.models.wire.client import Client
 from callgate.runtime.models.wire.codec import Codec, Request, Translation, translated
-from callgate.runtime.models.wire.folds.responses import CALLS, ResponsesFold, kind_of, message_text, reasoning_text
+from callgate.runtime.models.wire.folds.responses import CALLS, ResponsesFold, item_type, message_text, reasoning_text
 from callgate.runtime.models.wire.history import arguments_text, legal_name, without_nulls
-from callgate.runtime.models.wire.reading import RawCall, placed, word
+from callgate.runtime.models.wire.reading import RawCall, text_or_none, with_calls
 from callgate.runtime.models.wire.result_text import result_text
 from callgate.runtime.models.wire.schema_views import View
 from callgate.runtime.models.wire.shapes import items, mapping
@@ -22,80 +22,80 @@ _CUT = frozenset({"incomplete", "failed", "cancelled"})
 
 
 class ResponsesCodec(BaseCodec):
-    """The codec of ``/v1/responses`` (contract 57, 58, C3).
+    """The codec of ``/v1/responses``.
 
-    Output items go back as they are, reasoning with its encrypted content included. The text of a ``custom`` tool call
-    becomes its arguments, for hydration to refuse.
+    Output items go back unchanged, including reasoning with its encrypted content. The text of a ``custom`` tool call
+    becomes its arguments, which hydration then refuses.
     """
 
     name = "openai_responses"
 
     def translate(self, definitions: Sequence[ToolDefinition]) -> Translation:
-        """``{"tools": [{type, name, description, parameters, strict}]}``; see ``Codec``."""
+        """Build ``{"tools": [{type, name, description, parameters, strict}]}``; see ``Codec``."""
         return translated(definitions, openai_view, _tool)
 
     def results(self, results: Sequence[ToolResult], translation: Translation | None = None) -> list[dict[str, Any]]:
-        """One ``function_call_output`` item for each result; see ``Codec``."""
+        """Build one ``function_call_output`` item for each result; see ``Codec``."""
         return [
             {"type": "function_call_output", "call_id": result.call_id, "output": result_text(result)}
             for result in results
         ]
 
-    def _found(self, body: Mapping[str, Any]) -> list[RawCall]:
+    def calls_in(self, body: Mapping[str, Any]) -> list[RawCall]:
         """The ``function_call`` items.
 
-        Items are written one after the other: of an answer that was cut short those count as truncated that do not say
-        that they are completed, and the last item in any case.
+        The provider writes one item after the other. In a response that was cut short, a call is truncated if its
+        status is not ``completed``, or if it is the last item.
         """
         output = items(body.get("output"))
         cut = _cut(body)
         found: list[RawCall] = []
         for position, item in enumerate(output, 1):
             call = mapping(item)
-            if kind_of(call) in CALLS:
+            if item_type(call) in CALLS:
                 status = call.get("status")
                 truncated = status == "incomplete" or (cut and (status != "completed" or position == len(output)))
                 call_id = call.get("call_id") or call.get("id")
-                found.append(RawCall(call.get("name"), call.get(CALLS[kind_of(call)]), call_id, item, truncated))
+                found.append(RawCall(call.get("name"), call.get(CALLS[item_type(call)]), call_id, item, truncated))
         return found
 
-    def _read(self, body: Mapping[str, Any]) -> Rest:
-        """All output items; a refusal is read as text. ``stop`` is why it is incomplete, or else the status."""
+    def fields_in(self, body: Mapping[str, Any]) -> ReplyFields:
+        """The fields of all output items; a refusal is read as text. ``stop`` is the reason of an incomplete response, else the status."""
         output = [mapping(item) for item in items(body.get("output"))]
         reason = mapping(body.get("incomplete_details")).get("reason")
-        return Rest(
+        return ReplyFields(
             text="".join(message_text(item) for item in output if item.get("type") == "message"),
             reasoning="".join(reasoning_text(item) for item in output if item.get("type") == "reasoning"),
-            stop=word(reason) or word(body.get("status")),
+            stop=text_or_none(reason) or text_or_none(body.get("status")),
             truncated=_cut(body),
             usage=openai_usage(mapping(body.get("usage")), "input_tokens", "output_tokens"),
-            model=word(body.get("model")),
-            id=word(body.get("id")),
+            model=text_or_none(body.get("model")),
+            id=text_or_none(body.get("id")),
         )
 
-    def _history(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
-        """The items; what the API gives as null it refuses as input."""
+    def history_of(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
+        """The items without null fields, which the API refuses as input."""
         sent: list[dict[str, Any]] = []
-        for item, call in placed(items(body.get("output")), found):
+        for item, call in with_calls(items(body.get("output")), found):
             back = without_nulls(item, "parsed_arguments")
             if call is not None:
                 back |= {"call_id": call.id, "name": legal_name(item.get("name"))}
-                if kind_of(item) == "function_call":
+                if item_type(item) == "function_call":
                     back["arguments"] = arguments_text(item.get("arguments"))
-            if kind_of(item) and (call is not None or kind_of(item) not in CALLS):
+            if item_type(item) and (call is not None or item_type(item) not in CALLS):
                 sent.append(back)
         return sent
 
-    def _fold(self, tool_of: Callable[[str], str]) -> ResponsesFold:
+    def new_fold(self, tool_of: Callable[[str], str]) -> ResponsesFold:
         return ResponsesFold(tool_of)
 
-    def _asked(self, messages: list[dict[str, Any]], model: str, stream: bool) -> Request:
-        """``responses``; the messages are input items."""
+    def request_for(self, messages: list[dict[str, Any]], model: str, stream: bool) -> Request:
+        """Ask ``responses``; the messages are input items."""
         return Request("responses", {"model": model, "input": messages, "stream": stream or None})
 
 
 def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, Any]:
-    strict = bool(view.strict)  # always said: this API, unlike Chat Completions, takes silence for a yes
+    strict = bool(view.strict)  # always sent: unlike Chat Completions, this API defaults to true
     return {"type": "function", "name": wire_name, **described(definition), "parameters": view.schema, "strict": strict}
 
 
@@ -108,7 +108,7 @@ CODEC: Codec = ResponsesCodec()
 
 
 class OpenAIResponses(Client):
-    """A client of OpenAI's Responses; the key comes from ``OPENAI_API_KEY``. See ``Client``."""
+    """A client of OpenAI's Responses API; the default key is ``OPENAI_API_KEY``. See ``Client``."""
 
     codec = CODEC
     default_url = "https://api.openai.com/v1"

@@ -1,40 +1,46 @@
-"""The context of a recorded call: what the record does not hold, no policy can ask for."""
+"""The context of a recorded call: a policy that reads unrecorded data makes the verdict undecidable."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn, cast
 
 from callgate.errors import Control
-from callgate.hooks.builtin import FROZEN
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.facts import FROZEN
+from callgate.hooks.run import Run
+from callgate.providers.scope import ProviderScope
+from callgate.tools.calls import User
 
 _HIDDEN = object()
 
 
 class Undecidable(Control):
-    """A policy asks for what the record does not hold. No ``Exception``: no policy can take it for an answer."""
+    """A policy reads unrecorded data. It does not derive from ``Exception``, so that no policy catches it."""
 
 
 class _Masked(dict[str, Any]):
-    """Recorded arguments, of which some values are masked: whoever reads those cannot be judged."""
+    """Recorded arguments with masked values: a policy that reads a masked value makes the verdict undecidable."""
 
-    def __init__(self, values: Mapping[str, Any], hidden: Mapping[str, Any], tell: Any) -> None:
+    def __init__(self, values: Mapping[str, Any], hidden: Mapping[str, Any], undecidable: Any) -> None:
         super().__init__(
-            {key: _watched(value, hidden[key], tell) if key in hidden else value for key, value in values.items()}
+            {
+                key: _watched(value, hidden[key], undecidable) if key in hidden else value
+                for key, value in values.items()
+            }
         )
         self._closed = {key for key, below in hidden.items() if not below}
-        for key in self._closed:  # what reads a dict's insides, as encoders in C do, must not take the mask for a value
+        for key in self._closed:  # C encoders bypass the methods: they must fail on the mask
             self[key] = _HIDDEN
-        self._tell = tell
+        self._undecidable = undecidable
 
     def _look(self, key: Any) -> None:
         if key in self._closed:
-            self._tell(f"reads the masked argument {key!r}")
+            self._undecidable(f"reads the masked argument {key!r}")
 
     def __iter__(self) -> Any:
-        return super().__iter__()  # of its own, so that dict() and ** ask for each value
+        return super().__iter__()  # overridden, so that dict() and ** call __getitem__
 
     def __getitem__(self, key: str) -> Any:
         self._look(key)
@@ -84,13 +90,13 @@ class _Masked(dict[str, Any]):
     __hash__ = None
 
 
-def _watched(value: Any, hidden: Any, tell: Any) -> Any:
-    """A value below which something is masked: a watched object, or all of it masked where it is a list."""
-    return _Masked(value, hidden, tell) if hidden and isinstance(value, dict) else value
+def _watched(value: Any, hidden: Any, undecidable: Any) -> Any:
+    """Wrap an object with masked values inside; return any other value as it is."""
+    return _Masked(value, hidden, undecidable) if hidden and isinstance(value, dict) else value
 
 
 def _tree(pointers: Iterable[str], values: Any) -> dict[str, Any]:
-    """Pointers as nested keys; a list on the way is masked as a whole."""
+    """Return pointers as nested keys; a list on a path is masked as a whole."""
     tree: dict[str, Any] = {}
     for one in pointers:
         node, at = tree, values
@@ -104,43 +110,60 @@ def _tree(pointers: Iterable[str], values: Any) -> dict[str, Any]:
     return tree
 
 
+class ReplayRun(Run):
+    """The state of a replayed call; its scope leaves the sessions of the gate alone."""
+
+    def __init__(self, plan: Any, user: User, started: float, replay_id: str) -> None:
+        super().__init__(plan, None, user, started)
+        self.replay_id = replay_id
+
+    def request_scope(self) -> ProviderScope:
+        """A scope whose session belongs to this replay."""
+        scope = self.scope
+        if scope is None:
+            session = None if self.session_id is None else f"{self.replay_id} {self.session_id}"
+            owner = (self.user.tenant, self.user.id)
+            scope = self.scope = cast("ProviderScope", self.plan.host.registry.request(session, owner))
+        return scope
+
+
 class ReplayContext(InvokeContext):
-    """A context made of a record; what the record does not hold makes the verdict undecidable."""
+    """A context from a record; a read of unrecorded data makes the verdict undecidable."""
 
-    row: Mapping[str, Any]
-    why: str | None = None
-    run_id: str
+    __slots__ = ("row", "why")
 
-    def tell(self, why: str) -> None:
-        """Give up on this call."""
-        if self.step.shadow:  # it decides nothing
-            raise Undecidable
-        if self.why is None:
-            self.why = f"{self.step.name} at {self.step.stage} {why}"
+    def __init__(self, plan: Any, user: User, started: float, row: Mapping[str, Any], replay_id: str) -> None:
+        self.run = ReplayRun(plan, user, started, replay_id)
+        self.user = user
+        self.data = {}
+        self.row = row
+        self.why: str | None = None
+
+    def undecidable(self, why: str) -> NoReturn:
+        """Stop the replay of this call: a policy reads unrecorded data."""
+        step = self.run.step
+        if self.why is None and not step.shadow:  # a hook in shadow mode decides nothing
+            self.why = f"{step.name} at {step.stage} {why}"
         raise Undecidable
 
     @property
     def raw_input(self) -> Any:
         """Never recorded."""
-        return self.tell("reads the raw arguments")
-
-    @raw_input.setter
-    def raw_input(self, value: Any) -> None:
-        pass
+        return self.undecidable("reads the raw arguments")
 
     @property
     def input(self) -> Any:
         """The recorded arguments, once they are parsed."""
-        if self._input_state != FROZEN:
-            self.tell("reads arguments before they are parsed")
+        if self.run.input_state != FROZEN:
+            self.undecidable("reads arguments before they are parsed")
         shown = self.row["input"]
         if not isinstance(shown, dict):
-            self.tell("reads arguments that are not recorded")
-        return _Masked(shown, _tree(self.row["masked"], shown), self.tell)
+            self.undecidable("reads arguments that are not recorded")
+        return _Masked(shown, _tree(self.row["masked"], shown), self.undecidable)
 
     @input.setter
     def input(self, value: Any) -> None:
-        self.tell("changes the arguments")
+        self.undecidable("changes the arguments")
 
     @property
     def input_hash(self) -> str:
@@ -161,26 +184,18 @@ class ReplayContext(InvokeContext):
         """The call's ids; its arguments are not recorded."""
         return _Call(self)
 
-    @property
-    def scope(self) -> Any:
-        """A scope of its own: sessions of the gate are left alone."""
-        if self._scope is None:
-            session = None if self.session_id is None else f"{self.run_id} {self.session_id}"
-            self._scope = self.host.registry.request(session, (self.user.tenant, self.user.id))
-        return self._scope
-
 
 class _Call:
-    """What stands for the ``ToolCall`` of a recorded call."""
+    """Stands for the ``ToolCall`` of a recorded call."""
 
     synthetic_id = truncated = False
     chunk = None
 
     def __init__(self, ctx: ReplayContext) -> None:
         self._ctx = ctx
-        self.id, self.tool = ctx.row["call_id"] or "recorded", ctx.row["tool"]
+        self.id, self.name = ctx.row["call_id"] or "recorded", ctx.row["tool"]
 
     @property
     def arguments(self) -> Any:
         """Never recorded."""
-        return self._ctx.tell("reads the raw arguments")
+        return self._ctx.undecidable("reads the raw arguments")

@@ -1,14 +1,14 @@
-"""Recorded calls against another set of hooks: which verdicts would have been different. No tool runs."""
+"""Replay of recorded calls against other hooks, to find verdicts that change. No tool runs."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any
 
 from callgate.errors import Control, ControlRespond, InvocationError, UnknownTool
-from callgate.hooks.builtin import FROZEN
+from callgate.hooks.facts import FROZEN
 from callgate.hooks.plan import Plan
 from callgate.hooks.selection import Registration, register, select_for_stage
 from callgate.hooks.stages import STAGES, Section, Stage
@@ -19,11 +19,8 @@ from callgate.runtime.call.invoke import run, walk
 from callgate.runtime.call.results import surface_original
 from callgate.runtime.engine import close_all
 from callgate.runtime.replay.context import ReplayContext
-from callgate.runtime.replay.report import Replayed, ReplayReport, Verdict
+from callgate.runtime.replay.report import Replayed, ReplayReport, Rows, Verdict
 from callgate.tools.calls import Outcome, User
-
-Rows: TypeAlias = "Iterable[AuditRow] | AsyncIterable[AuditRow] | tuple[Any, Any]"
-"""Audit rows, or ``(since, until)`` in seconds since the epoch or as aware datetimes, None for open ends."""
 
 _RECORDERS = frozenset({"audit", "metrics", "tracing"})
 _UNDONE = frozenset({Stage.WILL_REDACT_INPUT, Stage.WILL_INJECT_SECRETS})
@@ -32,7 +29,7 @@ _DECIDED = frozenset({Outcome.DENIED, Outcome.RETRY_LATER, Outcome.SUSPENDED})
 
 
 class _Clock:
-    """The time of the row that is replayed: windows of quotas pass as they did."""
+    """The clock of the replayed row, so that quota windows pass as recorded."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -43,6 +40,8 @@ class _Clock:
 
 
 _REACHED = object()
+_NOT_REPLAYED = ("records", "on_error", "on_give_up", "shaping", "after_response", "unchecked_shaping")
+"""Sections of a plan that a replay leaves out."""
 
 
 class _Replaying:
@@ -57,16 +56,22 @@ class _Replaying:
         self.run_id = f"replay {id(self):x}"
 
     def plan(self, name: str) -> Plan:
-        """A tool's plan with the other hooks and without its body, records and errors' observers."""
+        """Return a tool's plan with the new hooks, but without its body, recorders and error observers."""
         plan = self.plans.get(name)
         if plan is None:
-            plan = self.gate._engine.compile(self.gate.registry.get(name), self.shared)
-            plan.host, plan.now, plan.straight = self.host, self.clock.read, None
-            plan.records = plan.on_error = plan.on_give_up = plan.shaping = plan.after_response = ()
-            plan.unchecked_shaping, plan.closing, plan.watched, plan.surface = (), plan.finals, False, surface_original
-            plan.before = tuple(_before(plan))
-            plan.execute = _stop_inside(plan)
-            self.plans[name] = plan
+            whole = self.gate._engine.compile(self.gate.registry.get(name), self.shared)
+            none: dict[str, Any] = dict.fromkeys(_NOT_REPLAYED, ())
+            plan = self.plans[name] = whole.derive(
+                **none,
+                host=self.host,
+                now=self.clock.read,
+                surface=surface_original,
+                straight=None,
+                watched=False,
+                before=tuple(_before(whole)),
+                execute=_stop_inside(whole),
+                closing=whole.finals,
+            )
         return plan
 
     async def one(self, row: AuditRow) -> Replayed:
@@ -83,34 +88,36 @@ class _Replaying:
             return Replayed(row, was, None, "there is no such tool any more")
         self.clock.now = body["started_us"] / 1_000_000
         user = User(body["user"], body["tenant"], body["roles"], body["scopes"])
-        ctx = ReplayContext(plan, None, user, self.clock.now)
-        ctx.row, ctx.run_id = body, self.run_id
-        ctx.session_id, ctx._request_id, ctx.depth = body["session_id"], body["request_id"], body["depth"]
-        ctx.parse_rules, ctx.step = tuple(body["rules"]), plan.start
+        ctx = ReplayContext(plan, user, self.clock.now, body, self.run_id)
+        ctx.run.session_id, ctx.run.request_id, ctx.run.depth = body["session_id"], body["request_id"], body["depth"]
+        ctx.run.parse_rules, ctx.run.step = tuple(body["rules"]), plan.start
         try:
             await run(plan, ctx)
         except (Exception, Control):
-            if ctx._error is None:
+            if ctx.run.error is None:
                 raise
         return self._judge(row, was, ctx)
 
     def _judge(self, row: AuditRow, was: Verdict, ctx: ReplayContext) -> Replayed:
         if ctx.why is not None:
             return Replayed(row, was, None, ctx.why)
-        if isinstance(ctx._error, _Unread):
+        if isinstance(ctx.run.error, _Unread):
             return self._unread(row, was, ctx)
-        if ctx._error is None:
-            what = "allowed" if ctx._output is _REACHED or ctx.cache_hit else "answered"
+        if ctx.run.error is None:
+            what = "allowed" if ctx.run.output is _REACHED or ctx.run.cache_hit else "answered"
             return Replayed(row, was, Verdict(what))
-        if ctx.row["masked"] and not isinstance(ctx._error, InvocationError):
+        if ctx.row["masked"] and not isinstance(ctx.run.error, InvocationError):
             return Replayed(
-                row, was, None, f"{ctx.failed_in.name} failed, and arguments are masked" if ctx.failed_in else "failed"
+                row,
+                was,
+                None,
+                f"{ctx.run.failed_in.name} failed, and arguments are masked" if ctx.run.failed_in else "failed",
             )
         return Replayed(row, was, _refused(ctx))
 
     def _unread(self, row: AuditRow, was: Verdict, ctx: ReplayContext) -> Replayed:
-        """It got as far as its arguments, and those were never valid, or never looked at."""
-        plan = ctx.plan
+        """Judge a call that reaches argument parsing, if the record has no valid arguments."""
+        plan = ctx.run.plan
         if was.what == "invalid":
             if any(step.stage in _SHAPING and step.hook is not None for _, _, step in plan.before):
                 return Replayed(row, was, None, "its arguments are not recorded, and a hook might change them")
@@ -125,7 +132,7 @@ class _Replaying:
 
 
 class _Unread(InvocationError):
-    """The replay is where arguments are read, and the record has none."""
+    """The replay has to read arguments, and the record has none."""
 
 
 def _decides_later(step: Any) -> bool:
@@ -138,7 +145,7 @@ def _records(one: Registration) -> bool:
 
 
 def _before(plan: Plan) -> Iterable[Any]:
-    """Steps up to the tool. Recorded arguments were parsed and valid: those steps only hand them on."""
+    """Yield the steps up to the tool; recorded arguments are valid, so one step replaces parsing and validation."""
     admitted = False
     for kind, call, step in plan.before:
         if step.stage in _UNDONE or step.stage in (Stage.WILL_EXECUTE, Stage.AROUND_EXECUTE):  # of the ledger
@@ -156,11 +163,11 @@ def _before(plan: Plan) -> Iterable[Any]:
 def _admit(ctx: Any) -> None:
     if not ctx.row["frozen"]:
         raise _Unread
-    ctx._input, ctx._input_state = {}, FROZEN
+    ctx.run.input, ctx.run.input_state = {}, FROZEN
 
 
 def _stop_inside(plan: Plan) -> Any:
-    """The wrappers and ``will_execute``, and in the place of the tool an end."""
+    """Return the wrappers and ``will_execute`` with a stop in place of the tool."""
 
     async def stop(ctx: Any) -> Any:
         await walk(ctx, plan.will_execute)
@@ -171,7 +178,7 @@ def _stop_inside(plan: Plan) -> Any:
 
 
 def _recorded(body: Mapping[str, Any]) -> Verdict | None:
-    """The verdict of the hooks that is in a row; None where it was cancelled before there was one."""
+    """Return the recorded verdict of the hooks; None if the call was cancelled before it."""
     outcome, stage = body["outcome"], str(body.get("stage"))
     if outcome == Outcome.SUCCESS:
         return Verdict("allowed" if body["executed"] or body["cache_hit"] else "answered")
@@ -181,15 +188,15 @@ def _recorded(body: Mapping[str, Any]) -> Verdict | None:
         return None if outcome == Outcome.CANCELLED else refusal
     if section is Section.EXECUTE and not body["own"] and outcome in _DECIDED:
         return refusal
-    return Verdict("allowed")  # how the tool ended, and what became of its output, is no matter of the hooks before it
+    return Verdict("allowed")  # the hooks before the tool allowed it, whatever its outcome
 
 
 def _refused(ctx: Any) -> Verdict:
-    error, outcome = ctx._error, ctx.outcome
+    error, outcome = ctx.run.error, ctx.run.outcome
     code = getattr(error, "code", None) if isinstance(error, InvocationError) else None
     if code is None:
         code = "policy_error" if outcome is Outcome.DENIED else "hook_failed"
-    return Verdict(outcome.value, code, ctx.failed_in.stage.value, ctx.failed_in.name)
+    return Verdict(outcome.value, code, ctx.run.failed_in.stage.value, ctx.run.failed_in.name)
 
 
 async def _all(gate: Any, rows: Any) -> AsyncIterator[AuditRow]:
@@ -205,12 +212,12 @@ async def _all(gate: Any, rows: Any) -> AsyncIterator[AuditRow]:
 
 
 async def replay(gate: Any, rows: Rows, hooks: Iterable[Any]) -> ReplayReport:
-    """Run recorded calls against *hooks* in the place of the gate's, and report every verdict that flips.
+    """Run recorded calls against *hooks* in place of the gate's hooks, and report every verdict that flips.
 
-    *rows* are audit rows, or ``(since, until)`` of the gate's own store: seconds since the epoch or aware datetimes, None
-    for an open end. Tools keep the hooks of their own. No tool runs, no secret is read, nothing is written: hooks see an
-    empty store in memory, the recorded time, principal and masked arguments; recorders are left out. Where a policy reads
-    what was masked or never recorded, the verdict is undecidable. The gate must be open where hooks have dependencies.
+    *rows* are audit rows, or ``(since, until)`` for the gate's store: seconds since the epoch or aware datetimes, None
+    for an open end. Tools keep their own hooks. No tool runs, no secret is read, and nothing is written.
+    Hooks see an empty store in memory, the recorded time and principal, and masked arguments. Recorders are off. If a
+    policy reads masked or unrecorded data, the verdict is undecidable. The gate must be open for hooks with dependencies.
 
     Raises:
         HookError: a hook is refused.

@@ -1,18 +1,22 @@
-"""What a replay found: verdicts then and now."""
+"""The report of a replay: recorded and replayed verdicts."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from callgate.providers.stores.base import AuditRow
+
+Rows: TypeAlias = "Iterable[AuditRow] | AsyncIterable[AuditRow] | tuple[Any, Any]"
+"""Audit rows, or ``(since, until)`` in seconds since the epoch or as aware datetimes, None for open ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the hooks made of a call: ``allowed``, ``answered`` (by a hook), ``denied``, ``retry_later``, ``invalid`` and so on.
+    """The verdict of the hooks on a call: ``allowed``, ``answered`` (by a hook), ``denied``, ``retry_later`` and so on.
 
-    ``code``, ``stage`` and ``hook`` say who refused it, for a refusal.
+    For a refusal, ``code``, ``stage`` and ``hook`` identify the hook that refused.
     """
 
     what: str
@@ -28,7 +32,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One recorded call: its verdict then and now. ``now`` is None where ``why`` says that it cannot be told."""
+    """One recorded call with old and new verdict. ``now`` is None if it is undecidable; ``why`` gives the reason."""
 
     row: AuditRow
     was: Verdict
@@ -37,7 +41,7 @@ class Replayed:
 
     @property
     def flips(self) -> bool:
-        """Whether the call would have ended otherwise: another verdict, or a refusal with another code."""
+        """True if the new verdict, or the code of the refusal, differs from the recorded one."""
         return self.now is not None and (self.was.what, self.was.code) != (self.now.what, self.now.code)
 
     def __str__(self) -> str:
@@ -48,7 +52,7 @@ class Replayed:
 
 @dataclass
 class ReplayReport:
-    """What a replay found. ``rows`` counts recorded calls; those that are neither listed ended as they did."""
+    """The result of a replay. ``rows`` counts recorded calls; calls in neither list keep their verdict."""
 
     rows: int = 0
     flips: list[Replayed] = field(default_factory=list)
@@ -56,12 +60,12 @@ class ReplayReport:
 
     @property
     def same(self) -> int:
-        """How many verdicts stay."""
+        """The number of verdicts that stay."""
         return self.rows - len(self.flips) - len(self.undecidable)
 
     @property
     def title(self) -> str:
-        """The figures."""
+        """The summary line."""
         return (
             f"replayed {self.rows} calls: {len(self.flips)} verdicts flip, {self.same} stay, "
             f"{len(self.undecidable)} undecidable"
@@ -71,9 +75,9 @@ class ReplayReport:
         return "\n".join((self.title, *(f"  {one}" for one in (*self.flips, *self.undecidable))))
 
     def __rich__(self) -> Any:
-        """A table for rich."""
+        """Return the report as a table for ``rich``."""
         from rich.table import Table
-        from rich.text import Text  # what stands in a record is no markup
+        from rich.text import Text  # recorded text must not act as markup
 
         table = Table("request", "tool", "user", "was", "would be", title=Text(self.title))
         for one in (*self.flips, *self.undecidable):

@@ -1,4 +1,4 @@
-"""What somebody may say to a call that waits (design 7)."""
+"""Decisions on a suspended call: approve, deny, edit or respond."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Literal, TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Approve:
-    """Let it run, with exactly the arguments that were shown."""
+    """Run the call with exactly the arguments that the approver saw."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deny:
-    """It must not run, now or later. *reason* is for logs and audit, *public* what the model may read."""
+    """Refuse the call for good. *reason* goes to logs and audit; the model may read *public*."""
 
     reason: str = ""
     public: str | None = None
@@ -22,16 +22,16 @@ class Deny:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Let it run with these arguments instead: validated, authorised and bound anew. Earlier approvals count no more."""
+    """Run the call with other arguments. They are validated and authorised anew; earlier approvals no longer count."""
 
     arguments: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Respond:
-    """The answer that was asked for; to a call that waits for approval, its output, in place of running the tool.
+    """The requested answer. For a call that waits for approval: its output, in place of running the tool.
 
-    With *error* there is no answer: the text goes to the model as the tool's error.
+    With *error* there is no answer: the model gets the text as the tool's error.
     """
 
     value: Any = None
@@ -45,10 +45,10 @@ _WORDS: dict[str, Approve | Deny] = {"approve": Approve(), "deny": Deny()}
 
 
 def as_decision(given: Any) -> Approve | Deny | Edit | Respond:
-    """A decision from what was given.
+    """Return the argument of ``gate.resume`` as a decision.
 
     Raises:
-        TypeError: it is none.
+        TypeError: the value is not a decision.
     """
     found = _WORDS.get(given) if isinstance(given, str) else given
     if not isinstance(found, Approve | Deny | Edit | Respond):
@@ -59,5 +59,5 @@ def as_decision(given: Any) -> Approve | Deny | Edit | Respond:
 
 
 def name_of(decision: Approve | Deny | Edit | Respond) -> str:
-    """The word for it in records."""
+    """Return the name of the decision in records."""
     return type(decision).__name__.lower()

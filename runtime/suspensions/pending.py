@@ -1,8 +1,8 @@
-"""What a task of a client waits for, whatever wire the client speaks: calls that were suspended, by call id (contract 39, 40, C8).
+"""Pending tasks of clients, for every wire: the suspended calls of a task, by call id.
 
-A task that cannot go on is one record in the store of suspended calls: the conversation that it belongs to, if any, and
-what is still wanted, each with its own expiry. It outlives the process. A MAC binds it to its owner and to every byte of
-it; whatever does not fit is as good as not there, so that unknown, foreign, late and tampered tell nobody anything.
+A pending task is one record in the store of suspended calls, and outlives the process. It holds the state of its
+conversation, if any, and its suspended calls, each with an expiry. A MAC binds the record to its owner and content.
+Unknown, foreign, expired and tampered records all look the same to a client: not found.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any
 from callgate.errors import NotPending, StoreConflict
 from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
-from callgate.providers.stores.effects import Wait, WaitState, WaitStore
-from callgate.runtime.suspensions.resumption import is_whole, sealed
+from callgate.providers.stores.effects import SuspensionRecord, SuspensionState, SuspensionStore
+from callgate.runtime.suspensions.resumption import is_whole, signed
 from callgate.tools.values import dump
 
 KIND = "conversation"
-"""The kind of these records among all that waits."""
+"""The kind of these records in the store of suspended calls."""
 VERSION = 1
 LONGEST_WAIT = 30 * 86_400.0
-"""Seconds after which a task is given up whatever it waits for."""
+"""Seconds after which a pending task expires."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a client says of one call: a JSON value, or why there is none; and of which tool, if it says that."""
+    """A client's answer to one call: a JSON value or an error, and optionally the name of the tool."""
 
     value: Any = None
     error: str | None = None
@@ -37,12 +37,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One suspended call, and what is wanted for it to go on.
+    """One suspended call, and the answer or decision that it waits for.
 
-    ``kind`` is that of the suspension, ``handle`` what ``gate.resume`` takes: it is never shown. ``arguments`` are for
-    whoever runs the call, ``prompt`` is for people, ``schema`` of the answer. ``expires_at`` is in seconds since the
-    epoch. ``result`` is what came of the call once it is decided: the JSON of a ``ToolResult``. ``again`` says that it was
-    decided and is to be made again: a read whose output went to whoever approved it.
+    ``kind`` is the kind of the suspension. ``handle`` is the argument of ``gate.resume`` and stays secret.
+    ``arguments`` are for the client that runs the call, ``prompt`` is for people, ``schema`` describes the answer.
+    ``expires_at`` is in seconds since the epoch. ``result`` is the ``ToolResult`` of a decided call, as JSON.
+    ``again`` marks a decided read that has to run again, because its approver got the output.
     """
 
     call_id: str
@@ -59,20 +59,20 @@ class Wanted:
 
     @property
     def settled(self) -> bool:
-        """Whether there is an answer, or a decision."""
+        """True once the call has an answer or a decision."""
         return self.answer is not None or self.result is not None or self.again
 
     def open(self, now: float) -> bool:
-        """Whether it can still be answered."""
+        """Return whether the call still accepts an answer."""
         return not self.settled and (self.expires_at is None or now < self.expires_at)
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A task that waits. ``state`` is that of its conversation, None for a call by itself; ``tools`` are the client's own.
+    """A pending task. ``state`` is the state of its conversation, None for a single call; ``tools`` are the client's.
 
-    ``taken_at`` is when somebody took it to go on with it, which is done once and by one process; None while it waits.
-    Times are seconds since the epoch.
+    ``taken_at`` is when a process took the task to resume it; None while it waits. Only one process can take
+    a task. Times are seconds since the epoch.
     """
 
     task: str
@@ -84,21 +84,21 @@ class Pending:
     tools: Sequence[Mapping[str, Any]] = ()
     taken_at: float | None = None
     made_at: float = 0.0
-    number: int = field(default=0, compare=False)  # of its last version in the store
+    number: int = field(default=0, compare=False)  # the version of the record in the store
 
     def open(self, now: float) -> tuple[Wanted, ...]:
-        """What is still wanted."""
+        """Return the calls that still wait for an answer."""
         return tuple(one for one in self.wanted if one.open(now))
 
     def find(self, call_id: str) -> Wanted | None:
-        """What is, or was, wanted for a call."""
+        """Return the entry of a call, settled or not; None if there is none."""
         return next((one for one in self.wanted if one.call_id == call_id), None)
 
 
 class PendingTasks:
-    """The tasks that wait, in a store. Every method is one step: of two that do the same at once, one fails."""
+    """The pending tasks in a store. Every change is atomic: of two concurrent changes, one fails."""
 
-    def __init__(self, waits: Callable[[], WaitStore], keys: SigningKeys, now: Callable[[], float]) -> None:
+    def __init__(self, waits: Callable[[], SuspensionStore], keys: SigningKeys, now: Callable[[], float]) -> None:
         self._waits, self._keys, self._now = waits, keys, now
 
     @property
@@ -107,15 +107,15 @@ class PendingTasks:
         return self._now()
 
     async def find(self, user: User, task: str) -> Pending | None:
-        """The task of this user that waits; None if there is none, or it is taken, somebody else's, over or damaged."""
+        """Return the pending task of this user; None if it is unknown, taken, another user's, expired or damaged."""
         pending = await self.look(user.tenant or "", task)
         free = pending is not None and pending.taken_at is None and pending.user == user.id
         return pending if free else None
 
     async def look(self, tenant: str, task: str, *, ended: bool = False) -> Pending | None:
-        """The same without asking whose it is and whether it is taken; with *ended*, one that waits no more as well."""
+        """Return a task of any user in the tenant, taken or not; with *ended*, also a task that has ended."""
         wait = await self._waits().get(tenant, _place(task))
-        states = (WaitState.WAITING, WaitState.USED) if ended else (WaitState.WAITING,)
+        states = (SuspensionState.WAITING, SuspensionState.USED) if ended else (SuspensionState.WAITING,)
         if wait is None or wait.kind != KIND or wait.state not in states:
             return None
         if wait.expires_at is None or wait.expires_at <= self.now or not is_whole(self._keys, tenant, wait):
@@ -123,23 +123,23 @@ class PendingTasks:
         return _read(tenant, task, wait)
 
     async def hold(self, pending: Pending) -> Pending:
-        """Keep a task that cannot go on: a new one, or one that has gone on since it waited before.
+        """Store a pending task: a new task, or a resumed task that waits again.
 
         Raises:
-            StoreConflict: somebody else has changed it meanwhile, such as cancelled it, or a new one has the id of another.
+            StoreConflict: another process has changed or cancelled the task, or the id of a new task is in use.
         """
         if pending.number:
             return await self._replaced(replace(pending, taken_at=None))
         new = replace(pending, made_at=self.now, number=1)
-        await self._waits().put(new.tenant, self._written(new, WaitState.WAITING))
+        await self._waits().put(new.tenant, self._written(new, SuspensionState.WAITING))
         return new
 
     async def answer(self, pending: Pending, answers: Mapping[str, Answer]) -> Pending:
-        """Note what a client says of calls that wait; all of it, or nothing.
+        """Record a client's answers to suspended calls: all of them or none.
 
         Raises:
-            NotPending: for one of the ids nothing is wanted (any more).
-            StoreConflict: somebody else has changed the task meanwhile: look again.
+            NotPending: a call id is unknown, or its call no longer waits.
+            StoreConflict: another process has changed the task meanwhile; look it up again.
         """
         tools = {one.call_id: one.tool for one in pending.open(self.now)}
         for call_id, answer in answers.items():
@@ -149,7 +149,7 @@ class PendingTasks:
         return await self._replaced(replace(pending, wanted=tuple(wanted)))
 
     async def settle(self, pending: Pending, call_id: str, result: Mapping[str, Any]) -> Pending:
-        """Note what came of a call that somebody has decided about.
+        """Record the result of a decided call.
 
         Raises:
             NotPending, StoreConflict: as ``answer``.
@@ -160,34 +160,34 @@ class PendingTasks:
         return await self.change(pending, replace(found, result=result))
 
     async def change(self, pending: Pending, one: Wanted) -> Pending:
-        """Note what is wanted for a call in the place of what was.
+        """Replace the entry of one call.
 
         Raises:
-            StoreConflict: somebody else has changed the task meanwhile.
+            StoreConflict: another process has changed the task meanwhile.
         """
         wanted = [one if known.call_id == one.call_id else known for known in pending.wanted]
         return await self._replaced(replace(pending, wanted=tuple(wanted)))
 
     async def take(self, pending: Pending) -> Pending:
-        """Take a task, to go on with it: nobody else will.
+        """Take a task in order to resume it; no other process can take it.
 
         Raises:
-            StoreConflict: somebody else has it, or has changed it meanwhile.
+            StoreConflict: another process has taken or changed the task meanwhile.
         """
         return await self._replaced(replace(pending, taken_at=self.now))
 
     async def end(self, pending: Pending) -> bool:
-        """The task waits for nothing any more; whether it was still there as it was known."""
+        """End a task; False if another process has changed it meanwhile."""
         done = replace(pending, number=pending.number + 1)
-        return await self._waits().replace(done.tenant, self._written(done, WaitState.USED))
+        return await self._waits().replace(done.tenant, self._written(done, SuspensionState.USED))
 
     async def _replaced(self, pending: Pending) -> Pending:
         changed = replace(pending, number=pending.number + 1)
-        if not await self._waits().replace(changed.tenant, self._written(changed, WaitState.WAITING)):
-            raise StoreConflict("the task was changed by somebody else meanwhile")
+        if not await self._waits().replace(changed.tenant, self._written(changed, SuspensionState.WAITING)):
+            raise StoreConflict("another process changed the task meanwhile")
         return changed
 
-    def _written(self, pending: Pending, state: WaitState) -> Wait:
+    def _written(self, pending: Pending, state: SuspensionState) -> SuspensionRecord:
         body = dump(
             {
                 "v": VERSION,
@@ -198,7 +198,7 @@ class PendingTasks:
                 "wanted": [_wanted_json(one) for one in pending.wanted],
             }
         )
-        wait = Wait(
+        wait = SuspensionRecord(
             _place(pending.task),
             KIND,
             "",
@@ -210,11 +210,11 @@ class PendingTasks:
             state,
             pending.number,
         )
-        return sealed(self._keys, pending.tenant, wait)
+        return signed(self._keys, pending.tenant, wait)
 
 
 def _place(task: str) -> str:
-    """Where a task's record lies: no handle of a call that waits can have such a name."""
+    """Return the store id of a task's record; no handle of a suspended call has this form."""
     return f"task:{task}"
 
 
@@ -235,8 +235,8 @@ def _wanted_json(one: Wanted) -> dict[str, Any]:
     }
 
 
-def _read(tenant: str, task: str, wait: Wait) -> Pending | None:
-    """The record of this version of Callgate; its MAC says that we wrote it, so it is whole."""
+def _read(tenant: str, task: str, wait: SuspensionRecord) -> Pending | None:
+    """Return the task in a record; None for another version. The MAC is valid, so the body is complete."""
     body = json.loads(wait.body)  # not orjson: it makes floats of integers beyond 64 bits
     if body["v"] != VERSION:
         return None

@@ -1,134 +1,167 @@
-"""What a gate keeps beyond a call: its effect ledger and the calls that wait; and how one of these goes on."""
+"""The records that outlive a call, in the effect ledger and of suspended calls; and the resumption of a suspended call."""
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
-from callgate.errors import Denied, GateClosed, InvocationError, NotPending, RegistrationError, Stale, Suspended
+from callgate.errors import Denied, GateClosed, InvocationError, NotPending, Stale, Suspended
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.facts import Suspension
 from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store
-from callgate.providers.stores.effects import Effect
+from callgate.providers.stores.effects import EffectRecord
 from callgate.runtime.call.failure import error_info
 from callgate.runtime.call.invoke import run
+from callgate.runtime.call.options import CallOptions, apply_options
 from callgate.runtime.call.results import result_of
-from callgate.runtime.effects.ledger import EffectOptions, Ledger
+from callgate.runtime.effects.ledger import Effects, Ledger
 from callgate.runtime.effects.reconciling import reconcile
-from callgate.runtime.effects.steps import reconcilers_of
-from callgate.runtime.engine import CallOptions, Engine, apply_options
-from callgate.runtime.lifespan.background import Chore
+from callgate.runtime.effects.steps import effect_step, reconcilers_of
+from callgate.runtime.engine import Engine
+from callgate.runtime.lifespan.background import BackgroundTask
 from callgate.runtime.plans import Plans
 from callgate.runtime.suspensions.decisions import Decision
 from callgate.runtime.suspensions.resumption import Bound, Resumed
-from callgate.runtime.suspensions.suspensions import Pending, Suspensions, context_of_resumed, refused_context
+from callgate.runtime.suspensions.suspensions import Pending, SuspensionManager, context_of_resumed, refused_context
 from callgate.tools.calls import Outcome, ToolResult
-from callgate.tools.definition import Effect as Kind
 from callgate.tools.record import ToolRecord
 
 RefreshUser: TypeAlias = Callable[[User], User | Awaitable[User | None] | None]
-"""Who somebody is now: their roles and scopes may have changed since they called. None: nobody any more."""
+"""Returns the current roles and scopes of a user, who may have changed since the call. None: the user exists no more."""
 
 KEPT_IN_MEMORY = 86_400.0
-"""Seconds that a store in memory remembers a call that waits no more."""
-SWEEP_WAITS = 30.0
-"""Seconds between two looks for calls that have waited too long."""
+"""Seconds that a store in memory keeps the record of a decided call."""
+SWEEP_EVERY = 30.0
+"""Seconds between two searches for suspended calls that have expired."""
 
 
-class Records:
-    """The effect ledger and the waiting calls of one gate, and what keeps them in order."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspensions:
+    """The suspended calls of a gate: ``Gate(suspensions=Suspensions(policy_version="2026-03"))``.
+
+    Args:
+        policy_version: the version of your policies. A suspended call is bound to it and to the hooks that authorise.
+        refresh_user: returns the current roles and scopes of a user when a suspended call or a job of theirs runs.
+            None from it means that the user exists no more. Default: the user as of the call.
+    """
+
+    policy_version: str = ""
+    refresh_user: RefreshUser | None = None
+
+
+class CallRecords:
+    """The effect ledger and the suspended calls of one gate, with their background tasks."""
 
     def __init__(
         self,
         engine: Engine,
         plans: Plans,
-        options: EffectOptions | None,
+        options: Effects,
         signing_keys: Iterable[str | bytes],
-        policy_version: str,
+        suspensions: Suspensions,
     ) -> None:
-        options, keys = options or EffectOptions(), SigningKeys(signing_keys)
+        keys = SigningKeys(signing_keys)
+        self.options, self.refresh_user = options, suspensions.refresh_user
         self.plans = plans
         self.keys = keys
         self.ledger = Ledger(engine.store, engine.monotonic, engine.wall_offset, options, self._ask)
-        self.waits = Suspensions(lambda: self.ledger.store, keys, self.ledger.now, plans.of, policy_version)
-        engine.ledger, engine.waits = self.ledger, self.waits
-        self.chores = [
-            Chore("leases of effects", options.every, self.ledger.renew, urgent=True),
-            Chore("effects", options.every, lambda: self.ledger.keep_up(self._reconcilers)),
-            Chore("waits", SWEEP_WAITS, self._sweep_waits),
+        self.waits = SuspensionManager(
+            lambda: self.ledger.store, keys, self.ledger.now, plans.of, suspensions.policy_version
+        )
+        engine.claim, engine.waits = partial(effect_step, self.ledger), self.waits
+        self.tasks = [
+            BackgroundTask("leases of effects", options.every, self.ledger.renew, urgent=True),
+            BackgroundTask("effects", options.every, lambda: self.ledger.keep_up(self._reconcilers)),
+            BackgroundTask("waits", SWEEP_EVERY, self._sweep_suspensions),
         ]
 
     @property
+    def durable(self) -> bool | None:
+        """False where the gate accepts a store that forgets its effects."""
+        return self.options.durable
+
+    @property
+    def resumable(self) -> bool:
+        """True if another process can resume a suspended call: the application passed signing keys."""
+        return self.keys.lasting
+
+    @property
     def store(self) -> Store:
-        """Where they are: the gate's store, or memory where that keeps no such thing."""
+        """The store of the records: the gate's, or a store in memory where that one keeps no effects."""
         return self.ledger.store
 
-    async def _sweep_waits(self) -> None:
-        await self.waits.sweep()
-        if not self.store.durable:  # memory is not for ever; what lies in a database is its operator's to prune
-            await self.store.waits.prune(self.ledger.now() - KEPT_IN_MEMORY)
+    def with_plans(self, engine: Engine, plans: Plans) -> CallRecords:
+        """Return these records with other plans, for calls of *engine*; the ledger and the rows are shared."""
+        made = copy.copy(self)
+        waits = self.waits
+        made.plans = plans
+        made.waits = engine.waits = SuspensionManager(
+            waits.store, waits.keys, waits.now, plans.of, waits.policy_version
+        )
+        return made
 
-    async def _ask(self, tenant: str, effect: Effect, hooks: Sequence[Any]) -> Effect:
+    async def _sweep_suspensions(self) -> None:
+        await self.waits.sweep()
+        if not self.store.durable:  # memory is finite; the operator of a database prunes it
+            await self.store.suspensions.prune(self.ledger.now() - KEPT_IN_MEMORY)
+
+    async def _ask(self, tenant: str, effect: EffectRecord, hooks: Sequence[Any]) -> EffectRecord:
         return await reconcile(self.ledger.effects, self.ledger.now, tenant, effect, hooks)
 
     def _reconcilers(self) -> dict[str, list[Any]]:
         found = {plan.record.id: reconcilers_of(plan) for plan in self.plans.compiled()}
         return {tool: hooks for tool, hooks in found.items() if hooks}
 
-    def refuse_forgetting(self, tools: Iterable[ToolRecord], *, durable: bool | None) -> None:
-        """Refuse tools whose effects, or approvals, would be forgotten when the process ends (design 8).
-
-        Raises:
-            RegistrationError: names the tool, and says what to do.
-        """
-        for record in tools:
-            if record.definition.effect is not Kind.READ and durable is not False and not self.store.durable:
-                raise RegistrationError(
-                    f"tool {record.id!r} may change the world (effect {record.definition.effect or 'undeclared'}) and "
-                    f"the store ({self.store.name}) forgets at the end of the process what ran; give "
-                    'Gate(store="sqlite:///file.db") or a PostgreSQL, declare effect="read", or say Gate(durable=False)'
-                )
-            if self.store.durable and not self.keys.lasting and self._asks_for_approval(record):
-                raise RegistrationError(
-                    f"tool {record.id!r} needs approval, and what waits for it could not be resumed after a restart: "
-                    "give Gate(signing_keys=[...]) a secret, the same in every process"
-                )
-
-    def _asks_for_approval(self, record: ToolRecord) -> bool:
-        """Whether the tool, its want of a schema, or a hook asks for approval of some of its calls."""
+    def asks_for_approval(self, record: ToolRecord) -> bool:
+        """Return whether the tool, its missing schema or a hook requires approval for some of its calls."""
         return any(step.name == "approval" and step.hook is None for _, _, step in self.plans.of(record.id).before)
 
 
 async def resume(
-    gate: Any, records: Records, handle: str, decision: Decision, approver: User, options: CallOptions, *, trace: bool
+    gate: Any,
+    records: CallRecords,
+    handle: str,
+    decision: Decision,
+    approver: User,
+    options: CallOptions,
+    *,
+    trace: bool,
 ) -> ToolResult:
     """See ``Gate.resume``."""
     if not gate.is_open:
         raise GateClosed("the gate is not open; use it inside `async with gate:`")
     if own := [name for name in ("idempotency_key", "request_id", "session_id") if options.get(name) is not None]:
-        raise TypeError(f"a call that is resumed has its own {', '.join(own)}: what was approved is what runs")
+        raise TypeError(
+            f"resume: the suspended call has its own {', '.join(own)}; leave them out, what was approved runs"
+        )
     bound, decided = await records.waits.decide(handle, decision, approver)
     if isinstance(decided, Pending):
         return _still_waits(bound, decided)
-    user = await current_user(gate.refresh_user, bound.user)
+    user = await current_user(records.refresh_user, bound.user)
     if isinstance(decided, Denied) or user is None:
         refused = (
-            decided if isinstance(decided, Denied) else Denied(f"{bound.user.id} is nobody any more", code="no_user")
+            decided
+            if isinstance(decided, Denied)
+            else Denied(f"the user {bound.user.id} exists no more", code="no_user")
         )
         ctx = refused_context(records.plans.of_refusal(bound.tool), bound, refused)
     else:
         ctx = _again(records, replace(bound, user=user), decided, trace=trace)
     apply_options(ctx, options)
     if trace:
-        ctx.trace = []
+        ctx.run.trace = []
     try:
-        await run(ctx.plan, ctx)
+        await run(ctx.run.plan, ctx)
     except NotPending as error:
-        if ctx.failed_in is not ctx.plan.running:  # somebody else was quicker: told as whoever comes too late is told
+        if (
+            ctx.run.failed_in is not ctx.run.plan.running
+        ):  # another approver was quicker: the error is that of a late decision
             error.correlation_id = None
             raise
     except InvocationError:
@@ -136,7 +169,7 @@ async def resume(
     return result_of(ctx)
 
 
-def _again(records: Records, bound: Bound, decided: Resumed, *, trace: bool) -> InvokeContext:
+def _again(records: CallRecords, bound: Bound, decided: Resumed, *, trace: bool) -> InvokeContext:
     plan = records.plans.of(bound.tool, trace=trace)
     if not records.waits.is_bound_to(plan, bound):
         raise Stale(f"{bound.tool} or its policies have changed while its user was looked up")
@@ -144,7 +177,7 @@ def _again(records: Records, bound: Bound, decided: Resumed, *, trace: bool) -> 
 
 
 async def current_user(refresh: RefreshUser | None, known: User) -> User | None:
-    """Who somebody is now; None when nobody any more."""
+    """Return the user with their current roles; None when the user exists no more."""
     if refresh is None:
         return known
     user = refresh(known)

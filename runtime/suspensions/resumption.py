@@ -1,7 +1,7 @@
-"""A call that waits, as it lies in the store and as it is when it goes on: bound to all that it was decided on.
+"""A suspended call, in the store and on resumption, bound to the facts of its decision.
 
-Everything about it is in one JSON body, and a MAC covers the body and every column beside it: what anybody changed in
-the store who does not have the signing key is not resumed.
+One JSON body holds the call, and a MAC covers the body and the other columns. The gate does not resume a row that was
+changed without the signing key.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from callgate.hooks.approval import PLACE
 from callgate.providers.principal import User
 from callgate.providers.principal_json import user_as_json, user_from_json
 from callgate.providers.signing import SigningKeys
-from callgate.providers.stores.effects import Wait, WaitState
+from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
 from callgate.tools.approval import Approval, met
 from callgate.tools.values import canonical
 
@@ -25,17 +25,17 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What somebody answered at one place of the lifecycle."""
+    """The answer to a suspension at one place of the lifecycle."""
 
     value: Any = None
     error: str | None = None
     by: str | None = None
 
     def take(self) -> Any:
-        """The value.
+        """Return the value.
 
         Raises:
-            ToolError: there is none, and that is why.
+            ToolError: the answer is an error.
         """
         if self.error is not None:
             raise ToolError(self.error, code="declined")
@@ -44,11 +44,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a suspended call is bound to. ``arguments`` are the frozen ones, or the raw text where it was not read yet.
+    """The facts that a suspended call is bound to. ``arguments`` are frozen, or raw text if they were not parsed yet.
 
-    ``version`` is the digest of the tool's definition, ``policy`` that of what authorises it. ``place`` is where it waits.
-    ``approvals`` are those given so far: where, by whom, and after how many seconds; ``answers`` are by place, too. All
-    of them are for the arguments of ``input_hash``; None: they were not read when anybody decided.
+    ``version`` is the digest of the tool's definition, ``policy`` the digest of its policies. ``place`` is the place of
+    the lifecycle where the call waits. ``approvals`` lists the approvals so far: place, approver and seconds waited.
+    ``answers`` maps places to answers. Both apply to the arguments of ``input_hash``; None means that they were
+    not parsed at the time of the decision.
     """
 
     tool: str
@@ -73,17 +74,17 @@ class Bound:
     answers: Mapping[str, Answer] = field(default_factory=dict[str, Answer])
 
     def given_at(self, place: str) -> list[tuple[User, float]]:
-        """The approvals that were given at a place."""
+        """Return the approvals at a place."""
         return [(user, waited) for where, user, waited in self.approvals if where == place]
 
     @property
     def is_met(self) -> bool:
-        """Whether all who have to have approved, where it waits now."""
+        """True once the call has all approvals that its current place requires."""
         given = self.given_at(self.place)
         return all(met(rule, given, self.user.id) for rule in self.rules)
 
     def dump(self) -> bytes:
-        """As JSON."""
+        """Return the facts as JSON."""
         body = {name: getattr(self, name) for name in _PLAIN}
         body |= {
             "v": VERSION,
@@ -96,10 +97,10 @@ class Bound:
 
     @classmethod
     def load(cls, data: bytes) -> Bound:
-        """What ``dump`` wrote.
+        """Read the JSON that ``dump`` wrote.
 
         Raises:
-            ValueError, TypeError, KeyError: another version did.
+            ValueError, TypeError, KeyError: another version of Callgate wrote it.
         """
         body = json.loads(data)
         if body["v"] != VERSION:
@@ -133,37 +134,37 @@ _PLAIN = (
 )
 
 
-# ---------------------------------------------------------------------- sealing
+# ---------------------------------------------------------------------- signing
 
 
-def sealed(keys: SigningKeys, tenant: str, wait: Wait) -> Wait:
-    """The row with its MAC."""
+def signed(keys: SigningKeys, tenant: str, wait: SuspensionRecord) -> SuspensionRecord:
+    """Return the row with its MAC."""
     return replace(wait, mac=keys.sign(*_parts(tenant, wait)))
 
 
-def is_whole(keys: SigningKeys, tenant: str, wait: Wait) -> bool:
-    """Whether nobody has changed anything of a row."""
+def is_whole(keys: SigningKeys, tenant: str, wait: SuspensionRecord) -> bool:
+    """Return whether the MAC of a row fits its content."""
     try:
         return isinstance(wait.mac, str) and keys.verify(wait.mac, *_parts(tenant, wait))
-    except (TypeError, ValueError):  # such as a time that is no number: we wrote none
+    except (TypeError, ValueError):  # such as a time that is not a number: Callgate never writes one
         return False
 
 
-def _parts(tenant: str, wait: Wait) -> tuple[bytes, ...]:
+def _parts(tenant: str, wait: SuspensionRecord) -> tuple[bytes, ...]:
     beside = [wait.id, wait.kind, wait.tool, wait.user, wait.made_at, wait.expires_at, wait.state.value, wait.number]
     return b"wait", tenant.encode("utf-8", "surrogatepass"), canonical(beside), wait.body
 
 
 def handle_of(keys: SigningKeys, tenant: str, id: str) -> str:
-    """What resumes a call: its id, and a MAC that whoever reads the store cannot make."""
+    """Return the handle of a suspended call: its id, and a MAC that a reader of the store cannot compute."""
     return f"{id}.{keys.sign(b'handle', tenant.encode('utf-8', 'surrogatepass'), id.encode())}"
 
 
 def id_in(keys: SigningKeys, tenant: str, handle: Any) -> str:
-    """The id of a handle.
+    """Return the id in a handle.
 
     Raises:
-        NotPending: it is none, or another tenant's.
+        NotPending: the handle is invalid, or belongs to another tenant.
     """
     id, _, mac = handle.partition(".") if isinstance(handle, str) else ("", "", "")
     signed = b"handle", tenant.encode("utf-8", "surrogatepass"), id.encode("utf-8", "replace")
@@ -172,15 +173,15 @@ def id_in(keys: SigningKeys, tenant: str, handle: Any) -> str:
     return id
 
 
-# ---------------------------------------------------------------------- going on
+# ---------------------------------------------------------------------- resuming
 
 
 class Resumed:
-    """The run of a call that waited: what it was answered, and the row that its effect uses up."""
+    """The run of a resumed call: its answers, and the row that its effect uses up."""
 
     __slots__ = ("_keys", "bound", "id", "tenant", "wait")
 
-    def __init__(self, keys: SigningKeys, tenant: str, wait: Wait, bound: Bound) -> None:
+    def __init__(self, keys: SigningKeys, tenant: str, wait: SuspensionRecord, bound: Bound) -> None:
         self._keys = keys
         self.tenant = tenant
         self.wait = wait
@@ -188,20 +189,33 @@ class Resumed:
         self.id = wait.id
 
     def answer_at(self, place: str, input_hash: str | None) -> Answer | None:
-        """The answer that was given there; none where it was to other arguments than these (None: not read yet)."""
+        """Return the answer at a place; None if it applies to other arguments. *input_hash* None: not parsed yet."""
         other = None not in {input_hash, self.bound.input_hash} and input_hash != self.bound.input_hash
         return None if other else self.bound.answers.get(place)
 
     def is_answered_at(self, place: str) -> bool:
-        """Whether an answer was given there, to whatever arguments."""
+        """Return whether a place has an answer, for any arguments."""
         return place in self.bound.answers
 
     def approved(self, rules: Sequence[Approval], input_hash: str) -> bool:
-        """Whether these arguments have been approved, by the rules as they are now."""
+        """Return whether the approvals of these arguments satisfy the current rules."""
         bound = self.bound
         return input_hash == bound.input_hash and all(met(rule, bound.given_at(PLACE), bound.user.id) for rule in rules)
 
-    def used(self, state: WaitState = WaitState.USED) -> Wait:
-        """The next version of the row, in which it waits no more."""
+    def used(self, state: SuspensionState = SuspensionState.USED) -> SuspensionRecord:
+        """Return the next version of the row, in which the call no longer waits."""
         after = replace(self.wait, state=state, number=self.wait.number + 1, body=self.bound.dump())
-        return sealed(self._keys, self.tenant, after)
+        return signed(self._keys, self.tenant, after)
+
+
+def call_text(bound: Bound) -> str:
+    """Return a call as text, made from the arguments that would run and escaped against spoofing."""
+    if not bound.frozen or not isinstance(bound.arguments, dict):
+        return f"{bound.tool}(…)"
+    shown = (f"{_name_text(name)}={json.dumps(value, ensure_ascii=True)}" for name, value in bound.arguments.items())
+    return f"{bound.tool}({', '.join(shown)})"
+
+
+def _name_text(name: str) -> str:
+    """Return the name of an argument, quoted if it is not an identifier: a model may invent any name."""
+    return name if name.isascii() and name.isidentifier() else json.dumps(name, ensure_ascii=True)

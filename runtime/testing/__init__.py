@@ -1,1 +1,1 @@
-"""What users test their own hooks and tools with; the public face of it is ``callgate.testing``."""
+"""Tools for testing hooks, tools and providers. Import them from ``callgate.testing``."""

@@ -1,12 +1,12 @@
-"""Cancel a scenario before every callback of its event loop, in every way a caller can, and look at what is left.
+"""Cancels a scenario before every callback of its event loop, in every way that a caller can, and checks the result.
 
-``every_cancel_point(scenario)`` runs a scenario once to count the callbacks of the loop (K), then again for each k,
-with a cancellation just before the k-th: natively, twice, by an anyio scope, by a time limit around it, by the call's
-own deadline. Nothing waits for real: the loop's clock jumps to the next timer. After each run it asks
+``every_cancel_point(scenario)`` runs a scenario once and counts the callbacks of the loop. Then it runs the scenario
+again for each callback, with a cancellation just before it: natively, twice, by an anyio scope, by a timeout around it,
+or by the call's own deadline. The loop's clock jumps to the next timer instead of waiting. After each run it checks:
 
-* of the ``Ledger``: is every lease given back, once, in reverse, by the time the call returned (I1, I1b)?
-* of the task: was the cancellation neither lost nor invented, and is ``cancelling()`` what it ought to be (I13)?
-* of the loop: is any task left behind, did any callback fail?
+* the ``LeaseLedger``: every lease was released once, in reverse order, before the call returned;
+* the task: the cancellation was neither lost nor invented, and ``cancelling()`` has the right value;
+* the loop: no task is left behind, and no callback failed.
 """
 
 from __future__ import annotations
@@ -19,23 +19,30 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-from callgate.runtime.lifespan import background as upkeep
-from callgate.runtime.testing.cancel_modes import DEADLINE, DEADLINE_PAIRED, PAIRED, SINGLE, Ending, Mode
-from callgate.runtime.testing.lease_ledger import Ledger
-from callgate.runtime.testing.task_position import waits_in
-from callgate.runtime.testing.virtual_time import StepLoop, Stepping, close
+from callgate.runtime.lifespan import background
+from callgate.runtime.testing.cancel_modes import (
+    DEADLINE_MODES,
+    DEADLINE_PAIRED_MODES,
+    PAIRED_MODES,
+    SINGLE_MODES,
+    Mode,
+    TaskOutcome,
+)
+from callgate.runtime.testing.lease_ledger import LeaseLedger
+from callgate.runtime.testing.task_position import waiting_at
+from callgate.runtime.testing.virtual_time import StepLoop, Stepping, close_loop
 
-Scenario: TypeAlias = Callable[[Ledger], Awaitable[Any]]
-"""What is cancelled: an async function of the ledger that it tells of its leases."""
+Scenario: TypeAlias = Callable[[LeaseLedger], Awaitable[Any]]
+"""An async function to be cancelled; it reports its leases to the ledger."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SweepFinding:
-    """One thing that is wrong after one cancellation.
+    """One problem after one cancellation.
 
-    ``at`` are the callbacks of the event loop before which it was sent, counted from 0; ``where`` the lines that the
-    scenario stood at; ``problem`` begins with what is wrong (``leak``, ``late release``, ``double release``, …) and
-    names the lease.
+    ``at`` has the numbers, from 0, of the event loop's callbacks before which the cancellation was sent. ``where`` has
+    the lines at which the scenario waited. ``problem`` begins with its kind (``leak``, ``late release``,
+    ``double release``, …) and names the lease.
     """
 
     mode: str
@@ -46,16 +53,16 @@ class SweepFinding:
     def __str__(self) -> str:
         if not self.at:
             return f"{self.mode}: {self.problem}"
-        lines = " and ".join(dict.fromkeys(place for place in self.where if place)) or "before its first line"
+        lines = " and ".join(dict.fromkeys(line for line in self.where if line)) or "before its first line"
         return f"{self.mode} at {', '.join(map(str, self.at))}, {lines}: {self.problem}"
 
 
 @dataclasses.dataclass
 class SweepReport:
-    """What a sweep did.
+    """The result of a sweep.
 
-    ``steps`` are the callbacks of the undisturbed run and ``leases`` what it took; ``points`` counts runs in which a
-    cancellation was sent.
+    ``steps`` counts the callbacks of the undisturbed run, ``leases`` its leases, and ``points`` the runs with a
+    cancellation.
     """
 
     steps: int
@@ -64,12 +71,12 @@ class SweepReport:
     findings: list[SweepFinding] = dataclasses.field(default_factory=list)
 
     def count(self, word: str) -> int:
-        """Findings that mention a word."""
+        """Count the findings that contain a word."""
         return sum(word in finding.problem for finding in self.findings)
 
 
 class SweepFailed(AssertionError):
-    """A scenario does not survive every cancellation; ``report`` has all findings."""
+    """A scenario fails under some cancellation; ``report`` has all findings."""
 
     def __init__(self, report: SweepReport) -> None:
         kinds = Counter(finding.problem.split(":")[0] for finding in report.findings)
@@ -88,21 +95,25 @@ def every_cancel_point(
     stop_after: int = 50,
     loop: Callable[[], Stepping] = StepLoop,
 ) -> SweepReport:
-    """Cancel *scenario* before each callback of its event loop, in each way, and look at what is left.
+    """Cancel *scenario* before each callback of its event loop, in each mode, and check the result.
 
-    Without *modes* and *paired* it is cancelled as callers do: by ``task.cancel()``, an anyio scope,
-    ``asyncio.timeout`` and ``asyncio.wait_for``, and twice, at pairs of callbacks. With ``deadline=True`` the call's own
-    deadline, which the scenario gives as ``deadline=FAR``, passes there instead. *pairs* is how many pairs to try in
-    each paired mode, evenly spread; None means all of them. It ends once *stop_after* findings are made. *loop* makes
-    the event loop; the sweep uses one for all runs, as an application would.
+    The scenario must do the same in each run, and must not wait for sockets or threads. It runs on virtual time.
 
-    Nothing waits for real. The scenario must do the same each time, and wait for no socket and no thread.
+    Args:
+        scenario: the async function to cancel.
+        modes: the ways to cancel at one callback. Default: ``task.cancel()``, an anyio scope, ``asyncio.timeout`` and
+            ``asyncio.wait_for``.
+        deadline: let the call's own deadline pass instead; the scenario sets it as ``deadline=FAR``.
+        paired: the ways to cancel at two callbacks. Default: ``task.cancel()`` twice, and a scope before it.
+        pairs: the maximum number of pairs in each paired mode, evenly spread; None tries all.
+        stop_after: stop after this number of findings.
+        loop: makes the event loop, which serves all runs.
 
     Raises:
-        SweepFailed: something leaked, was late, lost or invented; it says at which point, and which lease.
+        SweepFailed: a lease leaked or was released late, or a cancellation was lost or invented.
     """
-    modes = modes if modes is not None else DEADLINE if deadline else SINGLE
-    paired = paired if paired is not None else DEADLINE_PAIRED if deadline else PAIRED
+    modes = modes if modes is not None else DEADLINE_MODES if deadline else SINGLE_MODES
+    paired = paired if paired is not None else DEADLINE_PAIRED_MODES if deadline else PAIRED_MODES
     sweep = _Sweep(scenario, stop_after, loop())
     for mode in modes:
         for k in range(sweep.report.steps):
@@ -115,45 +126,45 @@ def every_cancel_point(
 
 
 def _left_on(loop: Stepping) -> list[Any]:
-    """Coroutines of tasks that are not done; those that look after an open gate live as long as that."""
-    return [task.get_coro() for task in asyncio.all_tasks(loop) if not task.get_name().startswith(upkeep.TASKS)]
+    """The coroutines of pending tasks, without the background tasks of an open gate."""
+    return [task.get_coro() for task in asyncio.all_tasks(loop) if not task.get_name().startswith(background.TASKS)]
 
 
-def _strike(mode: Mode, task: asyncio.Task[Any], loop: Stepping, where: list[str], times: int) -> None:
-    where.append(waits_in(task))
+def _send_cancellations(mode: Mode, task: asyncio.Task[Any], loop: Stepping, where: list[str], times: int) -> None:
+    where.append(waiting_at(task))
     for _ in range(times):
-        mode.strike(task, loop)
+        mode.cancel_from_outside(task, loop)
 
 
-def _spread(pairs: list[tuple[int, int]], most: int | None) -> Iterator[tuple[int, int]]:
-    if most is None or len(pairs) <= most:
+def _spread(pairs: list[tuple[int, int]], maximum: int | None) -> Iterator[tuple[int, int]]:
+    if maximum is None or len(pairs) <= maximum:
         yield from pairs
     else:
-        for index in range(most):
-            yield pairs[index * len(pairs) // most]
+        for index in range(maximum):
+            yield pairs[index * len(pairs) // maximum]
 
 
 class _Sweep:
     def __init__(self, scenario: Scenario, stop_after: int, loop: Stepping) -> None:
         self.scenario = scenario
         self.stop_after = stop_after
-        self.ledger = Ledger()
+        self.ledger = LeaseLedger()
         self.loop = loop
         self.report = SweepReport(0)
         self.where: list[str] = []
         self.lengths: dict[tuple[type[Mode], int], int] = {}
         task, problems = self._run(Mode(), ())
-        self.usual, self.report.steps = Ending.of(task), self.steps
+        self.usual, self.report.steps = TaskOutcome.of(task), self.steps
         self.report.leases = self.ledger.taken
         if problems:
             self._found(Mode, (), problems)
             self.close()
         if self.usual.raised == "CancelledError":
-            self._found(Mode, (), ["invented: it is cancelled without anybody's cancelling it"])
+            self._found(Mode, (), ["invented: it ends as cancelled, although it was not cancelled"])
             self.close()
 
     def pairs(self, mode: type[Mode]) -> list[tuple[int, int]]:
-        """Each first point with each later one of the run that it makes."""
+        """Pair each first point with each later point of the run that it leads to."""
         found: list[tuple[int, int]] = []
         first = mode.begins_as or mode
         for k in range(self.report.steps):
@@ -163,7 +174,7 @@ class _Sweep:
         return found
 
     def once(self, mode: type[Mode], *at: int) -> None:
-        """One run with a strike before each of these callbacks; two at the same one if it stands there twice."""
+        """Run once, with one cancellation before each of these callbacks; a repeated number sends several."""
         made = mode()
         task, problems = self._run(made, at)
         if len(at) == 1:
@@ -180,8 +191,8 @@ class _Sweep:
             self.close()
 
     def close(self) -> None:
-        """Say what was found."""
-        close(self.loop)
+        """Close the loop, and raise if there are findings."""
+        close_loop(self.loop)
         if self.report.findings:
             raise SweepFailed(self.report)
 
@@ -196,15 +207,15 @@ class _Sweep:
             try:
                 return await self.scenario(ledger)
             finally:
-                if not ledger.excuse():
+                if not ledger.may_outlive_call():
                     problems.extend(f"late release: {lease}" for lease in ledger.held())
 
         task = asyncio.Task(mode.run(main), loop=loop)
         for k, times in Counter(at).items():
-            loop.acts[k] = functools.partial(_strike, mode, task, loop, self.where, times)
+            loop.acts[k] = functools.partial(_send_cancellations, mode, task, loop, self.where, times)
         try:
             loop.run_until_complete(task)
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (the verdict looks at how it ended)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (the verdict checks the outcome)
             if not task.done():
                 self.report.findings.append(SweepFinding(mode.name, at, f"stuck: {error!r}", tuple(self.where)))
                 loop.start_over()
@@ -212,7 +223,7 @@ class _Sweep:
         self.steps = loop.steps
         loop.acts = {}
         loop.settle()
-        if not ledger.excuse():
+        if not ledger.may_outlive_call():
             problems += [f"stray task: {left}" for left in _left_on(loop)]
         if _left_on(loop):
             loop.drain()

@@ -1,4 +1,4 @@
-"""The ways in which a caller can end a call from outside, and how each must look afterwards."""
+"""The ways in which a caller can end a call from outside, and the outcome that each must have."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any, ClassVar
 
 import anyio
 
-from callgate.runtime.call import deadlines
+from callgate.runtime.call.deadlines import expire_all
 from callgate.runtime.testing.virtual_time import FAR, Stepping
 from callgate.tools.calls import ToolResult
 
 
 class Mode:
-    """One way to end a scenario from outside. ``strike`` sends it; ``verdict`` says what is wrong with how it ended.
+    """One way to end a scenario from outside.
 
-    ``begins_as`` is the mode that struck once is the same as this one struck once.
+    ``cancel_from_outside`` sends the cancellation, and ``verdict`` checks the outcome. ``begins_as`` names a mode that
+    does the same with its first cancellation.
     """
 
     name: ClassVar[str] = "undisturbed"
@@ -28,73 +29,73 @@ class Mode:
         self.finished = False
 
     async def run(self, scenario: Callable[[], Awaitable[Any]]) -> Any:
-        """The scenario, with whatever stands around it."""
+        """Run the scenario inside the construct that ends it."""
         return await scenario()
 
-    def strike(self, task: asyncio.Task[Any], loop: Stepping) -> None:
-        """Cancel now. Nothing, where it cannot reach the scenario."""
+    def cancel_from_outside(self, task: asyncio.Task[Any], loop: Stepping) -> None:
+        """Cancel now, if the scenario has begun and has not ended."""
         raise NotImplementedError
 
-    def verdict(self, task: asyncio.Task[Any], usual: Ending) -> str | None:
-        """None, or what is wrong."""
+    def verdict(self, task: asyncio.Task[Any], usual: TaskOutcome) -> str | None:
+        """Return the problem of the outcome, or None."""
         raise NotImplementedError
 
-    def _untouched(self, task: asyncio.Task[Any], usual: Ending) -> str | None:
-        ended = Ending.of(task)
+    def _untouched(self, task: asyncio.Task[Any], usual: TaskOutcome) -> str | None:
+        ended = TaskOutcome.of(task)
         if ended != usual:
             return f"invented: it ended with {ended}, usually {usual}"
         return _counts(task, 0)
 
 
 @dataclasses.dataclass(frozen=True)
-class Ending:
-    """How a task ended: what it raised, or what it returned."""
+class TaskOutcome:
+    """The outcome of a task: the exception's name, or the returned value."""
 
     raised: str | None
     returned: Any = None
 
     @classmethod
-    def of(cls, task: asyncio.Task[Any]) -> Ending:
-        """Of a task that is done."""
+    def of(cls, task: asyncio.Task[Any]) -> TaskOutcome:
+        """Read the outcome of a finished task."""
         if task.cancelled():
             return cls("CancelledError")
         error = task.exception()
-        return cls(type(error).__name__) if error is not None else cls(None, _told(task.result()))
+        return cls(type(error).__name__) if error is not None else cls(None, _comparable(task.result()))
 
     def __str__(self) -> str:
         return self.raised or f"the result {self.returned}"
 
 
-def _told(returned: Any) -> str:
-    """What can be compared of one run with another: the ids and times of results differ."""
+def _comparable(returned: Any) -> str:
+    """The comparable part of a returned value; the ids and times of results differ between runs."""
     if isinstance(returned, list):
-        return f"[{', '.join(map(_told, returned))}]"
+        return f"[{', '.join(map(_comparable, returned))}]"
     if isinstance(returned, ToolResult):
         return f"{returned.outcome} {returned.error.code if returned.error else returned.output!r}"
     return repr(returned)
 
 
 def _counts(task: asyncio.Task[Any], right: int) -> str | None:
-    return None if task.cancelling() == right else f"cancelling() is {task.cancelling()}, it ought to be {right}"
+    return None if task.cancelling() == right else f"cancelling() is {task.cancelling()}, expected {right}"
 
 
 class Native(Mode):
-    """``task.cancel()``; as often as it strikes."""
+    """``task.cancel()``, once or several times."""
 
     name = "cancel"
 
-    def strike(self, task: asyncio.Task[Any], loop: Stepping) -> None:
+    def cancel_from_outside(self, task: asyncio.Task[Any], loop: Stepping) -> None:
         self.sent += task.cancel()
 
-    def verdict(self, task: asyncio.Task[Any], usual: Ending) -> str | None:
+    def verdict(self, task: asyncio.Task[Any], usual: TaskOutcome) -> str | None:
         if not self.sent:
             return self._untouched(task, usual)
         if not task.cancelled():
-            return f"cancellation lost: it ended with {Ending.of(task)}"
+            return f"cancellation lost: it ended with {TaskOutcome.of(task)}"
         return _counts(task, self.sent)
 
 
-class Scope(Mode):
+class AnyioScope(Mode):
     """An anyio cancel scope around the scenario."""
 
     name = "anyio scope"
@@ -109,45 +110,45 @@ class Scope(Mode):
                 assert task is not None
                 self.sent = task.cancelling()
 
-    def strike(self, task: asyncio.Task[Any], loop: Stepping) -> None:
+    def cancel_from_outside(self, task: asyncio.Task[Any], loop: Stepping) -> None:
         if hasattr(self, "scope") and not self.finished:
             self.scope.cancel()
 
-    def verdict(self, task: asyncio.Task[Any], usual: Ending) -> str | None:
+    def verdict(self, task: asyncio.Task[Any], usual: TaskOutcome) -> str | None:
         if not self.sent:
             return self._untouched(task, usual)
         if not self.scope.cancelled_caught:
-            return f"cancellation lost: the scope caught nothing, it ended with {Ending.of(task)}"
+            return f"cancellation lost: the scope caught nothing, it ended with {TaskOutcome.of(task)}"
         if task.cancelled() or task.exception() is not None:
-            return f"the scope let {Ending.of(task)} through"
+            return f"the scope let {TaskOutcome.of(task)} through"
         return _counts(task, 0)
 
 
 class _ThenNative(Mode):
-    """Before another mode: that one strikes first, and ``task.cancel()`` from then on, which ``native`` counts."""
+    """Another mode first, then ``task.cancel()``, which ``native`` counts."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.strikes = self.native = 0
+        self.cancellations = self.native = 0
 
-    def strike(self, task: asyncio.Task[Any], loop: Stepping) -> None:
-        self.strikes += 1
-        if self.strikes == 1:
-            super().strike(task, loop)
+    def cancel_from_outside(self, task: asyncio.Task[Any], loop: Stepping) -> None:
+        self.cancellations += 1
+        if self.cancellations == 1:
+            super().cancel_from_outside(task, loop)
         else:
             self.native += task.cancel()
 
 
-class ScopeThenNative(_ThenNative, Scope):
+class ScopeThenNative(_ThenNative, AnyioScope):
     """A scope, and then ``task.cancel()``."""
 
     name = "anyio scope, then cancel"
-    begins_as = Scope
+    begins_as = AnyioScope
 
-    def verdict(self, task: asyncio.Task[Any], usual: Ending) -> str | None:
+    def verdict(self, task: asyncio.Task[Any], usual: TaskOutcome) -> str | None:
         if not self.native:
             return super().verdict(task, usual)
-        return None if task.cancelled() else f"cancellation lost: it ended with {Ending.of(task)}"
+        return None if task.cancelled() else f"cancellation lost: it ended with {TaskOutcome.of(task)}"
 
 
 class TimeLimit(Mode):
@@ -159,21 +160,21 @@ class TimeLimit(Mode):
         async with asyncio.timeout(FAR) as self.limit:
             return await scenario()
 
-    def strike(self, task: asyncio.Task[Any], loop: Stepping) -> None:
+    def cancel_from_outside(self, task: asyncio.Task[Any], loop: Stepping) -> None:
         if hasattr(self, "limit"):
             for pass_by in loop.far:
                 pass_by()
 
-    def verdict(self, task: asyncio.Task[Any], usual: Ending) -> str | None:
+    def verdict(self, task: asyncio.Task[Any], usual: TaskOutcome) -> str | None:
         if not hasattr(self, "limit") or not self.limit.expired():
             return self._untouched(task, usual)
-        if Ending.of(task).raised != "TimeoutError":
-            return f"cancellation lost: the limit passed, it ended with {Ending.of(task)}"
+        if TaskOutcome.of(task).raised != "TimeoutError":
+            return f"cancellation lost: the limit passed, it ended with {TaskOutcome.of(task)}"
         return _counts(task, 0)
 
 
 class WaitFor(Mode):
-    """``asyncio.wait_for`` around the scenario, which may finish at the very moment the time is up."""
+    """``asyncio.wait_for`` around the scenario, which may finish at the moment of the timeout."""
 
     name = "asyncio.wait_for"
 
@@ -189,12 +190,12 @@ class WaitFor(Mode):
 
         return await asyncio.wait_for(inside(), FAR)
 
-    def strike(self, task: asyncio.Task[Any], loop: Stepping) -> None:
+    def cancel_from_outside(self, task: asyncio.Task[Any], loop: Stepping) -> None:
         for pass_by in loop.far:
             pass_by()
 
-    def verdict(self, task: asyncio.Task[Any], usual: Ending) -> str | None:
-        ended = Ending.of(task)
+    def verdict(self, task: asyncio.Task[Any], usual: TaskOutcome) -> str | None:
+        ended = TaskOutcome.of(task)
         if self.sent and ended.raised != "TimeoutError":
             return f"cancellation lost: the time was up, it ended with {ended}"
         if not self.sent and ended != usual and ended.raised != "TimeoutError":
@@ -202,33 +203,33 @@ class WaitFor(Mode):
         return _counts(task, 0)
 
 
-class Deadline(Mode):
+class CallDeadline(Mode):
     """The call's own deadline, given as ``deadline=FAR``, passes."""
 
     name = "deadline"
     ends: ClassVar[frozenset[str]] = frozenset({"DeadlineExceeded", "OutcomeUnknown"})
 
-    def strike(self, task: asyncio.Task[Any], loop: Stepping) -> None:
-        self.sent += expire(loop)
+    def cancel_from_outside(self, task: asyncio.Task[Any], loop: Stepping) -> None:
+        self.sent += expire_all(loop)
 
-    def verdict(self, task: asyncio.Task[Any], usual: Ending) -> str | None:
-        ended = Ending.of(task)
+    def verdict(self, task: asyncio.Task[Any], usual: TaskOutcome) -> str | None:
+        ended = TaskOutcome.of(task)
         if ended != usual and ended.raised not in (self.ends if self.sent else ()):
             return f"a deadline ended it with {ended}"
         return _counts(task, 0)
 
 
-class DeadlineThenNative(_ThenNative, Deadline):
-    """The deadline, and then (or at once) ``task.cancel()``: the outside wins."""
+class DeadlineThenNative(_ThenNative, CallDeadline):
+    """The deadline, and then or at the same time ``task.cancel()``, which takes precedence."""
 
     name = "deadline, then cancel"
-    begins_as: ClassVar[type[Mode] | None] = Deadline
+    begins_as: ClassVar[type[Mode] | None] = CallDeadline
 
-    def verdict(self, task: asyncio.Task[Any], usual: Ending) -> str | None:
+    def verdict(self, task: asyncio.Task[Any], usual: TaskOutcome) -> str | None:
         if not self.native:
             return super().verdict(task, usual)
         if not task.cancelled():
-            return f"cancellation lost: it ended with {Ending.of(task)}"
+            return f"cancellation lost: it ended with {TaskOutcome.of(task)}"
         return _counts(task, self.native)
 
 
@@ -238,29 +239,18 @@ class NativeThenDeadline(DeadlineThenNative):
     name = "cancel, then deadline"
     begins_as = Native
 
-    def strike(self, task: asyncio.Task[Any], loop: Stepping) -> None:
-        self.strikes += 1
-        if self.strikes == 1:
+    def cancel_from_outside(self, task: asyncio.Task[Any], loop: Stepping) -> None:
+        self.cancellations += 1
+        if self.cancellations == 1:
             self.native += task.cancel()
         else:
-            self.sent += expire(loop)
+            self.sent += expire_all(loop)
 
 
-def expire(loop: asyncio.AbstractEventLoop) -> int:
-    """Let every deadline that is armed on the loop pass now; how many there were."""
-    table = deadlines._TABLES.get(loop)
-    live = list(table.live) if table is not None else []
-    for alarm in live:
-        alarm.when = loop.time()
-    if table is not None and live:
-        table._scan(loop)
-    return len(live)
-
-
-SINGLE: tuple[type[Mode], ...] = (Native, Scope, TimeLimit, WaitFor)
-"""Struck at each k."""
-PAIRED: tuple[type[Mode], ...] = (Native, ScopeThenNative)
-"""Struck at each k1 and at each later k2."""
-DEADLINE: tuple[type[Mode], ...] = (Deadline,)
-DEADLINE_PAIRED: tuple[type[Mode], ...] = (DeadlineThenNative, NativeThenDeadline)
-"""For scenarios whose call has ``deadline=FAR``."""
+SINGLE_MODES: tuple[type[Mode], ...] = (Native, AnyioScope, TimeLimit, WaitFor)
+"""Modes that cancel at each callback."""
+PAIRED_MODES: tuple[type[Mode], ...] = (Native, ScopeThenNative)
+"""Modes that cancel at pairs of callbacks."""
+DEADLINE_MODES: tuple[type[Mode], ...] = (CallDeadline,)
+DEADLINE_PAIRED_MODES: tuple[type[Mode], ...] = (DeadlineThenNative, NativeThenDeadline)
+"""Modes for scenarios whose call has ``deadline=FAR``."""

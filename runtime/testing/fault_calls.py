@@ -1,4 +1,4 @@
-"""When a fault strikes, and calls of every nature with faults in them."""
+"""Fault injection: which calls fail and in which way, for functions, coroutines and generators."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from collections.abc import AsyncGenerator, Callable, Collection, Generator
 from typing import Any, TypeAlias, cast
 
 Error: TypeAlias = BaseException | type[BaseException] | Callable[[], BaseException]
-"""What to raise: an exception, its class, or a function that makes one."""
+"""The error to raise: an exception, its class, or a function that makes one."""
 
 
 class InjectedFault(ConnectionError):
-    """What a faulty provider or store raises unless told otherwise."""
+    """The default error of a faulty provider or store."""
 
 
 class Faults:
-    """When a fault strikes, and which. ``faults_of`` gives that of a ``Faulty`` or ``FaultyStore``.
+    """The faults of a ``Faulty`` or ``FaultyStore``; ``faults_of`` returns them.
 
-    ``log`` names every call so far, ``struck`` the numbers, from 1, of those that a fault struck.
+    ``log`` has the name of every call so far, ``injected`` the numbers, from 1, of the calls with a fault.
     """
 
     def __init__(
@@ -38,44 +38,44 @@ class Faults:
         self.at = frozenset((at,) if isinstance(at, int) else at)
         self.every = every
         if every is not None and every < 1:
-            raise ValueError(f"every={every!r}: give the n of every n-th call, at least 1")
+            raise ValueError(f"every={every!r} must be at least 1: every n-th call fails")
         if any(n < 1 for n in self.at):
-            raise ValueError(f"calls are counted from 1, not {min(self.at)}")
+            raise ValueError(f"calls are counted from 1: there is no call {min(self.at)}")
         self.error = InjectedFault if error is None and not delay and not hang else error
         self.delay = delay
         self.hang = hang
         self.after = after
         self.log: list[str] = []
-        self.struck: list[int] = []
+        self.injected: list[int] = []
         self._lock = threading.Lock()
 
     @property
     def calls(self) -> int:
-        """How many calls were counted."""
+        """The number of calls so far."""
         return len(self.log)
 
-    def due(self, name: str) -> bool:
-        """Count one call; whether this one is struck."""
+    def count(self, name: str) -> bool:
+        """Count one call; True if it gets a fault."""
         with self._lock:
             self.log.append(name)
             number = len(self.log)
-            struck = number in self.at or (self.every is not None and number % self.every == 0)
-            if struck:
-                self.struck.append(number)
-        return struck
+            hit = number in self.at or (self.every is not None and number % self.every == 0)
+            if hit:
+                self.injected.append(number)
+        return hit
 
-    async def strike(self, name: str) -> None:
-        """Be slow, hang, or fail, where waiting is possible."""
+    async def inject(self, name: str) -> None:
+        """Delay, hang or fail in async code."""
         if self.delay:
             await asyncio.sleep(self.delay)
         if self.hang:
             await asyncio.get_running_loop().create_future()
         self.fail(name)
 
-    def strike_now(self, name: str) -> None:
-        """The same in plain code, which cannot hang without blocking its thread for ever."""
+    def inject_sync(self, name: str) -> None:
+        """Delay or fail in sync code, which cannot hang without blocking its thread forever."""
         if self.hang:
-            raise TypeError(f"{name} is not async: it cannot hang; give error= or delay=")
+            raise TypeError(f"{name} is not async and cannot hang: use error= or delay=")
         if self.delay:
             time.sleep(self.delay)
         self.fail(name)
@@ -91,15 +91,15 @@ class Faults:
 
 
 def counting(call: Any, faults: Faults, name: str) -> Any:
-    """*call*, of the same nature, with the faults."""
-    make = _WRAPPERS.get(nature(call), _plain)
+    """Wrap *call* with the faults in a function of the same kind."""
+    make = _WRAPPERS.get(kind_of_call(call), _plain)
     return make(call, faults, name)
 
 
-def nature(call: Any) -> str:
-    """What calling it gives: one of the keys of ``_WRAPPERS``, or ``"plain"``."""
+def kind_of_call(call: Any) -> str:
+    """The kind of a function: a key of ``_WRAPPERS``, or ``"plain"``."""
     if isinstance(call, functools.partial):
-        return nature(call.func)
+        return kind_of_call(call.func)
     if inspect.isasyncgenfunction(call):
         return "async generator"
     if inspect.iscoroutinefunction(call):
@@ -112,35 +112,35 @@ def nature(call: Any) -> str:
 
 def _coroutine(call: Any, faults: Faults, name: str) -> Any:
     @functools.wraps(call)
-    async def struck(*args: Any, **kwargs: Any) -> Any:
-        return await awaited(lambda: call(*args, **kwargs), faults, name)
+    async def faulty(*args: Any, **kwargs: Any) -> Any:
+        return await await_with_faults(lambda: call(*args, **kwargs), faults, name)
 
-    return struck
+    return faulty
 
 
-async def awaited(call: Any, faults: Faults, name: str) -> Any:
-    """Await *call*, or what it gives when called, with the faults."""
-    if not faults.due(name):
+async def await_with_faults(call: Any, faults: Faults, name: str) -> Any:
+    """Await *call*, or its result if it is a function, with the faults."""
+    if not faults.count(name):
         return await (call() if inspect.isfunction(call) else call)
     if not faults.after:
         try:
-            await faults.strike(name)
+            await faults.inject(name)
         except BaseException:
             if inspect.iscoroutine(call):
-                call.close()  # never awaited, and meant so
+                call.close()  # avoids the warning about a coroutine that was never awaited
             raise
-    answer = await (call() if inspect.isfunction(call) else call)
+    result = await (call() if inspect.isfunction(call) else call)
     if faults.after:
-        await faults.strike(name)
-    return answer
+        await faults.inject(name)
+    return result
 
 
 def _async_generator(call: Any, faults: Faults, name: str) -> Any:
     @functools.wraps(call)
-    async def struck(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
-        due = faults.due(name)
+    async def faulty(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        due = faults.count(name)
         if due and not faults.after:
-            await faults.strike(name)
+            await faults.inject(name)
         made = call(*args, **kwargs)
         try:
             async for item in made:
@@ -148,32 +148,32 @@ def _async_generator(call: Any, faults: Faults, name: str) -> Any:
         finally:
             await made.aclose()
         if due and faults.after:
-            await faults.strike(name)
+            await faults.inject(name)
 
-    return struck
+    return faulty
 
 
 def _generator(call: Any, faults: Faults, name: str) -> Any:
     @functools.wraps(call)
-    def struck(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        if faults.due(name):
-            faults.strike_now(name)
+    def faulty(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        if faults.count(name):
+            faults.inject_sync(name)
         return (yield from call(*args, **kwargs))
 
-    return struck
+    return faulty
 
 
 def _plain(call: Any, faults: Faults, name: str) -> Any:
-    def struck(*args: Any, **kwargs: Any) -> Any:
-        if faults.due(name):
-            faults.strike_now(name)
+    def faulty(*args: Any, **kwargs: Any) -> Any:
+        if faults.count(name):
+            faults.inject_sync(name)
         return call(*args, **kwargs)
 
-    return struck if inspect.isclass(call) else functools.wraps(call, updated=())(struck)
+    return faulty if inspect.isclass(call) else functools.wraps(call, updated=())(faulty)
 
 
 def _async_manager(call: Any, faults: Faults, name: str) -> Any:
-    """A function under ``@asynccontextmanager``: what is entered waits and fails."""
+    """A function with ``@asynccontextmanager``: entering it waits and fails."""
     return contextlib.asynccontextmanager(_async_generator(inspect.unwrap(call), faults, name))
 
 

@@ -1,4 +1,4 @@
-"""Faults on purpose: providers and stores whose n-th call fails, hangs or is slow."""
+"""Fault injection for providers and stores: the n-th call fails, hangs or is slow."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import inspect
 from collections.abc import Awaitable, Collection
 from typing import Any, Literal, TypeVar, cast
 
-from callgate.runtime.testing.fault_calls import Error, Faults, awaited, counting, nature
+from callgate.runtime.testing.fault_calls import Error, Faults, await_with_faults, counting, kind_of_call
 
 T = TypeVar("T")
 
 
-def Faulty(  # noqa: N802  (reads as what it makes)
+def Faulty(  # noqa: N802  (it makes an object of that kind)
     target: T,
     *,
     fails_at: int | Collection[int] = (),
@@ -22,12 +22,19 @@ def Faulty(  # noqa: N802  (reads as what it makes)
     hang: bool = False,
     only: Collection[str] | None = None,
 ) -> T:
-    """*target*, a factory or an instance, whose calls number *fails_at*, counted from 1, or every n-th one, go wrong.
+    """Wrap *target*, a factory or an instance, so that some of its calls fail.
 
-    Of a factory (function, generator function, class) its own calls are counted; of an instance the calls of its public
-    methods, or of those named in *only*, all together. A struck call waits *delay* seconds, then, with ``hang=True``,
-    for ever, then raises *error*; nothing of the target runs. Without any of the three it raises ``InjectedFault``, and
-    with *delay* alone it goes on late. ``isinstance``, signatures and attributes are those of the target.
+    For a factory (function, generator function, class) its own calls are counted. For an instance the calls of all
+    public methods are counted together. ``isinstance``, signatures and attributes are those of the target.
+
+    Args:
+        target: the factory or the instance.
+        fails_at: the numbers of the calls to fail, counted from 1.
+        every: fail every n-th call.
+        error: the error to raise; the target does not run. Default: ``InjectedFault``, unless *delay* or *hang* is set.
+        delay: seconds to wait first. With *delay* alone, the target then runs.
+        hang: wait forever.
+        only: the names of the methods to count.
 
     Raises:
         ValueError: a number below 1.
@@ -36,7 +43,7 @@ def Faulty(  # noqa: N802  (reads as what it makes)
     return cast("T", _Proxy(target, faults, None if only is None else frozenset(only)))
 
 
-def FaultyStore(  # noqa: N802  (reads as what it makes)
+def FaultyStore(  # noqa: N802  (it makes an object of that kind)
     inner: T,
     fail_at: int | Collection[int] = (),
     *,
@@ -45,13 +52,21 @@ def FaultyStore(  # noqa: N802  (reads as what it makes)
     error: Error | None = None,
     delay: float = 0.0,
 ) -> T:
-    """*inner*, any object with async methods, whose operations number *fail_at*, counted from 1, fail.
+    """Wrap *inner*, an object with async methods such as a store, so that some of its operations fail.
 
-    ``when="before"``: the operation did not happen. ``when="after"``: it took effect and its answer is lost, as when a
-    connection breaks. Every awaited method counts, those of its parts too (``store.effects``), and so do entering and
-    leaving an async context manager that a method gives, such as a transaction, and what is called on it. A transaction
-    that fails before its end is rolled back; the connection that its ``driver()`` gives is handed on as it is, and not
-    counted. Without *fail_at* and *every* nothing fails, and ``faults_of(store).calls`` says how many there were.
+    Every awaited method counts, also of its parts (``store.effects``). Entering and leaving an async context manager
+    that a method returns, such as a transaction, count too, and so do calls on it. A transaction that fails before its
+    end is rolled back. The connection that ``driver()`` returns is not wrapped.
+
+    Args:
+        inner: the object.
+        fail_at: the numbers of the operations to fail, counted from 1. Without it and *every* none fails, and
+            ``faults_of(store).calls`` has their number.
+        every: fail every n-th operation.
+        when: with ``"before"`` the operation does not happen; with ``"after"`` it happens, but its result is lost, as
+            when a connection breaks.
+        error: the error to raise; default: ``InjectedFault``.
+        delay: seconds to wait first.
 
     Raises:
         ValueError: a number below 1.
@@ -61,10 +76,10 @@ def FaultyStore(  # noqa: N802  (reads as what it makes)
 
 
 def faults_of(proxy: Any) -> Faults:
-    """The calls so far, and which were struck, of what ``Faulty`` or ``FaultyStore`` made.
+    """Return the ``Faults`` of an object that ``Faulty`` or ``FaultyStore`` made.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: another function made *proxy*.
     """
     if not isinstance(type(proxy), type) or not issubclass(type(proxy), _Proxy):
         raise TypeError(f"{type(proxy).__name__} was not made by Faulty or FaultyStore")
@@ -72,7 +87,7 @@ def faults_of(proxy: Any) -> Faults:
 
 
 class _Proxy:
-    """Looks like its target, and counts its calls."""
+    """A proxy that looks like its target and counts its calls."""
 
     __slots__ = ("__weakref__", "_callgate_faults", "_callgate_name", "_callgate_only", "_callgate_target")
 
@@ -152,7 +167,7 @@ class _Proxy:
 
 
 class _StoreProxy(_Proxy):
-    """Counts what is awaited, of it and of its parts."""
+    """A proxy that counts the awaited methods of its target and of the target's parts."""
 
     __slots__ = ()
 
@@ -164,7 +179,7 @@ class _StoreProxy(_Proxy):
 
     def _callgate_wrap(self, call: Any, name: str) -> Any:
         faults, full = self._callgate_faults, f"{self._callgate_name}{name}"
-        if nature(call) in {"coroutine", "async generator"}:
+        if kind_of_call(call) in {"coroutine", "async generator"}:
             return counting(call, faults, full)
         if name == "driver":
             return call
@@ -173,7 +188,7 @@ class _StoreProxy(_Proxy):
         def plain(*args: Any, **kwargs: Any) -> Any:
             given = call(*args, **kwargs)
             if inspect.isawaitable(given):
-                return awaited(given, faults, full)
+                return await_with_faults(given, faults, full)
             entered = hasattr(type(given), "__aenter__")
             return _StoreProxy(given, faults, None, f"{full}.") if entered else given
 
@@ -181,12 +196,12 @@ class _StoreProxy(_Proxy):
 
     async def __aenter__(self) -> Any:
         target, faults, name = self._callgate_target, self._callgate_faults, self._callgate_name
-        struck = faults.due(f"{name}enter")
-        if struck and not faults.after:
-            await faults.strike(f"{name}enter")
+        due = faults.count(f"{name}enter")
+        if due and not faults.after:
+            await faults.inject(f"{name}enter")
         entered = await target.__aenter__()
-        if struck and faults.after:
-            await _lost(target, faults.strike(f"{name}enter"))
+        if due and faults.after:
+            await _lost(target, faults.inject(f"{name}enter"))
         if entered is target:
             return self
         simple = entered is None or isinstance(entered, str | bytes | int | float | list | tuple | dict | set)
@@ -194,27 +209,27 @@ class _StoreProxy(_Proxy):
 
     async def __aexit__(self, *error: object) -> Any:
         target, faults, name = self._callgate_target, self._callgate_faults, f"{self._callgate_name}exit"
-        if not faults.due(name):
+        if not faults.count(name):
             return await target.__aexit__(*error)
         if faults.after:
             await target.__aexit__(*error)
-            return await faults.strike(name)
+            return await faults.inject(name)
         try:
-            await faults.strike(name)
-        except BaseException as fault:  # what was begun is not left open: it ends as failed
+            await faults.inject(name)
+        except BaseException as fault:  # leave the context manager, so that it ends as failed
             await target.__aexit__(type(fault), fault, fault.__traceback__)
             raise
         return await target.__aexit__(*error)
 
 
 def _is_part(kind: type) -> bool:
-    """Whether it has methods that are awaited."""
+    """True if a class has async methods."""
     methods = (getattr(kind, name) for name in dir(kind) if not name.startswith("_"))
-    return any(nature(method) in {"coroutine", "async generator"} for method in methods)
+    return any(kind_of_call(method) in {"coroutine", "async generator"} for method in methods)
 
 
 async def _lost(entered: Any, strike: Awaitable[None]) -> None:
-    """Nobody learns that it was entered, so nobody would leave it: a server ends what a broken connection began."""
+    """Leave a context manager whose entry was lost, as a server ends the transaction of a broken connection."""
     try:
         await strike
     except BaseException as fault:

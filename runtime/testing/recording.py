@@ -1,4 +1,4 @@
-"""A hook that watches: what the context held at each stage, without a say in what happens."""
+"""A hook that records the context at each stage and does not influence the call."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What a ``RecordingHook`` saw once.
+    """One record of a ``RecordingHook``.
 
-    ``call`` counts the calls it saw, from 1. ``step`` is its own name and the stage, so that two hooks can be told
-    apart. ``input`` and ``output`` are copies of what they were then. ``verdict`` is ``"ok"``, or the name of what
-    ended the call; ``outcome`` is None until it is decided.
+    Attributes:
+        call: the number of the call, from 1.
+        step: the hook's name and the stage, to distinguish two hooks.
+        input, output: copies of the values at that time.
+        verdict: ``"ok"``, or the name of the error that ended the call.
+        outcome: the outcome, or None if it is not decided yet.
     """
 
     call: int
@@ -37,29 +40,32 @@ class Moment:
 
 
 class RecordingHook(Hook):
-    """Records what the context holds at each of *stages*, all 33 by default; decides nothing and changes nothing.
+    """Records the context at each of *stages*; it decides and changes nothing.
 
-    ``moments`` are in order; ``around_execute`` makes two, before and after. A stage that acquires brings its release
-    along. It is as free as any hook where it is not registered, and implements no stage but those asked for.
-    *priority* puts it before or after the hooks under test; *name* is how plans and moments call it.
+    ``moments`` has the records in order; ``around_execute`` makes two, before and after the tool.
+
+    Args:
+        stages: the stages to record, by default all. A stage that acquires includes its release.
+        name: the hook's name in plans and moments.
+        priority: the hook's priority, to run before or after the hooks under test.
 
     Raises:
-        HookError: there is no such stage.
+        HookError: an unknown stage.
     """
 
-    guards = False  # a gate that wants a hook to authorise does not take this one for it
+    guards = False  # does not count as a hook that authorises
 
-    def __new__(  # what __init__ takes, which uses the rest
+    def __new__(  # the parameters of __init__
         cls,
         stages: Iterable[Stage | str] | None = None,
         *,
         name: str = "RecordingHook",  # noqa: ARG004
         priority: float = 0,  # noqa: ARG004
     ) -> Self:
-        """An object of a class that has the methods asked for: hooks are read by their class."""
-        asked = frozenset(Stage) if stages is None else frozenset(map(as_stage, stages))
+        """Make an object of a class that has the methods for *stages*: hooks are compiled from their class."""
+        wanted = frozenset(Stage) if stages is None else frozenset(map(as_stage, stages))
         kind: Any = cls
-        made: Any = _watching(kind, asked | {RELEASE_OF[stage] for stage in asked & RELEASE_OF.keys()})
+        made: Any = _watching(kind, wanted | {RELEASE_OF[stage] for stage in wanted & RELEASE_OF.keys()})
         return object.__new__(made)  # type: ignore[no-any-return]
 
     def __init__(
@@ -73,7 +79,7 @@ class RecordingHook(Hook):
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages that it saw, in order."""
+        """The recorded stages, in order."""
         return tuple(moment.stage for moment in self.moments)
 
     def at(self, stage: Stage | str) -> list[Moment]:
@@ -81,7 +87,7 @@ class RecordingHook(Hook):
         return [moment for moment in self.moments if moment.stage == as_stage(stage)]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Delete all records."""
         self.moments.clear()
         self._calls.clear()
         self._count = 0
@@ -91,7 +97,7 @@ class RecordingHook(Hook):
         if call is None:
             self._count += 1
             call = self._calls[ctx] = self._count
-        error = failed if failed is not None else ctx.error
+        error = failed if failed is not None else ctx.run.error
         self.moments.append(
             Moment(
                 call,
@@ -101,7 +107,7 @@ class RecordingHook(Hook):
                 _copy(_input_of(ctx)),
                 _copy(ctx.output),
                 "ok" if error is None else type(error).__name__,
-                ctx.outcome,
+                ctx.run.outcome,
             )
         )
 
@@ -111,7 +117,7 @@ def _watching(cls: Any, stages: frozenset[Stage]) -> type[RecordingHook]:
     methods: dict[str, Any] = {stage.value: _method(stage) for stage in stages}
     if Stage.AROUND_EXECUTE in stages:
         methods[Stage.AROUND_EXECUTE.value] = _around
-    if Stage.WILL_READ_CACHE in stages:  # a hook that looks there makes a miss; one that its filter keeps out does not
+    if Stage.WILL_READ_CACHE in stages:  # a hook in this stage would count as a cache miss; its filter does not
         methods["filter"] = _see_the_cache_pass
     return type(cls.__name__, (cls,), {"__module__": cls.__module__, "__doc__": cls.__doc__, **methods})
 
@@ -136,20 +142,20 @@ async def _around(self: RecordingHook, ctx: InvokeContext, next: Next) -> Any:
 
 
 def _see_the_cache_pass(self: RecordingHook, ctx: InvokeContext) -> bool:
-    if ctx.step.stage is not Stage.WILL_READ_CACHE:
+    if ctx.run.step.stage is not Stage.WILL_READ_CACHE:
         return True
     self._see(ctx, Stage.WILL_READ_CACHE)
     return False
 
 
 def _input_of(ctx: InvokeContext) -> Any:
-    """``ctx.input`` without what reading it does to the context."""
-    value = ctx._input
-    return ctx.raw_input if value is ctx.hydration or value is ctx._call else value
+    """The input as it is now; reading ``ctx.input`` would convert it."""
+    value = ctx.run.input
+    return ctx.raw_input if value is ctx.run.hydration or value is ctx.run.tool_call else value
 
 
 def _copy(value: T) -> T:
     try:
         return copy.deepcopy(value)
-    except Exception:  # noqa: BLE001  (a tool may return what cannot be copied)
+    except Exception:  # noqa: BLE001  (a tool may return a value that cannot be copied)
         return value

@@ -1,4 +1,4 @@
-"""Where a task waits, for people: the innermost line of their own code."""
+"""The line of user code at which a task waits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from callgate import errors
-from callgate.runtime.call.leases import Carried
+from callgate.runtime.call.leases import step_driven_by
 
 _ROOT = Path(errors.__file__).parent
 _FOREIGN = tuple(
@@ -25,8 +25,8 @@ _FOREIGN = tuple(
 )
 
 
-def waits_in(task: asyncio.Task[Any]) -> str:
-    """``"in will_acquire_quota (quota.py:31)"``: the innermost line that is the user's own; empty before any ran."""
+def waiting_at(task: asyncio.Task[Any]) -> str:
+    """The innermost line of user code, as ``"in will_acquire_quota (quota.py:31)"``; "" before any has run."""
     own = [frame for frame in _frames(task.get_coro()) if not frame.f_code.co_filename.startswith(_FOREIGN)]
     if not own:
         return ""
@@ -41,8 +41,7 @@ def _frames(awaited: Any) -> Iterator[FrameType]:
         frame, awaited = _step(awaited)
         if frame is not None:
             yield frame
-            if frame.f_code is Carried._drive.__code__:  # a step that is carried through hangs on no chain of awaits
-                awaited = frame.f_locals["self"].coroutine
+            awaited = step_driven_by(frame) or awaited  # a shielded step is not on the chain of awaits
 
 
 def _step(awaited: Any) -> tuple[FrameType | None, Any]:

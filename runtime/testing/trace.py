@@ -1,29 +1,28 @@
-"""One call, seen step by step: which stages ran, how each step ended, what was held and given back."""
+"""The trace of one call: its stages, the verdict of each step, and its leases."""
 
 from __future__ import annotations
 
-import copy
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 from callgate.errors import UnknownTool
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.stages import Stage
-from callgate.runtime.engine import CallOptions
+from callgate.runtime.call.options import CallOptions
 from callgate.runtime.gate import Gate
-from callgate.runtime.testing.trace_log import TracedLease, TraceLog, WatchedContext, step_name
+from callgate.runtime.testing.trace_log import TracedLease, TraceLog, step_name
 from callgate.tools.arguments.hydration import HydrationResult
 from callgate.tools.calls import ANONYMOUS, ToolCall, ToolResult, User
 
 
 @dataclass(frozen=True, slots=True)
 class TracedStep:
-    """One step: a hook's stage method, or a built-in one, whose name stands in brackets.
+    """One step: a hook's stage method, or a built-in step, whose name is in brackets.
 
-    ``verdict`` is ``"ok"``, ``"skipped"`` where a filter said no, or the name of what it raised: ``"Denied"``,
-    ``"ControlRespond"``. ``seconds`` includes what a wrapper waited for.
+    ``verdict`` is ``"ok"``, ``"skipped"`` if a filter excluded it, or the name of the exception it raised, such as
+    ``"Denied"``. The ``seconds`` of a wrapper include the steps inside it.
     """
 
     stage: Stage
@@ -33,15 +32,15 @@ class TracedStep:
 
 
 class Trace:
-    """What ``trace`` saw of one call; ``print`` it, or give it to rich.
+    """The trace of one call; ``print`` it, or pass it to rich.
 
-    ``result`` is what ``gate.call`` returned; ``error`` what ``gate.invoke`` would have raised, or None: its
-    ``__cause__`` is what the tool or a hook raised, which a model is not told.
+    ``result`` is the result of ``gate.call``. ``error`` is the exception that ``gate.invoke`` raises for the same call,
+    or None; its ``__cause__`` is the exception of the tool or hook, which a model never sees.
     """
 
     def __init__(self, result: ToolResult, ctx: InvokeContext | None, log: TraceLog) -> None:
         self.result = result
-        self.error: BaseException | None = None if ctx is None else ctx.error
+        self.error: BaseException | None = None if ctx is None else ctx.run.error
         if ctx is None and result.error is not None:
             self.error = UnknownTool(f"there is no tool {result.tool!r}")
         self._ctx = ctx
@@ -49,7 +48,7 @@ class Trace:
 
     @property
     def output(self) -> Any:
-        """The output, or None where there is none."""
+        """The output, or None."""
         return self.result.output
 
     @property
@@ -62,7 +61,7 @@ class Trace:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages that ran, in order; a stage that came again later, as in a retry, is there again."""
+        """The stages that ran, in order; a stage that ran again, as in a retry, is repeated."""
         found: list[Stage] = []
         for step in self.steps:
             if found[-1:] != [step.stage]:
@@ -71,31 +70,31 @@ class Trace:
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """How each step ended: ``{"ManagersOnly.will_authorize": "Denied"}``. One that ran again has ``#2`` after it."""
-        told: dict[str, str] = {}
+        """The verdict of each step: ``{"ManagersOnly.will_authorize": "Denied"}``; a repeated step has the suffix ``#2``."""
+        verdicts: dict[str, str] = {}
         times: dict[str, int] = {}
         for row, step in self._log.rows_and_steps():
             name = step_name(step)
             times[name] = times.get(name, 0) + 1
-            told[name if times[name] == 1 else f"{name}#{times[name]}"] = row[2]
-        return told
+            verdicts[name if times[name] == 1 else f"{name}#{times[name]}"] = row[2]
+        return verdicts
 
     @property
     def leases(self) -> tuple[TracedLease, ...]:
-        """What the call acquired, in order; read anew each time, so that what is given back later shows."""
+        """The call's leases, in order. Each access reads them again, so that a later release shows."""
         return self._log.leases(self._ctx)
 
     @property
     def held(self) -> tuple[TracedLease, ...]:
-        """Leases that are not given back."""
+        """The leases that are not released."""
         return tuple(lease for lease in self.leases if lease.held)
 
     @property
     def given_back_in_reverse(self) -> bool:
-        """Whether every lease was given back exactly once, the last taken first."""
+        """True if every lease was released exactly once, in reverse order."""
         leases = sorted(self.leases, key=lambda lease: lease.taken)
         order = [lease.given_back for lease in reversed(leases)]
-        return all(len(places) == 1 for places in order) and order == sorted(order)
+        return all(len(releases) == 1 for releases in order) and order == sorted(order)
 
     def __str__(self) -> str:
         lines = [self._title()]
@@ -109,13 +108,13 @@ class Trace:
     def __rich__(self) -> Any:
         """A table for rich, with times."""
         from rich.table import Table
-        from rich.text import Text  # a name in brackets is no markup
+        from rich.text import Text  # otherwise rich reads a name in brackets as markup
 
         table = Table("stage", "step", "verdict", "ms", title=Text(self._title()))
         for step in self.steps:
             table.add_row(step.stage.value, Text(step.hook), Text(step.verdict), f"{step.seconds * 1000:.2f}")
         for lease in self.leases:
-            table.add_row("lease", Text(lease.step), Text(lease.told), "")
+            table.add_row("lease", Text(lease.step), Text(lease.summary), "")
         return table
 
     def _title(self) -> str:
@@ -131,34 +130,26 @@ async def trace(
     user: User = ANONYMOUS,
     **options: Unpack[CallOptions],
 ) -> Trace:
-    """Run one call through *gate* and give what happened (design 4).
+    """Run one call through *gate* and return its trace.
 
-    *call* is a ``ToolCall``, what ``hydrate`` returned, or a tool by name or object, with its *arguments*. Options are
-    those of ``gate.call``. The plan is compiled with a record of each step and otherwise the same; steps of nested
-    calls are not in it.
+    The plan of the call records each step, and is otherwise the same. Steps of nested calls are left out.
+
+    Args:
+        gate: the gate.
+        call: a ``ToolCall``, a result of ``hydrate``, or a tool by name or object.
+        arguments: the arguments of a tool by name or object.
+        user: the caller.
+        options: the options of ``gate.call``.
 
     Raises:
-        GateClosed: not inside ``async with gate``.
-        asyncio.CancelledError: it was cancelled.
+        GateClosed: the gate is not open.
+        asyncio.CancelledError: the call was cancelled.
     """
     if not isinstance(call, ToolCall | HydrationResult):
         name = call if isinstance(call, str) else gate.registry.id_of(call)
-        call = ToolCall(f"call_{secrets.token_hex(8)}", name, arguments, synthetic_id=True)
+        call = ToolCall(id=f"call_{secrets.token_hex(8)}", name=name, arguments=arguments, synthetic_id=True)
     elif arguments is not None:
-        raise TypeError("a ToolCall has its own arguments; give a tool's name to give others")
+        raise TypeError("a ToolCall has its own arguments: pass the tool's name instead to use other arguments")
     log = TraceLog()
-    seen: list[InvokeContext] = []
-    made = gate._context
-
-    def watched(*args: Any, **named: Any) -> Any:
-        ctx = made(*args, **named)
-        if isinstance(ctx, InvokeContext):
-            ctx.__class__ = WatchedContext
-            ctx.trace = log.of(cast("WatchedContext", ctx))
-            seen.append(ctx)
-        return ctx
-
-    lens = copy.copy(gate)  # the same tools, plans and engine; only its contexts are watched
-    lens._context = watched  # type: ignore[method-assign]
-    result = await lens.call(call, user=user, trace=True, **options)
-    return Trace(result, seen[0] if seen else None, log)
+    result = await gate.call(call, user=user, trace=log.follow, **options)
+    return Trace(result, log.ctx, log)

@@ -1,4 +1,4 @@
-"""What a traced call does with its leases, put down by who takes and who gives back, not by the engine's own ledger."""
+"""The steps and leases of a traced call, recorded independently of the engine's own lease ledger."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.run import Run
 from callgate.hooks.stages import RELEASE_OF, STAGES
 from callgate.hooks.step import Step
 
 
 def step_name(step: Step) -> str:
-    """``"Places.will_acquire_semaphore"``; built-in steps in brackets."""
+    """The name of a step, such as ``"Permits.will_acquire_semaphore"``; that of a built-in step is in brackets."""
     return f"{step.name if step.hook is not None else f'[{step.name}]'}.{step.stage}"
 
 
@@ -21,10 +22,12 @@ def step_name(step: Step) -> str:
 class TracedLease:
     """One lease of a call.
 
-    ``step`` is what took it, such as ``"Places.will_acquire_semaphore"``. ``taken`` is its place among the leases
-    taken, from 1, or 0 for an acquire that failed and was given back all the same (``releases_by_token``).
-    ``given_back`` are its places among all that was given back: one, if all is well. ``failed`` names what the release
-    raised.
+    Attributes:
+        step: the step that acquired it, such as ``"Permits.will_acquire_semaphore"``.
+        taken: its position among the acquired leases, from 1; 0 for a failed acquire that was released nevertheless
+            (``releases_by_token``).
+        given_back: its positions among all releases: exactly one, unless there is a defect.
+        failed: the name of the exception that its release raised, or None.
     """
 
     step: str
@@ -34,28 +37,28 @@ class TracedLease:
 
     @property
     def times(self) -> int:
-        """How often it was given back."""
+        """The number of its releases."""
         return len(self.given_back)
 
     @property
     def held(self) -> bool:
-        """Whether it was never given back."""
+        """True if it was never released."""
         return not self.given_back
 
     @property
-    def told(self) -> str:
-        """In words."""
+    def summary(self) -> str:
+        """A description in words."""
         given = ", ".join(map(str, self.given_back))
         back = "NEVER GIVEN BACK" if self.held else f"given back {given}"
         twice = f", {self.times} TIMES" if self.times > 1 else ""
         return f"taken {self.taken}, {back}{twice}{f', {self.failed}' if self.failed else ''}"
 
     def __str__(self) -> str:
-        return f"{self.step:<40} {self.told}"
+        return f"{self.step:<40} {self.summary}"
 
 
 @dataclass(slots=True)
-class _Event:
+class _LeaseEvent:
     key: int
     name: str
     gives: bool
@@ -64,40 +67,46 @@ class _Event:
 
 
 class TraceLog:
-    """The rows of one call's trace, and its leases."""
+    """The rows and the leases of one traced call."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[list[Any], Step]] = []
-        self._events: list[_Event] = []
-        self._kept: list[Any] = []  # what keys are ids of lives as long as this
+        self._events: list[_LeaseEvent] = []
+        self.ctx: InvokeContext | None = None
+        self._kept: list[Any] = []  # keeps the objects alive whose ids are keys
 
-    def of(self, ctx: WatchedContext) -> _Rows:
-        """The list that becomes ``ctx.trace``."""
-        ctx.log = self
-        return _Rows(ctx)
+    def follow(self, ctx: InvokeContext) -> list[Any]:
+        """Return the list for the engine's rows, and record what ``ctx.lease`` enters."""
+        self.ctx = ctx
+        ctx.run.watch = self._watched
+        return _Rows(self, ctx.run)
+
+    def _watched(self, ctx: InvokeContext, manager: AbstractAsyncContextManager[Any]) -> _WatchedManager:
+        return _WatchedManager(manager, self, f"lease of {step_name(ctx.run.step)}")
 
     def rows_and_steps(self) -> Iterator[tuple[list[Any], Step]]:
-        """Rows as the engine wrote them, each with its step."""
+        """The rows that the engine wrote, each with its step."""
         yield from self._rows
 
-    def began(self, row: list[Any], step: Step, ctx: WatchedContext) -> None:
-        """A step began; its row is finished later."""
+    def began(self, row: list[Any], run: Run) -> None:
+        """Record that a step began; the engine completes its row later."""
+        step = run.step
         self._rows.append((row, step))
         if step.release is not None:
             self._note(step.release[2], step_name(step), row=row, step=step)
-        elif step.hook is None and step.stage in RELEASE_OF:  # from here on, hooks that only give back hold
-            for _, _, release in ctx.plan.releases_alone[step.stage]:
+        elif step.hook is None and step.stage in RELEASE_OF:  # from here on, hooks that only release hold a lease
+            for _, _, release in run.plan.releases_alone[step.stage]:
                 self._note(release, step_name(release), row=row, step=step)
         elif STAGES[step.stage].gives_back is not None:
             self._note(step, step_name(step), gives=True, row=row, step=step)
 
     def managed(self, manager: Any, name: str, *, gives: bool = False, failed: str | None = None) -> None:
-        """A manager of ``ctx.lease`` was entered, or left."""
+        """Record that a context manager of ``ctx.lease`` was entered or left."""
         self._note(manager, name, gives=gives, row=[None, None, failed or "ok"])
 
     def _note(self, what: Any, name: str, *, gives: bool = False, row: list[Any], step: Step | None = None) -> None:
         self._kept.append(what)
-        self._events.append(_Event(id(what), name, gives, row, step))
+        self._events.append(_LeaseEvent(id(what), name, gives, row, step))
 
     def leases(self, ctx: InvokeContext | None) -> tuple[TracedLease, ...]:
         """The leases so far."""
@@ -116,45 +125,35 @@ class TraceLog:
         return tuple(
             TracedLease(
                 name,
-                place,
+                position,
                 tuple(number for number, _ in given.get(key, ())),
                 next((verdict for _, verdict in given.get(key, ()) if verdict != "ok"), None),
             )
-            for key, (name, place) in taken.items()
+            for key, (name, position) in taken.items()
         )
 
 
 def _refused(step: Step | None, ctx: InvokeContext | None) -> bool:
-    """Whether an acquire returned a value, which is no yes: the engine fails the call there, and nothing is held."""
-    if ctx is None or step is None or ctx.failed_in is not step:
+    """True if an acquire failed by returning a value: the engine ends the call, and no lease is held."""
+    if ctx is None or step is None or ctx.run.failed_in is not step:
         return False
-    error: BaseException | None = ctx.error
+    error: BaseException | None = ctx.run.error
     return isinstance(error, TypeError) or isinstance(getattr(error, "__cause__", None), TypeError)
 
 
 class _Rows(list[Any]):
-    """``ctx.trace``: as a row is added, ``ctx.step`` is the step that it is about."""
+    """The rows of a trace: as the engine adds one, ``run.step`` is the step of that row."""
 
-    def __init__(self, ctx: WatchedContext) -> None:
+    def __init__(self, log: TraceLog, run: Run) -> None:
         super().__init__()
-        self._ctx = ctx
+        self._log, self._run = log, run
 
     def append(self, row: Any) -> None:
         super().append(row)
-        self._ctx.log.began(row, self._ctx.step, self._ctx)
+        self._log.began(row, self._run)
 
 
-class WatchedContext(InvokeContext):
-    """A context that tells a log of what ``lease`` enters and leaves."""
-
-    log: TraceLog
-
-    async def lease(self, manager: AbstractAsyncContextManager[Any]) -> Any:
-        """As in ``InvokeContext``."""
-        return await super().lease(_Watched(manager, self.log, f"lease of {step_name(self.step)}"))
-
-
-class _Watched(AbstractAsyncContextManager[Any]):
+class _WatchedManager(AbstractAsyncContextManager[Any]):
     def __init__(self, manager: AbstractAsyncContextManager[Any], log: TraceLog, name: str) -> None:
         self._manager, self._log, self._name = manager, log, name
 
@@ -163,7 +162,7 @@ class _Watched(AbstractAsyncContextManager[Any]):
         self._log.managed(self, self._name)
         return resource
 
-    async def __aexit__(self, *error: Any) -> Any:  # noqa: PYI036  (handed on as it came)
+    async def __aexit__(self, *error: Any) -> Any:  # noqa: PYI036  (passed on unchanged)
         failed: str | None = None
         try:
             return await self._manager.__aexit__(*error)

@@ -1,7 +1,7 @@
-"""An event loop whose clock jumps to the next timer instead of waiting, and which can act just before its k-th callback.
+"""An event loop whose clock jumps to the next timer instead of waiting, and which can act before its k-th callback.
 
-Time limits and deadlines of minutes pass at once. Only timers pass so: where a socket or a worker thread is waited for
-and a timer is set as well, the timer wins. What is tested on it should wait for neither.
+Timeouts and deadlines of minutes pass at once. If a task waits for a socket or a thread while a timer is set, the timer
+fires first. So code that is tested on this loop should wait for neither.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from typing import Any, Self, TypeVar, cast
 T = TypeVar("T")
 
 FAR = 7_777_777.0
-"""Seconds of a time limit that passes only where ``every_cancel_point`` lets it."""
-TURN = 0.001
-"""Seconds on the loop's clock that one turn of it takes, so that a busy loop gets on, too."""
+"""A timeout in seconds that passes only when ``every_cancel_point`` lets it pass."""
+ITERATION = 0.001
+"""Seconds on the loop's clock for one iteration, so that time passes in a busy loop too."""
 STUCK = 200_000
-"""Callbacks after which a run is given up: it goes round in circles."""
+"""The number of callbacks after which a run counts as an endless loop."""
 
 
 class Stuck(AssertionError):
-    """Nothing is left that could ever wake the loop, or it turns for ever."""
+    """Nothing can wake the loop any more, or it runs endlessly."""
 
 
 class _Jumping(selectors.DefaultSelector):
-    """Does not sleep: the loop's clock jumps instead. Only where nothing but a thread can wake it, it waits for real."""
+    """A selector that advances the loop's clock instead of sleeping; it waits for real only if a thread must wake it."""
 
     loop: StepLoop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         found = super().select(0)
         if found or timeout == 0:
-            self.loop.now += TURN
+            self.loop.now += ITERATION
         elif timeout is not None:
             self.loop.now += timeout
         else:
             found = super().select(5.0)
             if not found:
-                raise Stuck("nothing is left that could wake the loop")
+                raise Stuck("nothing can wake the loop any more")
         return found
 
 
 class Stepping(asyncio.AbstractEventLoop):
-    """What makes an event loop count its callbacks and act just before the k-th. Mixed into a real one."""
+    """A mixin for event loops: counts the callbacks and acts before the k-th."""
 
     steps: int
     tasks_made: int
@@ -55,26 +55,26 @@ class Stepping(asyncio.AbstractEventLoop):
     faults: list[str]
 
     def prepare(self) -> None:
-        """Once, when the loop is made."""
+        """Initialise the loop once."""
         self.start_over()
         self.set_exception_handler(self._note)
         self.set_task_factory(self._make_task)
 
     def start_over(self) -> None:
-        """Count from zero."""
+        """Reset the counters."""
         self.steps = self.tasks_made = 0
         self.acts, self.far, self.faults = {}, [], []
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
-        """As the loop's own, counted."""
+        """Schedule a callback, and count it."""
         return cast("Any", super()).call_soon(self._step, callback, args, context=context)
 
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
-        """As the loop's own, counted."""
+        """Schedule a callback, and count it."""
         return cast("Any", super()).call_soon_threadsafe(self._step, callback, args, context=context)
 
     def timed(self, real: Callable[..., Any], at: float, delay: float, callback: Any, args: Any, context: Any) -> Any:
-        """A timer that counts when it fires; one of ``FAR`` seconds can be made to fire by its entry in ``far``."""
+        """Schedule a timer that counts when it fires; a timer of ``FAR`` seconds fires by its entry in ``far``."""
         handle = real(at, self._step, callback, args, context=context)
         if delay >= FAR - 1.0:
 
@@ -86,14 +86,14 @@ class Stepping(asyncio.AbstractEventLoop):
             self.far.append(pass_by)
         return handle
 
-    def settle(self, turns: int = 6) -> None:
-        """Let what is ready run; no timer."""
-        for _ in range(turns):
+    def settle(self, iterations: int = 6) -> None:
+        """Run the ready callbacks, but no timers."""
+        for _ in range(iterations):
             cast("Any", super()).call_soon(self.stop)
             self.run_forever()
 
     def drain(self) -> None:
-        """Let time pass."""
+        """Let pending timers fire."""
         self.call_later(0.05, self.stop)
         self.run_forever()
 
@@ -115,7 +115,7 @@ class Stepping(asyncio.AbstractEventLoop):
 
 
 class StepLoop(Stepping, asyncio.SelectorEventLoop):  # type: ignore[misc]
-    """asyncio's own loop, counting, on a clock that jumps to the next timer instead of waiting."""
+    """asyncio's loop with counted callbacks and a clock that jumps to the next timer."""
 
     def __init__(self) -> None:
         selector = _Jumping()
@@ -130,23 +130,23 @@ class StepLoop(Stepping, asyncio.SelectorEventLoop):  # type: ignore[misc]
         return self.now
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
-        """As the loop's own, counted when it fires."""
+        """Schedule a timer, and count it when it fires."""
         real = functools.partial(asyncio.SelectorEventLoop.call_at, self)
         return self.timed(real, when, when - self.now, callback, args, context)
 
     def drain(self) -> None:
-        """Let time pass."""
+        """Let pending timers fire."""
         self.call_later(100.0, self.stop)
         self.run_forever()
 
 
 def from_outside(act: Callable[[], T]) -> T:
-    """Do what a caller outside does: in a context that no scope or time limit of the scenario made."""
+    """Call *act* in an empty context, as a caller outside of the scenario's scopes and timeouts does."""
     return contextvars.Context().run(act)
 
 
 class LoopClock:
-    """A clock for ``Gate(clock=...)`` that reads the virtual time of a loop: ``ctx.remaining()`` and ``duration`` fit it."""
+    """A clock for ``Gate(clock=...)`` that reads the virtual time of a loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -156,15 +156,15 @@ class LoopClock:
         return self._loop.time()
 
     def time(self) -> float:
-        """The same: virtual time has no calendar."""
+        """Seconds on the loop's clock; virtual time has no calendar."""
         return self._loop.time()
 
 
 class VirtualTime:
-    """An event loop on virtual time for one test: ``run`` what waits, then look at ``elapsed``.
+    """An event loop on virtual time for one test: call ``run``, then check ``elapsed``.
 
-    ``clock`` is for ``Gate(clock=...)``. Close it, or use it in a ``with`` statement. Not to be used inside of a
-    running event loop.
+    ``clock`` is for ``Gate(clock=...)``. Close it, or use it in a ``with`` statement. It cannot be used inside a running
+    event loop.
     """
 
     def __init__(self) -> None:
@@ -174,21 +174,21 @@ class VirtualTime:
 
     @property
     def elapsed(self) -> float:
-        """Virtual seconds since this was made."""
+        """Virtual seconds since this object was made."""
         return self.loop.now - self._began
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end and give what it returns; may be called several times.
+        """Run a coroutine to its end and return its result; may be called several times.
 
         Raises:
-            Stuck: it waits for what will never come.
+            Stuck: the coroutine waits for an event that cannot happen.
         """
         return self.loop.run_until_complete(main)
 
     def close(self) -> None:
-        """Cancel what is left and close the loop; again does nothing."""
+        """Cancel the remaining tasks and close the loop; a second call does nothing."""
         if not self.loop.is_closed():
-            close(self.loop)
+            close_loop(self.loop)
 
     def __enter__(self) -> Self:
         return self
@@ -198,20 +198,20 @@ class VirtualTime:
 
 
 def run_virtual(main: Coroutine[Any, Any, T], loop: StepLoop | None = None) -> T:
-    """``asyncio.run`` on a clock that jumps: an hour's sleep takes no time.
+    """Run a coroutine like ``asyncio.run``, on virtual time: an hour's sleep takes no time.
 
     Raises:
-        Stuck: it waits for what will never come.
+        Stuck: the coroutine waits for an event that cannot happen.
     """
     own = loop or StepLoop()
     try:
         return own.run_until_complete(main)
     finally:
         if loop is None:
-            close(own)
+            close_loop(own)
 
 
-def close(loop: asyncio.AbstractEventLoop) -> None:
+def close_loop(loop: asyncio.AbstractEventLoop) -> None:
     """Close a loop as ``asyncio.run`` does."""
     left = asyncio.all_tasks(loop)
     for task in left:

@@ -1,4 +1,4 @@
-"""A catalogue of any size behind three definitions: a model searches, reads, calls (contract 70)."""
+"""A catalogue of any size behind three definitions: a model searches, reads, calls."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ MAX_RESULTS = 25
 
 
 class Discovery:
-    """Registers ``search_tools``, ``describe_tool`` and ``call_tool`` in a gate; tell a model these, and nothing else.
+    """Registers ``search_tools``, ``describe_tool`` and ``call_tool`` in a gate; offer a model only these three.
 
-    A call through ``call_tool`` is a call inside a call: the same gate, user, deadline and request; it is validated,
-    authorised and recorded as that tool. What a user may not be told of is neither found, described nor called, and
-    the error is that of a tool which does not exist. The three do not find or call each other.
+    A call through ``call_tool`` is a nested call with the same gate, user, deadline and request. The gate validates,
+    authorises and records it as that tool. A tool that the user may not see is not found, described or called;
+    the error is that of an unknown tool. The three tools do not find or call each other.
 
     Args:
-        gate: whose tools are offered; those that come later are, too.
+        gate: the gate with the tools; tools that are added later are offered, too.
         scorer: as for ``pick_tools``; default: BM25F.
-        min_score: what a tool must score to be found.
-        allow_unsafe: also tools with ``safe=False``; otherwise they do not exist here, either (contract 66).
+        min_score: minimum score of a tool in the search results.
+        allow_unsafe: include tools with ``safe=False``; by default they are unknown here.
 
     Raises:
         DefinitionError: the gate has a tool of one of the three names.
@@ -52,15 +52,15 @@ class Discovery:
             gate.add(made)
 
     def definitions(self, wire: str | None = None, *, user: User = ANONYMOUS) -> Any:
-        """The three definitions, or the request part of a wire such as ``"openai_chat"``: what a model is told."""
+        """Return the three definitions for a model, or the request part of a wire such as ``"openai_chat"``."""
         visible = [one for one in self._gate.tools_for(user) if one.name in NAMES]
         return visible if wire is None else codec(wire).translate(visible).request
 
     def _visible(self, name: Any, user: User) -> ToolRecord:
-        """The tool of that name, for one who may be told of it.
+        """Return the tool of that name, if the user may see it.
 
         Raises:
-            UnknownTool: there is none, or they may not; nobody can tell which.
+            UnknownTool: the tool is unknown or hidden; the error hides which.
         """
         if isinstance(name, str) and name not in NAMES and name in self._gate.registry:
             record = self._gate.registry.get(name)
@@ -112,8 +112,7 @@ class Discovery:
         return describe_tool
 
     def _call(self) -> Any:
-        # Its effect is that of whatever it calls, so it declares none: never cached, never retried. Whether calls of it
-        # may run beside each other depends on that tool, too, so they do not.
+        # The called tool determines the effect, so this one declares none and is never cached, retried or parallel.
         @tool(name="call_tool", output_schema=False, parallel=False, hooks=[_Callee(self)])
         async def call_tool(name: str, arguments: dict[str, Any], ctx: ToolContext) -> Any:  # noqa: D417  (a model reads this)
             """Call a tool that search_tools found, with arguments as describe_tool shows its parameters.
@@ -128,10 +127,10 @@ class Discovery:
 
 
 class _Callee(Hook):
-    """Authorises ``call_tool`` where its user may be told of the tool; the call of that tool is authorised by its own hooks.
+    """Authorises ``call_tool`` if its user may see the tool; the tool's own hooks authorise the inner call.
 
-    Of the arguments, records of ``call_tool`` show the tool's name alone: the others are in the records of that tool's
-    own call, masked as its own hooks mask them, and no hook here can know how.
+    Records of ``call_tool`` show only the tool's name. The records of the inner call have its arguments, masked by the
+    hooks of that tool.
     """
 
     guards = True
@@ -140,11 +139,11 @@ class _Callee(Hook):
         self._discovery = discovery
 
     def did_create_invoke_context(self, ctx: InvokeContext) -> None:
-        """Mask the arguments of the inner call, from the beginning: this call may be denied."""
-        ctx._maskers = (*ctx._maskers, _name_alone)
+        """Mask the arguments of the inner call from the start, because this call may be denied."""
+        ctx.run.maskers = (*ctx.run.maskers, _name_alone)
 
     def will_authorize_input(self, ctx: InvokeContext) -> None:
-        """Refuse what is unknown, or hidden, before anything runs."""
+        """Refuse an unknown or hidden tool before anything runs."""
         self._discovery._visible(ctx.input["name"], ctx.user)
 
 

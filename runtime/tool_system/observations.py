@@ -1,4 +1,4 @@
-"""What the tool system tells of its work: observations of every attempt, and faults of what surrounds it (contract 78)."""
+"""Observations of every attempt to run a tool, and faults of the services around the tool system."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = [
 
 
 class ObservationType(StrEnum):
-    """What an observation is of."""
+    """The type of an observation."""
 
     TOOL_EXECUTION = "TOOL_EXECUTION"
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One attempt to run a tool, and what came of it. ``at`` is when it ended, an aware datetime in UTC."""
+    """One attempt to run a tool, and its result. ``at`` is when it ended, an aware datetime in UTC."""
 
     content: ToolResult
     thread_id: str
@@ -52,10 +52,10 @@ class Observation:
 
 
 class ObservationManager(Protocol):
-    """Where an application keeps observations."""
+    """The application's store of observations."""
 
     async def record(self, observation: Observation, /) -> None:
-        """Keep one; called once for each call of a plan. What it raises is told as a fault and changes no result."""
+        """Store an observation, once for each call of a plan. An error is reported as a fault and changes no result."""
         ...
 
 
@@ -70,16 +70,16 @@ class InMemoryObservations:
         self._kept.append(observation)
 
     def of(self, thread_id: str | None = None, trace_id: str | None = None) -> list[Observation]:
-        """Those of a thread, of a trace, of one in the other; without either, all. The oldest first."""
+        """Return the observations of a thread, a trace or both, oldest first; without arguments, all."""
         return [one for one in self._kept if thread_id in {None, one.thread_id} and trace_id in {None, one.trace_id}]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolSystemFault:
-    """Something about a plan failed that is not a tool; no model reads it.
+    """A failure of a service around the tools of a plan; no model reads it.
 
-    ``event`` is one of ``tool_system.state_failed`` (no tool is enabled then), ``tool_system.state_missing`` (the thread
-    is not configured: none either), ``tool_system.observation_failed`` and ``tool_system.call_failed``.
+    ``event`` is one of ``tool_system.state_failed``, ``tool_system.state_missing`` (the thread is not configured),
+    ``tool_system.observation_failed`` and ``tool_system.call_failed``. The first two leave no tool enabled.
     """
 
     event: str
@@ -90,7 +90,7 @@ class ToolSystemFault:
     error: BaseException | None = None
 
     def to_log(self) -> dict[str, Any]:
-        """Flat fields for a log, without values: of the error, its type."""
+        """Return flat fields for a log: no values, and only the type of the error."""
         fields = {
             "event": self.event,
             "thread_id": self.thread_id,
@@ -103,17 +103,17 @@ class ToolSystemFault:
 
 
 async def ask(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call an application's method, which ought to be async and may be plain."""
+    """Call a method of the application, async or plain."""
     answer = function(*arguments)
     return await answer if inspect.isawaitable(answer) else answer
 
 
 async def ask_within(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
-    """``ask``, for so long.
+    """Run ``ask`` with a timeout in seconds.
 
     Raises:
-        TimeoutError: it took longer.
-        RuntimeError: it raised a cancellation that nobody sent.
+        TimeoutError: the method took longer.
+        RuntimeError: the method raised a cancellation of its own.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -122,4 +122,4 @@ async def ask_within(seconds: float, function: Callable[..., Any], *arguments: A
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        raise RuntimeError("it raised a cancellation that nobody sent") from error
+        raise RuntimeError("the method raised a cancellation of its own") from error

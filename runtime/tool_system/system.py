@@ -1,4 +1,4 @@
-"""``ToolSystem``: the plans of threads, run through a gate (contract 71-78, C11, C12, C28, C29)."""
+"""``ToolSystem``: the plans of threads, run through a gate."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from callgate.tools.definition import ToolDefinition
 __all__ = ["ToolSystem"]
 
 PATIENCE = 10.0
-"""Seconds that one question to a state manager, or one record of an observation, may take by default."""
+"""Default timeout, in seconds, of one call of a state manager or an observation manager."""
 
 Planned = ParsedToolCall | ToolCall | HydrationResult | Mapping[str, Any]
 
 
 class ToolSystem:
-    """Runs a thread's plan of calls through an open gate: which tools are enabled, what came of each call.
+    """Runs a thread's plan of calls through an open gate: checks enabled tools and records each call.
 
     Args:
-        gate: every call passes it; what it denies stays denied, enabled or not.
-        state: says which tools a thread may use; None means all. A thread it does not know, or a failure, means none.
-        observations: records every call of every plan; None means that nothing is recorded.
-        on_fault: is told when ``state`` or ``observations`` fail, as is nobody else; what it raises is dropped.
-        at_once: how many calls of one plan run together at most.
-        patience: seconds that ``state`` may take for an answer, and ``observations`` for a record; more is a failure.
+        gate: the gate of every call; it may deny an enabled tool.
+        state: returns the tools that a thread may use; None allows all. An unknown thread or a failure allows none.
+        observations: records every call of every plan; None records nothing.
+        on_fault: receives the failures of ``state`` and ``observations``; an error that it raises is dropped.
+        at_once: maximum number of concurrent calls of one plan.
+        patience: timeout in seconds of one call of ``state`` or ``observations``; a timeout is a failure.
 
     Raises:
         ValueError: ``at_once`` or ``patience`` is not positive.
@@ -71,18 +71,18 @@ class ToolSystem:
         self.at_once = at_once
         self.patience = patience
 
-    # ------------------------------------------------------------------ what a thread may see and run
+    # ------------------------------------------------------------------ enabled tools
 
     async def is_tool_enabled(self, thread_id: str, name: str) -> bool:
-        """Whether the thread may use a tool of that name (contract 73); says nothing of whether there is one."""
+        """Return True when the thread may use a tool of that name; the tool itself may not exist."""
         return name in await self._enabled(thread_id)
 
     async def available_tools(self, thread_id: str, *, user: User = ANONYMOUS) -> list[ToolSchema]:
-        """What a planner may be told: the tools enabled for the thread that the user may see, as registered (contract 72)."""
+        """Return the schemas for a planner: the tools enabled for the thread that the user may see, as registered."""
         return [ToolSchema.from_definition(one) for one in await self._visible(thread_id, user)]
 
     async def definitions(self, thread_id: str, wire: str | None = None, *, user: User = ANONYMOUS) -> Any:
-        """``gate.definitions`` of the tools enabled for the thread: the same list, as a model of that wire is told."""
+        """Return ``gate.definitions`` of the tools enabled for the thread, for a model of that wire."""
         visible = await self._visible(thread_id, user)
         return visible if wire is None else codec(wire).translate(visible).request
 
@@ -98,15 +98,15 @@ class ToolSystem:
         session_id: str | None = None,
         deadline: float | None = None,
     ) -> list[ToolResult]:
-        """Run a plan: one result for each call, in the order of the plan; never raises but for cancellation (contract 74).
+        """Run a plan and return one result for each call, in order; only a cancellation raises.
 
-        Each call, when its turn comes, is checked to be enabled, then passes the gate (look-up, validation, hooks, the
-        tool), then is recorded. Calls run together as in ``gate.call_many``. ``result.to_status()`` is the documents'
-        shape. *trace_id* is the request id, and so the correlation id of errors; *deadline* is in seconds, a call.
-        Inside, ``ExecutionContext.current()`` tells the thread. A record that failed shows in ``result.provenance``.
+        Each call passes three steps: check that the tool is enabled, call it through the gate, record the result.
+        Calls run together as in ``gate.call_many``. ``result.to_status()`` has the shape of the source documents.
+        *trace_id* is the request id and the correlation id of errors; *deadline* is in seconds for each call.
+        Tools and hooks get the thread from ``ExecutionContext.current()``. ``result.provenance`` shows failed records.
 
         Raises:
-            CancelledError: once every call that ran has ended; each call of the plan is recorded before.
+            CancelledError: after every running call has ended and each call of the plan is recorded.
         """
         user_id = None if user == ANONYMOUS else user.id
         plan = _Plan(self, calls, ExecutionContext(thread_id, trace_id, user_id, session_id))
@@ -125,10 +125,10 @@ class ToolSystem:
             raise cancelled
         return [slot.result for slot in plan.slots if slot.result is not None]
 
-    # ------------------------------------------------------------------ inside
+    # ------------------------------------------------------------------ internals
 
     async def _enabled(self, thread_id: str, **ids: Any) -> EnabledTools:
-        """The one place that knows which tools a thread may use; when in doubt, none (contract C28)."""
+        """Return the tools that a thread may use; no tool after a failure."""
         if self.state is None:
             return ALL_TOOLS
         try:
@@ -148,12 +148,12 @@ class ToolSystem:
         if self.on_fault is not None:
             try:
                 self.on_fault(fault)
-            except Exception:  # noqa: BLE001, S110  (who is told of a fault may not become one)
+            except Exception:  # noqa: BLE001, S110  (an error in the report of a fault is dropped)
                 pass
 
 
 class _Slot:
-    """One call of a plan, and what came of it."""
+    """One call of a plan, and its result."""
 
     def __init__(self, given: Any) -> None:
         if isinstance(given, Mapping):
@@ -161,7 +161,7 @@ class _Slot:
         if isinstance(given, ParsedToolCall):
             given = given.to_call()
         elif not isinstance(given, ToolCall | HydrationResult):
-            given = ToolCall("", "")  # what is no call names no tool, and has its result like any other
+            given = ToolCall(id="", name="")  # an invalid call has no tool name, but gets a result
         self.given: ToolCall | HydrationResult = given
         self.call: ToolCall = given.call if isinstance(given, HydrationResult) else given
         self.started = False
@@ -169,7 +169,7 @@ class _Slot:
 
 
 class _Plan:
-    """A gate as one plan sees it: ``batch.call_many`` drives it in the gate's place."""
+    """One plan, with the methods of a gate that ``batch.call_many`` uses."""
 
     def __init__(self, system: ToolSystem, calls: Iterable[Any], context: ExecutionContext) -> None:
         self.system = system
@@ -177,11 +177,11 @@ class _Plan:
         self.slots = [_Slot(call) for call in calls]
 
     def runs_in_parallel(self, slot: _Slot) -> bool:
-        """Whether it may run beside others."""
+        """Return True when the call may run beside others."""
         return self.system.gate.runs_in_parallel(slot.given)
 
     async def call(self, slot: _Slot, *, user: User, **options: Any) -> ToolResult:
-        """One call: verified, run, recorded; a cancelled one is recorded as well."""
+        """Check, run and record one call; a cancelled call is recorded, too."""
         began = self.system.gate._now()
         cancelled: asyncio.CancelledError | None = None
         try:
@@ -197,7 +197,7 @@ class _Plan:
         return slot.result
 
     async def record_the_rest(self) -> asyncio.CancelledError | None:
-        """Record what a cancelled plan never came to, all within one patience; the cancellation that arrived meanwhile."""
+        """Record calls that did not start, within one timeout; return a cancellation received meanwhile."""
         loop, cancelled = asyncio.get_running_loop(), None
         until = loop.time() + self.system.patience
         for slot in self.slots:
@@ -209,24 +209,24 @@ class _Plan:
     async def _run(self, slot: _Slot, user: User, options: Any) -> ToolResult:
         call = slot.call
         enabled = await self.system._enabled(self.context.thread_id, **self._ids(slot))
-        if call.tool not in enabled:  # before the look-up: whether there is such a tool is not said (contract C29)
+        if call.name not in enabled:  # before the look-up, to hide which tools exist
             told = ErrorInfo("not_enabled", "This tool is not enabled.", correlation_id=self.context.trace_id)
             return ToolResult(
-                call.id, call.tool, Outcome.DENIED, error=told, provenance={"not_enabled": enabled.reason}
+                call.id, call.name, Outcome.DENIED, error=told, provenance={"not_enabled": enabled.reason}
             )
         slot.started = True
         try:
             return await self.system.gate.call(slot.given, user=user, **options)
-        except Exception as error:  # noqa: BLE001  (a closed gate, for one: this surface never raises, contract C12)
+        except Exception as error:  # noqa: BLE001  (such as a closed gate: this method never raises)
             self._tell("tool_system.call_failed", slot, error)
             code, public = "error", CallgateError.default_public
             if isinstance(error, CallgateError):
                 code, public = error.code, error.public
             told = ErrorInfo(code, public, correlation_id=self.context.trace_id)
-            return ToolResult(call.id, call.tool, Outcome.ERROR, error=told)
+            return ToolResult(call.id, call.name, Outcome.ERROR, error=told)
 
     async def _record(self, slot: _Slot, limit: float) -> asyncio.CancelledError | None:
-        """Give the result to the observation manager, once, and see that through; the cancellation held back meanwhile."""
+        """Record the result once, under a shield; return a cancellation received meanwhile."""
         manager = self.system.observations
         if manager is None or slot.result is None:
             return None
@@ -236,8 +236,8 @@ class _Plan:
         carried = Carried(ask(manager.record, observation), limit=max(limit, 0.0))
         try:
             await carried.run()
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (recording breaks nothing, contract C29)
-            self._unrecorded(slot, error)  # nor is this a cancellation from outside: such are held
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (recording breaks nothing)
+            self._unrecorded(slot, error)  # the shield holds outer cancellations, so this one is the manager's
         return carried.held
 
     def _unrecorded(self, slot: _Slot, error: BaseException) -> None:
@@ -251,17 +251,17 @@ class _Plan:
         self.system._tell(ToolSystemFault(event, self.context.thread_id, error=error, **self._ids(slot)))
 
     def _ids(self, slot: _Slot) -> dict[str, Any]:
-        return {"trace_id": self.context.trace_id, "call_id": slot.call.id, "tool": slot.call.tool}
+        return {"trace_id": self.context.trace_id, "call_id": slot.call.id, "tool": slot.call.name}
 
 
 def _cancelled(slot: _Slot) -> ToolResult:
-    """For a call that was cut short, or never begun: the difference matters to whoever reads the record."""
+    """Return the result of a cancelled call; its error code tells whether the call had started."""
     told = ErrorInfo("not_started", "The call was cancelled before it began.")
     if slot.started:
         told = ErrorInfo("cancelled", "The call was cancelled; it may have taken effect.")
-    return ToolResult(slot.call.id, slot.call.tool, Outcome.CANCELLED, error=told)
+    return ToolResult(slot.call.id, slot.call.name, Outcome.CANCELLED, error=told)
 
 
 def _worthier(first: asyncio.CancelledError | None, later: asyncio.CancelledError | None) -> Any:
-    """Of two cancellations the first, unless only the later has the message by which an anyio scope knows its own."""
+    """Return the first of two cancellations, or the later if only it has the message of an anyio cancel scope."""
     return later if first is None or (later is not None and later.args and not first.args) else first

@@ -1,4 +1,4 @@
-"""What the tool system asks of a thread: its enabled tools, its planned calls, who they run for (contract 73, 75)."""
+"""Threads: their enabled tools, their planned calls, and the context of a plan."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["ALL_TOOLS", "EnabledTools", "ExecutionContext", "InMemoryState", "Pa
 
 
 class StateManager(Protocol):
-    """Where an application keeps which tools a thread may use."""
+    """The application's store of the tools that a thread may use."""
 
     async def enabled_tools(self, thread_id: str, /) -> Collection[str] | None:
-        """The wire names of the thread's tools; empty, or None for a thread that is not configured: no tool at all."""
+        """Return the wire names of the thread's tools. An empty collection, or None for an unknown thread, allows no tool."""
         ...
 
 
 class InMemoryState:
-    """A ``StateManager`` that forgets when the process ends: ``InMemoryState({"thread": ["get_weather"]})``."""
+    """A ``StateManager`` in the memory of the process: ``InMemoryState({"thread": ["get_weather"]})``."""
 
     def __init__(self, enabled: Mapping[str, Collection[str]] | None = None) -> None:
         self._enabled: dict[str, frozenset[str]] = {}
@@ -32,8 +32,12 @@ class InMemoryState:
         """See ``StateManager``."""
         return self._enabled.get(thread_id)
 
+    async def is_tool_enabled(self, thread_id: str, name: str, /) -> bool:
+        """Return True for a tool that is enabled for the thread."""
+        return name in self._enabled.get(thread_id, ())
+
     def enable_only(self, thread_id: str, names: Collection[str]) -> None:
-        """From now on these tools, and no others, are enabled for the thread.
+        """Enable these tools, and no others, for the thread.
 
         Raises:
             TypeError: *names* is one string.
@@ -41,15 +45,15 @@ class InMemoryState:
         self._enabled[thread_id] = _names(names)
 
     def forget(self, thread_id: str) -> None:
-        """The thread is over; nothing is enabled for it any more."""
+        """Remove the thread; no tool is enabled for it from then on."""
         self._enabled.pop(thread_id, None)
 
 
 @dataclass(frozen=True, slots=True)
 class EnabledTools:
-    """The answer to both questions, what a thread may see and what it may run (contract C28): ``name in enabled``.
+    """The tools that a thread may see and run: ``name in enabled``.
 
-    ``names`` is None where every tool is enabled. ``reason`` says, for developers, why others are not: ``not_listed``,
+    ``names`` is None when every tool is enabled. ``reason`` tells developers why a tool is not enabled: ``not_listed``,
     ``not_configured`` or ``state_failed``.
     """
 
@@ -58,10 +62,10 @@ class EnabledTools:
 
     @classmethod
     def of(cls, names: Collection[str] | None) -> Self:
-        """What a ``StateManager`` said.
+        """Make this of the response of a ``StateManager``.
 
         Raises:
-            TypeError: it said something that is no collection of names.
+            TypeError: the response is not a collection of names.
         """
         return cls(frozenset(), "not_configured") if names is None else cls(_names(names))
 
@@ -74,7 +78,7 @@ ALL_TOOLS = EnabledTools(None)
 
 @dataclass(frozen=True, slots=True)
 class ParsedToolCall:
-    """A call as a planner makes it (contract 75); the tool system takes a ``ToolCall`` as well.
+    """A call as a planner makes it. The tool system takes a ``ToolCall`` as well.
 
     ``arguments`` is a JSON object, the JSON text of one, or None for no arguments; untrusted until validated.
     """
@@ -85,19 +89,19 @@ class ParsedToolCall:
 
     @classmethod
     def of(cls, planned: Mapping[str, Any]) -> Self:
-        """Read ``{"callId": ..., "toolName": ..., "arguments": ...}``; what is missing is empty, and names no tool."""
+        """Read ``{"callId": ..., "toolName": ..., "arguments": ...}``; a missing field is empty."""
         return cls(planned.get("callId", ""), planned.get("toolName", ""), planned.get("arguments"))
 
     def to_call(self) -> ToolCall:
-        """The same call, as the gate takes it."""
-        return ToolCall(self.call_id, self.tool_name, self.arguments)
+        """Return the same call as a ``ToolCall``."""
+        return ToolCall(id=self.call_id, name=self.tool_name, arguments=self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionContext:
-    """Which thread and trace a call belongs to, and who asks (contract 75).
+    """The thread, trace, user and session of a call.
 
-    ``user_id`` is None for a user that nobody named, ``session_id`` for a plan without a session.
+    ``user_id`` is None for an anonymous user, ``session_id`` for a plan without a session.
     """
 
     thread_id: str
@@ -107,7 +111,7 @@ class ExecutionContext:
 
     @classmethod
     def current(cls) -> ExecutionContext | None:
-        """The one of the plan that is being run here, for tools and hooks; None outside a tool system."""
+        """Return the context of the plan that runs now, for tools and hooks; None outside a tool system."""
         return CURRENT.get()
 
 

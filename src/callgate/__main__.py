@@ -1,4 +1,4 @@
-"""``python -m callgate``: the version and where to go next."""
+"""``python -m callgate``: the version, a short help, and the commands."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ Callgate {version}: the one gate every tool call passes.
 
   from callgate import Gate, tool     declare tools, open a gate, make calls
   python -m examples.order_desk       a worked example (in a checkout: make run)
-  python -m callgate pick "what is asked" --catalog FILE   which tools of a catalogue fit, and why
-  python -m callgate audit verify ADDRESS   whether anybody changed the audit record of a store
-  python -m callgate effects list ADDRESS   what is in the effect ledger of a store; also show, settle, prune
-  python -m callgate jobs list ADDRESS      what was submitted to workers; also show, again, cancel, prune
-  python -m callgate stores check --store ADDRESS     whether its tables are up to date
-  python -m callgate stores upgrade --store ADDRESS   bring them up to date
+  python -m callgate pick "a request" --catalog FILE   pick the tools of a catalogue that fit a request
+  python -m callgate audit verify ADDRESS   find changes to the audit record of a store
+  python -m callgate effects list ADDRESS   list the effect ledger of a store; also show, settle, prune
+  python -m callgate jobs list ADDRESS      list the submitted jobs; also show, retry, cancel, prune
+  python -m callgate stores check --store ADDRESS     check whether the tables of a store are up to date
+  python -m callgate stores upgrade --store ADDRESS   migrate the tables of a store
   python -m callgate worker --app MODULE:GATE   run the calls that were submitted to a gate
 """
 
 
 COMMANDS = ("audit", "effects", "jobs", "pick", "stores", "worker")
-"""Each has a module ``callgate.runtime.commands.NAME`` with a ``main``."""
+"""Each command has a module ``callgate.runtime.commands.NAME`` with a function ``main``."""
 
 
 def main() -> None:
-    """Print the version and a short help, or do what is asked."""
+    """Run a command, or print the version and a short help."""
     asked = sys.argv[1:2]
     if asked and asked[0] in COMMANDS:
         command = import_module(f"callgate.runtime.commands.{asked[0]}")

@@ -11,17 +11,17 @@
     ├── GateClosed                   used before start or after stop
     ├── StageError                   a context member was used in a stage that may not use it
     ├── ProviderMissing              ctx.get(token) found nothing (also a LookupError)
-    ├── StoreError                   a store failed, or is not what was asked for
-    │   ├── StoreConflict            somebody else wrote that first
-    │   └── StoreUnsupported         this backend does not keep that
-    ├── ModelError                   a model's provider did not answer as asked; .status, .retry_after, .provider
-    │   └── StreamCut                its streamed answer broke off; .reply is what had come
-    └── InvocationError              how one invocation ended without a result
-        ├── Denied                   a policy said no, or ctx.abort()
+    ├── StoreError                   a store failed, or its address is wrong
+    │   ├── StoreConflict            another process wrote first
+    │   └── StoreUnsupported         this backend does not support the request
+    ├── ModelError                   a model's provider failed; .status, .retry_after, .provider
+    │   └── StreamCut                its streamed response broke off; .reply is the received part
+    └── InvocationError              one invocation ended without a result
+        ├── Denied                   a policy refused the call, or ctx.abort()
         ├── RetryLater               over quota or busy; .retry_after in milliseconds
         ├── Invalid                  arguments or output break the contract; .issues
         │   └── UnknownTool          no tool of that name
-        ├── Suspended                waits for a person or a client; .handle
+        ├── Suspended                the call waits for a person or a client; .handle
         ├── ToolFailed               the tool raised
         │   └── ToolError            raised by a tool's author, with text the model may read
         ├── DeadlineExceeded         time ran out (also a TimeoutError)
@@ -29,8 +29,8 @@
         ├── InFlight                 the same effect is running now
         ├── OutcomeUnknown           the effect may or may not have happened
         ├── NotRecorded              the ledger could not be written, so nothing was run
-        ├── NotPending               nothing waits under that handle, or not for this person
-        └── Stale                    what a suspended call was bound to has changed
+        ├── NotPending               no suspended call has this handle, or not for this user
+        └── Stale                    the tool, policy or arguments of a suspended call have changed
 
     Control (BaseException)          control flow, not an error: ``except Exception`` in a tool cannot swallow it
     ├── ControlRespond               ctx.respond(value)
@@ -70,13 +70,13 @@ class RegistrationError(CallgateError):
 
 
 class DefinitionError(RegistrationError):
-    """A tool's definition breaks a rule; the message says which and how to mend it (contract 9-14, 24-30)."""
+    """A tool's definition breaks a rule; the message says which and how to mend it."""
 
     code = "definition"
 
 
 class SchemaRefused(DefinitionError):
-    """A schema that is invalid, unsafe, or that no engine would enforce in full (contract 13, 19, C31).
+    """A schema that is invalid, unsafe, or that no engine would enforce in full.
 
     ``reason`` is a stable code such as ``external_ref``; ``pointer`` is the JSON Pointer into the schema.
     """
@@ -90,13 +90,13 @@ class SchemaRefused(DefinitionError):
 
 
 class HookError(RegistrationError):
-    """A hook names an unknown stage, lacks a listed method, or is refused by the linter (contract C33)."""
+    """A hook names an unknown stage, lacks a listed method, or is refused by the linter."""
 
     code = "hook"
 
 
 class ProviderError(RegistrationError):
-    """An injected dependency cannot be provided; the message names it and its path (contract 84-86)."""
+    """An injected dependency cannot be provided; the message names it and its path."""
 
     code = "provider"
 
@@ -115,7 +115,7 @@ class StageError(CallgateError):
 
 
 class ProviderMissing(CallgateError, LookupError):
-    """``ctx.get(token)`` found no provider in request, session or global scope (contract 85)."""
+    """``ctx.get(token)`` found no provider in request, session or global scope."""
 
     code = "provider_missing"
 
@@ -127,21 +127,21 @@ class StoreError(CallgateError):
 
 
 class StoreConflict(StoreError):
-    """Somebody else wrote that first; nothing was changed."""
+    """Another process wrote first; nothing was changed."""
 
     code = "store_conflict"
 
 
 class StoreUnsupported(StoreError):
-    """This backend does not keep that; the message says which does."""
+    """This backend does not support the request; use the backend that the message names."""
 
     code = "store_unsupported"
 
 
 class ModelError(CallgateError):
-    """A model's provider did not answer as asked: it refused, could not be reached, or sent what is no answer (C10).
+    """A model's provider failed: it refused, could not be reached, or sent an invalid response.
 
-    ``status`` is the HTTP status of its answer, None if none came; ``retry_after`` what it asked to wait, in
+    ``status`` is the HTTP status of its response, or None; ``retry_after`` is the requested delay in
     milliseconds; ``provider`` the name of the wire. ``str()`` may quote its error message, bounded; never a header,
     an API key, or what was sent. It has no cause: the errors of HTTP libraries hold the whole request.
     """
@@ -166,7 +166,7 @@ class ModelError(CallgateError):
 
 
 class StreamCut(ModelError):
-    """A streamed answer broke off, or told of an error, before its end; ``reply`` is the ``Reply`` of what had come.
+    """A streamed response broke off, or reported an error, before its end; ``reply`` is the received part.
 
     Every call in it is marked as truncated: none may run.
     """
@@ -180,11 +180,11 @@ class StreamCut(ModelError):
 
 
 class InvocationError(CallgateError):
-    """How one invocation ended without a result; ``invoke`` raises one of its subclasses.
+    """The base of errors that end one invocation; ``invoke`` raises one of its subclasses.
 
-    ``no_effect`` says that a tool which raised this did nothing, so that the same effect may be tried again: so say
-    ``ctx.abort`` and ``ctx.retry_after`` in a tool's body, and ``ToolError(..., no_effect=True)``. Any other error from
-    a body leaves that open.
+    ``no_effect`` says that a tool which raised this did nothing, so that the same effect may be tried again: ``ctx.abort``
+    and ``ctx.retry_after`` in a tool's body and ``ToolError(..., no_effect=True)`` set it. Any other error from a body
+    leaves the outcome open.
     """
 
     http_status: int = 500
@@ -192,7 +192,7 @@ class InvocationError(CallgateError):
 
 
 class Denied(InvocationError):
-    """A policy said no, or a hook called ``ctx.abort`` (contract 88). Also known as ``ControlAbort``."""
+    """A policy refused the call, or a hook called ``ctx.abort``. Also known as ``ControlAbort``."""
 
     code = "denied"
     http_status = 403
@@ -214,7 +214,7 @@ class Denied(InvocationError):
 
 
 class RetryLater(InvocationError):
-    """Not now: over quota or busy (contract 88). ``retry_after`` is in milliseconds. Also ``ControlRetryAfter``."""
+    """Not now: over quota or busy. ``retry_after`` is in milliseconds. Also ``ControlRetryAfter``."""
 
     code = "retry_later"
     http_status = 429
@@ -235,7 +235,7 @@ class RetryLater(InvocationError):
 
 
 class Invalid(InvocationError):
-    """The arguments (or the output) break the contract. ``issues`` are value-free (contract 44-51)."""
+    """The arguments (or the output) break the contract. ``issues`` are value-free."""
 
     code = "invalid_arguments"
     http_status = 422
@@ -261,7 +261,7 @@ class Invalid(InvocationError):
 
 
 class UnknownTool(Invalid):
-    """No tool of that name is registered, or the caller may not see it (contract C10a, C29)."""
+    """No tool of that name is registered, or the caller may not see it."""
 
     code = "unknown_tool"
     http_status = 404
@@ -281,7 +281,7 @@ class Suspended(InvocationError):
 
     @property
     def handle(self) -> str | None:
-        """What ``gate.resume`` takes."""
+        """The handle for ``gate.resume``."""
         return getattr(self.pending, "handle", None)
 
 
@@ -296,8 +296,8 @@ class ToolFailed(InvocationError):
 class ToolError(ToolFailed):
     """Raise this in a tool: ``public`` is text that the model may read.
 
-    It is the tool's answer, like an output: who repeats the call under the same key gets it again. With
-    ``no_effect=True`` the tool says that it did nothing, and a repeat runs it again.
+    The error is the tool's response, like an output: a repeat of the call under the same key gets it again. With
+    ``no_effect=True`` the tool declares that it did nothing, and a repeat runs it again.
     """
 
     code = "tool_error"
@@ -332,7 +332,7 @@ class InFlight(InvocationError):
 
 
 class OutcomeUnknown(InvocationError):
-    """The effect may or may not have happened: the tool was abandoned, or its process ended, before it said."""
+    """The effect may or may not have happened: the tool was abandoned, or its process ended, before it reported."""
 
     code = "outcome_unknown"
     http_status = 504
@@ -340,7 +340,7 @@ class OutcomeUnknown(InvocationError):
 
 
 class NotRecorded(InvocationError):
-    """The ledger could not write down that the tool is about to run, so it was not run (invariant I3)."""
+    """The ledger could not record the intent to run the tool, so the tool was not run."""
 
     code = "not_recorded"
     http_status = 503
@@ -349,7 +349,7 @@ class NotRecorded(InvocationError):
 
 
 class NotPending(InvocationError):
-    """Nothing waits under that handle: it is unknown, used, expired, changed, or somebody else's; which, is not said."""
+    """No suspended call has this handle. It is unknown, used, expired, changed, or of another user; the error hides which."""
 
     code = "not_pending"
     http_status = 404
@@ -357,9 +357,9 @@ class NotPending(InvocationError):
 
 
 class Stale(InvocationError):
-    """What a suspended call was bound to has changed: its tool, its policies, or what its arguments come to.
+    """The tool, the policies or the arguments of a suspended call have changed.
 
-    It can not be resumed any more; ask again.
+    The call cannot be resumed; request it again.
     """
 
     code = "stale"
@@ -368,11 +368,11 @@ class Stale(InvocationError):
 
 
 class Control(BaseException):
-    """Control flow of an invocation; not an ``Exception``, so a tool's ``except Exception`` cannot swallow it (C20)."""
+    """Control flow of an invocation; not an ``Exception``, so a tool's ``except Exception`` cannot swallow it."""
 
 
 class ControlRespond(Control):
-    """Raised by ``ctx.respond(value)``: skip to the post stages with this output (contract 99).
+    """Raised by ``ctx.respond(value)``: skip to the post stages with this output.
 
     ``shaped`` skips the output stages, too: for an output that has passed them before.
     """

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import redis_commands, statements
 from benchmarks.redis_commands import NoRedis
 from benchmarks.workers_place import schemas
-from callgate import EmbeddedJobs
+from callgate.jobs import EmbeddedJobs
 from callgate.providers.stores.sql_jobs import SqlJobs
 from tests.providers.stores.backends import schema
 

@@ -57,7 +57,7 @@ async def test_every_job_that_is_lost_or_runs_again_is_counted(loss: str, again:
             if loss:
                 await sql(side.gate, loss, next(iter(side.asked)))
             for _ in range(again):
-                await side.gate.call(ToolCall("again", "look", {"n": 3}), user=ANN)
+                await side.gate.call(ToolCall(id="again", name="look", arguments={"n": 3}), user=ANN)
             found = await account(side.gate, side.asked, RAN[before:])
     assert (found["lost"], found["doubled"]) == (bool(loss), again)
 

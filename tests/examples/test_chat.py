@@ -69,7 +69,7 @@ def test_it_runs_from_the_command_line_without_network_and_key() -> None:
         capture_output=True,
         text=True,
         encoding="utf-8",
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -182,7 +182,7 @@ def test_what_a_model_writes_cannot_steer_the_terminal() -> None:
     evil: Any = "\x1b[2J[red]\x07"
     shown.said(evil)
     shown.show(TextDelta(evil))
-    shown.show(CallsStarted(1, (ToolCall("a", evil, evil),)))
+    shown.show(CallsStarted(1, (ToolCall(id="a", name=evil, arguments=evil),)))
     shown.show(CallFinished(1, ToolResult("a", evil, Outcome.SUCCESS, evil)))
     assert "\x1b" not in written.getvalue()
     assert "[red]" in written.getvalue()

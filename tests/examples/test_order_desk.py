@@ -318,7 +318,7 @@ async def test_the_ledger_answers_a_repeat_and_refuses_what_would_be_another_eff
 
 
 async def test_the_carriers_key_reaches_the_carrier_and_nothing_else() -> None:
-    """Contract C30: looked for in results, records and spans; the tool did get it, for its answer was scrubbed of it."""
+    """Contract C15b: looked for in results, records and spans. The tool did get it: its answer was scrubbed of it."""
     async with after_all_answers() as (desk, passed):
         texts = [str(one.result) for one in passed.values()] + desk.telemetry.spans()
         texts += [str(row) async for row in desk.gate.store.audit.read(None)]
@@ -365,7 +365,7 @@ def test_main_prints_one_line_a_call_the_stages_and_the_sum(capsys: pytest.Captu
     assert "from cache" in lines[2]
     assert [told[place][0] for place, line in enumerate(lines) if "replayed" in line] == ["refund"]
     assert re.search(r"^refund +max +toolu_refund +committed +the receipt", printed, re.MULTILINE)
-    assert re.search(r"^reserve_stock +max +call_slow +unknown +that nobody knows", printed, re.MULTILINE)
+    assert re.search(r"^reserve_stock +max +call_slow +unknown +that the outcome is unknown", printed, re.MULTILINE)
     for stage in (
         "will_authorize ",
         "will_check_consent",
@@ -393,7 +393,7 @@ DEEDS = {
     "Redact": ("masked in the record", 8, "/address/street, /address/postcode"),
     "Retry": ("tried again", 3, "track_parcel: success at attempt 2"),
     "Secrets": ("let one out", 0, "looked for in"),
-    "Timeout": ("unknown", 1, "quote_shipping was left behind"),
+    "Timeout": ("unknown", 1, "quote_shipping did not stop and was left behind"),
 }
 
 
@@ -404,7 +404,7 @@ def test_main_tells_what_each_hook_did_and_verifies_the_record(capsys: pytest.Ca
     for hook, (did, times, example) in DEEDS.items():
         assert re.search(rf"^{hook} +{did} +{times} .*{re.escape(example)}", printed, re.MULTILINE), hook
     assert "over_quota, in " in printed
-    assert re.search(r"verified: audit record of \d+ rows in 1 segments with 1 anchors: nothing is wrong", printed)
+    assert re.search(r"verified: audit log of \d+ rows in 1 segments with 1 anchors: no problems", printed)
     assert re.search(r"with one word of row \d+ changed: altered, the row does not fit its hash", printed)
     assert CARRIER_KEY not in printed
 
@@ -424,12 +424,12 @@ def test_without_opentelemetry_it_runs_and_tells_no_metrics(
 def test_a_store_keeps_the_record_for_the_command_that_verifies_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Contract 87: what a hook keeps is where the address says, and `audit verify` reads it."""
+    """Contract I17: what a hook keeps is where the address says, and `audit verify` reads it."""
     address = f"sqlite:///{tmp_path / 'hooks.db'}"
     assert main(["--store", address]) == 0
     assert main(["--store", address]) == 0
     first, second = capsys.readouterr().out.split("6 tools: ")[1:]
-    assert "in 2 segments with 2 anchors: nothing is wrong" in second
+    assert "in 2 segments with 2 anchors: no problems" in second
     again = [sum("refund" in line and "replayed" in line for line in lines_of_calls(text)) for text in (first, second)]
     assert again == [1, 3], "what was done is not done again tomorrow"
     assert verify(["verify", address]) == 0

@@ -49,7 +49,7 @@ def begun(*arguments: str, **environment: str) -> Generator[subprocess.Popen[str
 def test_a_worker_is_killed_and_nothing_is_lost_and_nothing_runs_twice() -> None:
     """Issue 8: ``make run-workers``. The bank's file and the ledger agree."""
     with begun("--calls", "60") as process:
-        printed, complaint = process.communicate(timeout=100)
+        printed, complaint = process.communicate(timeout=300)
     assert (process.returncode, complaint) == (0, "")
     assert re.search(r"worker [12] was killed; it was running \d calls", printed)
     assert "worker 3 begins" in printed
@@ -73,7 +73,7 @@ def test_whoever_ends_it_early_leaves_no_process_and_no_file(tmp_path: Path) -> 
                 break
         assert len(list(tmp_path.iterdir())) == 1
         process.send_signal(signal.SIGTERM)
-        _, complaint = process.communicate(timeout=60)
+        _, complaint = process.communicate(timeout=300)
     assert (process.returncode, complaint) == (130, "worker_desk: ended; its processes and tables are gone\n")
     for pid in workers:
         with pytest.raises(ProcessLookupError):
@@ -85,7 +85,7 @@ def test_whoever_ends_it_early_leaves_no_process_and_no_file(tmp_path: Path) -> 
 
 
 async def one_refund(gate: Gate, *, runs: bool = True) -> Asked:
-    call = ToolCall("call-1", "refund", {"order_id": ORDER, "cents": 100, "reason": "late"})
+    call = ToolCall(id="call-1", name="refund", arguments={"order_id": ORDER, "cents": 100, "reason": "late"})
     job = await gate.submit(call, user=MAX)
     if runs:
         await gate.jobs.run_invocation(job.id)

@@ -120,7 +120,7 @@ def browser(*, javascript: bool = True) -> Generator[Browser]:
     assert started.stdout is not None
     try:
         port = next(found[1] for line in started.stdout if (found := re.search(r"successfully on port (\d+)", line)))
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as driver:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=300, trust_env=False) as driver:
             session = driver.post("/session", json={"capabilities": {"alwaysMatch": _wanted(javascript)}}).json()[
                 "value"
             ]

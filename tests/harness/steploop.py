@@ -9,14 +9,14 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
-from callgate.runtime.testing.virtual_time import FAR, StepLoop, Stepping, close, from_outside, run_virtual
+from callgate.runtime.testing.virtual_time import FAR, StepLoop, Stepping, close_loop, from_outside, run_virtual
 
 __all__ = [
     "FAR",
     "Cost",
     "StepLoop",
     "Stepping",
-    "close",
+    "close_loop",
     "cost_of",
     "from_outside",
     "on_virtual_time",
@@ -46,7 +46,7 @@ def on_virtual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]
             loop.run_until_complete(asyncio.wait_for(test(loop, **given), None))
             assert loop.faults == []
         finally:
-            close(loop)
+            close_loop(loop)
 
     signature = inspect.signature(test)
     run.__name__, run.__doc__ = test.__name__, test.__doc__
@@ -75,4 +75,4 @@ def cost_of(scenario: Callable[[], Awaitable[Any]]) -> Cost:
     try:
         return run_virtual(measured(), loop)
     finally:
-        close(loop)
+        close_loop(loop)

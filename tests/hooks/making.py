@@ -11,6 +11,7 @@ from callgate import Gate, Hook, InvokeContext, Stage, ToolCall, ToolDefinition,
 from callgate.hooks.plan import Plan
 from callgate.tools.definition import Effect
 from callgate.tools.record import Style
+from tests.harness.gate_options import gate_options
 
 Act = Callable[[InvokeContext], Any]
 
@@ -116,20 +117,20 @@ async def call(
     tool: Any, *hooks: Any, arguments: Any = None, user: User = USER, trace: bool = False, **options: Any
 ) -> ToolResult:
     """One call through a gate of its own."""
-    async with Gate([tool], hooks, open=True, **options) as gate:
+    async with Gate([tool], hooks, allow_unguarded=True, **gate_options(**options)) as gate:
         given = {"n": 2} if arguments is None else arguments
-        return await gate.call(ToolCall("c1", _name(gate), given), user=user, trace=trace)
+        return await gate.call(ToolCall(id="c1", name=_name(gate), arguments=given), user=user, trace=trace)
 
 
 async def invoke(tool: Any, *hooks: Any, arguments: Any = None, user: User = USER, **options: Any) -> Any:
     """One ``gate.invoke`` through a gate of its own."""
-    async with Gate([tool], hooks, open=True, **options) as gate:
+    async with Gate([tool], hooks, allow_unguarded=True, **gate_options(**options)) as gate:
         return await gate.invoke(_name(gate), {"n": 2} if arguments is None else arguments, user=user)
 
 
 def plan_of(tool: ToolRecord, *hooks: Any, trace: bool = False, **options: Any) -> Plan:
     """What a gate compiles for a tool."""
-    gate = Gate([tool], hooks, open=True, **options)
+    gate = Gate([tool], hooks, allow_unguarded=True, **gate_options(**options))
     return gate._plans.of(tool.id, trace=trace)
 
 

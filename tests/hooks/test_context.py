@@ -10,19 +10,8 @@ from typing import Any
 import pytest
 from dependency_injector import containers, providers
 
-from callgate import (
-    Gate,
-    InvokeContext,
-    Outcome,
-    ProviderError,
-    ProviderMissing,
-    ProviderRegistry,
-    Stage,
-    StageError,
-    ToolCall,
-    User,
-    invoke_tool,
-)
+from callgate import Gate, InvokeContext, Options, Outcome, ProviderRegistry, Stage, ToolCall, User, invoke_tool
+from callgate.errors import ProviderError, ProviderMissing, StageError
 from callgate.hooks.stages import STAGES, May, Section, stages_in
 from callgate.providers.clock import FakeClock
 from tests.hooks.making import DEFINITION, USER, Act, Watch, acting, at, call, echo, echoing, invoke, record
@@ -42,8 +31,8 @@ async def test_the_context_says_who_calls_what() -> None:
     clock = FakeClock(1_000.0)
     watch = Watch()
     titled = record(definition=DEFINITION)
-    async with Gate([titled], [watch.hook], clock=clock) as gate:
-        asked = ToolCall("c9", "double", {"n": 4})
+    async with Gate([titled], [watch.hook], options=Options(clock=clock)) as gate:
+        asked = ToolCall(id="c9", name="double", arguments={"n": 4})
         await gate.call(asked, user=USER, session_id="s", request_id="r", idempotency_key="k")
     ctx = watch.ctx
     assert ctx.tool is DEFINITION
@@ -341,7 +330,7 @@ async def test_the_global_scope_cannot_be_changed_while_invoking() -> None:
         with pytest.raises(ProviderError, match="no scope 'galaxy'"):
             ctx.bind_provider("one", 1, "galaxy")  # type: ignore[arg-type]
         with pytest.raises(TypeError):
-            ctx.host.registry.get_all_singletons()["one"] = 1  # type: ignore[index]
+            ctx.run.plan.host.registry.get_all_singletons()["one"] = 1
 
     await through(act)
 
@@ -389,7 +378,9 @@ async def test_binding_is_refused_where_the_table_says_so() -> None:
     assert refused
 
     def act(ctx: InvokeContext) -> None:
-        with pytest.raises(StageError, match=f"{ctx.step.stage} may not bind providers; stages that may: will_create"):
+        with pytest.raises(
+            StageError, match=f"{ctx.run.step.stage} may not bind providers; stages that may: will_create"
+        ):
             ctx.bind_provider("a", 1)
 
     for stage in refused:

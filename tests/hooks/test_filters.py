@@ -115,7 +115,9 @@ async def test_a_filter_is_asked_again_in_every_stage() -> None:
             self.asked += 1
             return self.asked % 2 == 0
 
-        will_authorize = will_check_consent = will_execute = did_execute = lambda self, ctx: seen.append(ctx.step.stage)
+        will_authorize = will_check_consent = will_execute = did_execute = lambda self, ctx: seen.append(
+            ctx.run.step.stage
+        )
 
     seen: list[Stage] = []
     await call(record(), Alternating())
@@ -133,10 +135,10 @@ async def test_what_the_filter_said_at_the_acquire_holds_for_the_release(
 
     class Flips(Hook):
         def filter(self, ctx: InvokeContext) -> bool:
-            return (ctx.step.stage is acquire) is holds
+            return (ctx.run.step.stage is acquire) is holds
 
     for stage in (acquire, RELEASE_OF[acquire]):
-        setattr(Flips, stage.value, lambda self, ctx: log.append(ctx.step.stage))
+        setattr(Flips, stage.value, lambda self, ctx: log.append(ctx.run.step.stage))
     await call(record(), Flips if form == "class" else Flips())
     assert log == ([acquire, RELEASE_OF[acquire]] if holds else [])
 
@@ -145,7 +147,7 @@ async def test_what_the_filter_said_at_the_acquire_holds_for_the_release(
 async def test_a_tenant_that_is_left_out_takes_and_gives_back_nothing(acquire: Stage) -> None:
     """Contract C1b, I1."""
     log: list[Stage] = []
-    acts = {stage: lambda ctx: log.append(ctx.step.stage) for stage in (acquire, RELEASE_OF[acquire])}
+    acts = {stage: lambda ctx: log.append(ctx.run.step.stage) for stage in (acquire, RELEASE_OF[acquire])}
     hook = acting(acts, tenants={"acme"})()
     await call(record(), hook, user=User("u", tenant="other"))
     await call(record(), hook, user=User("u"))
@@ -159,16 +161,18 @@ async def test_tenants_limit_a_hook_in_every_stage(stage: Stage) -> None:
     """Contract 92."""
     watch = Watch(stage, tenants=["acme", "beta"])
     looks = at(Stage.WILL_READ_CACHE, lambda ctx: None)
-    async with Gate([record()], [watch.hook, looks], open=True) as gate:
+    async with Gate([record()], [watch.hook, looks], allow_unguarded=True) as gate:
         for tenant in ("acme", "gamma", None, "beta"):
-            assert (await gate.call(ToolCall("c", "double", {"n": 1}), user=User("u", tenant=tenant))).ok
+            assert (
+                await gate.call(ToolCall(id="c", name="double", arguments={"n": 1}), user=User("u", tenant=tenant))
+            ).ok
     assert watch.stages == [stage] * 2
 
 
 async def test_one_wrapper_registered_for_two_tenants_runs_once_for_each() -> None:
     """Contract 93, 94."""
     watch = Watch(Stage.AROUND_EXECUTE)
-    async with Gate([record()], open=True) as gate:
+    async with Gate([record()], allow_unguarded=True) as gate:
         gate.use(watch.hook, tenants={"a"})
         gate.use(watch.hook, tenants={"b"})
         for tenant in "abc":
@@ -204,7 +208,7 @@ def test_tools_and_tags_are_settled_when_the_plan_is_made(options: dict[str, Any
 async def test_a_policy_for_a_tag_can_be_taken_out_again() -> None:
     """Contract 94."""
     watch = Watch(Stage.WILL_AUTHORIZE)
-    async with Gate([record(), echoing()], open=True) as gate:
+    async with Gate([record(), echoing()], allow_unguarded=True) as gate:
         undo = gate.use(watch.hook, tags={"maths"})
         await gate.invoke("double", {"n": 1})
         await gate.invoke("echo", {})

@@ -132,9 +132,9 @@ def test_a_plan_without_hooks_and_a_whole_good_one_have_no_findings() -> None:
 def test_a_listing_that_enrols_the_release_is_no_finding() -> None:
     """Contract C1e."""
     both = hook(QUOTA, Stage.DID_RELEASE_QUOTA)
-    gate = Gate([record()], hooks_by_stage={"will_acquire_quota": [both]})
+    gate = Gate([record()], hooks=[{"will_acquire_quota": [both]}])
     assert gate.lint() == []
-    only_release = Gate([record()], hooks_by_stage={"did_release_quota": [both]})
+    only_release = Gate([record()], hooks=[{"did_release_quota": [both]}])
     assert [finding.rule for finding in only_release.lint()] == ["release_without_acquire"]
 
 

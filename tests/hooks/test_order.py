@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callgate import Gate, Hook, HookError, InvokeContext, Stage, ToolCall
+from callgate import Gate, Hook, InvokeContext, Stage, ToolCall
+from callgate.errors import HookError
 from callgate.hooks.selection import Registration, register, select_for_stage, sort_for_stage
 from callgate.hooks.stages import STAGES
 from tests.hooks.making import DEFINITION, USER, Act, acting, call, record, refusing
@@ -72,12 +73,12 @@ async def run(hooks: list[Registered], fails: bool) -> Seen:
         return 1 // (0 if fails else 1)
 
     tool = record(execute, hooks=[hook for where, hook in made if where == "tool"])
-    gate = Gate([tool], [hook for where, hook in made if where == "gate"], open=True)
+    gate = Gate([tool], [hook for where, hook in made if where == "gate"], allow_unguarded=True)
     for where, hook in made:
         if where == "use":
             gate.use(hook, tags={"maths"})
     async with gate:
-        result = await gate.call(ToolCall("c", "double", {"n": 1}), user=USER)
+        result = await gate.call(ToolCall(id="c", name="double", arguments={"n": 1}), user=USER)
         assert result.ok is not fails
     return seen
 
@@ -166,7 +167,7 @@ def test_wrappers_nest_and_are_torn_down_in_exact_reverse(wrappers: list[tuple[f
 def test_ties_in_the_explicit_form_run_as_each_stage_lists_them(listed: dict[Stage, list[int]]) -> None:
     """Contract 94, C23."""
     pool: list[Hook] = [acting({stage: lambda ctx: None for stage in Stage}, name=f"H{i}")() for i in range(4)]
-    gate = Gate([record()], hooks_by_stage={stage: [pool[i] for i in numbers] for stage, numbers in listed.items()})
+    gate = Gate([record()], hooks=[{stage: [pool[i] for i in numbers] for stage, numbers in listed.items()}])
     plan = gate.explain("double").plan
     for stage, numbers in listed.items():
         ran = [pool.index(step.hook) for _, _, step in plan.steps() if step.stage is stage and step.hook is not None]

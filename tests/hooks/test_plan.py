@@ -84,7 +84,7 @@ def test_hooks_for_other_tools_and_tags_are_not_in_the_plan() -> None:
 
 async def test_a_plan_is_compiled_once_and_again_when_hooks_change() -> None:
     """Contract 94."""
-    async with Gate([record(), echoing()], open=True) as gate:
+    async with Gate([record(), echoing()], allow_unguarded=True) as gate:
         first = gate.explain("double").plan
         await gate.invoke("double", {"n": 1})
         assert gate.explain("double").plan is first

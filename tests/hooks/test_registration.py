@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from callgate import Gate, Hook, HookError, InvokeContext, Stage, invoke_tool, on
+from callgate import Gate, Hook, InvokeContext, Stage, invoke_tool, on
+from callgate.errors import HookError
 from callgate.hooks.base import FunctionHook, stages_of
 from callgate.hooks.linter import lint
 from callgate.hooks.selection import register, register_by_stage
@@ -42,7 +43,7 @@ def test_an_unknown_stage_is_refused_wherever_it_is_named(stage: Stage) -> None:
     """Contract 94, C33."""
     wrong, hook = stage.value[:-1], at(stage, nothing)
     with pytest.raises(HookError, match=f"there is no stage '{wrong}'.*{stage.value}"):
-        Gate([record()], hooks_by_stage={wrong: [hook]})
+        Gate([record()], hooks=[{wrong: [hook]}])
     with pytest.raises(HookError, match=f"there is no stage '{wrong}'"):
         Gate([record(hooks_by_stage={wrong: [hook]})])
     with pytest.raises(HookError, match=f"there is no stage '{wrong}'"):
@@ -63,7 +64,7 @@ def test_a_hook_listed_under_a_stage_that_it_lacks_is_refused(stage: Stage) -> N
     cls = acting({other: nothing}, name="Listed")
     for hook in (cls, cls()):
         with pytest.raises(HookError, match=f"Listed is listed under {stage.value} but has no such method"):
-            Gate([record()], hooks_by_stage={stage: [hook]})
+            Gate([record()], hooks=[{stage: [hook]}])
         with pytest.raises(HookError, match="it would never run"):
             Gate([record(hooks_by_stage={stage.value: [hook]})])
 
@@ -151,7 +152,7 @@ def test_an_option_that_means_nothing_is_refused(option: str, wrong: Any) -> Non
         with pytest.raises(HookError, match="Odd"):
             Gate([record()], [hook])
         with pytest.raises(HookError, match="Odd"):
-            Gate([record()], hooks_by_stage={"will_audit": [hook]})
+            Gate([record()], hooks=[{"will_audit": [hook]}])
 
 
 def test_on_knows_its_options_and_says_which_was_meant() -> None:
@@ -181,7 +182,7 @@ def test_a_tool_has_at_most_512_hooks() -> None:
 
 async def test_a_hook_that_is_refused_later_leaves_the_gate_as_it_was() -> None:
     """Contract C33."""
-    async with Gate([record()], open=True) as gate:
+    async with Gate([record()], allow_unguarded=True) as gate:
         bad = acting({Stage.WILL_AUDIT: nothing}, priority="high")
         with pytest.raises(HookError):
             gate.use(bad)
@@ -207,6 +208,6 @@ def test_a_hook_runs_only_where_it_is_listed() -> None:
     (made,) = register_by_stage({"will_audit": [hook]}, "here")
     assert made.all_stages() == (Stage.WILL_AUDIT,)
     assert register(hook, "here").all_stages() == (Stage.WILL_AUTHORIZE, Stage.WILL_AUDIT)
-    plan = plan_of(record(), hooks_by_stage={"will_audit": [hook]})
+    plan = plan_of(record(), {"will_audit": [hook]})
     assert [step.stage for _, _, step in plan.steps() if step.hook is not None] == [Stage.WILL_AUDIT]
     assert not lint(plan)

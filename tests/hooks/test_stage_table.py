@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from callgate import TOOL_ERROR_STAGES, TOOL_POST_STAGES, TOOL_PRE_STAGES, Hook, Stage
+from callgate import Hook, Stage
+from callgate.hooks import TOOL_ERROR_STAGES, TOOL_POST_STAGES, TOOL_PRE_STAGES
 from callgate.hooks.stages import RELEASE_OF, STAGES, May, OnFailure, Section, diagram, stages_in
 
 DOCUMENTS = """

@@ -13,12 +13,14 @@ from typing import Annotated, Any
 from dependency_injector import containers
 from hypothesis import strategies as st
 
-from callgate import Provide, ProviderError
+from callgate import Provide
+from callgate.errors import ProviderError
+from callgate.providers.ranks import Rank
 from callgate.providers.registry import ProviderRegistry
-from callgate.providers.scope import Scope
-from callgate.providers.scoped import Rank, Scoped
+from callgate.providers.scope import ProviderScope
+from callgate.providers.scoped import Scoped
 from callgate.runtime.lifespan.factories import Factories
-from callgate.runtime.testing.virtual_time import StepLoop, close
+from callgate.runtime.testing.virtual_time import StepLoop, close_loop
 
 SYNC = ("plain", "class", "generator", "manager")
 ASYNC = ("async", "async generator", "async manager")
@@ -27,7 +29,7 @@ SESSIONS = (None, "one", "two")
 
 
 class Boom(Exception):
-    """What failing factories, closings and requests raise."""
+    """The error of failing factories, closings and requests."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ TIMES = st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0, 3.0])
 
 @st.composite
 def plots(draw: Any) -> Plot:
-    """Graphs without cycles, in which nobody keeps what lives shorter: what registration refuses is tested apart."""
+    """Graphs without cycles, in which no instance depends on one with a shorter lifetime; other graphs are refused and tested apart."""
     nodes: list[Node] = []
     for index in range(draw(st.integers(1, 7))):
         rank = draw(st.sampled_from([Rank.REQUEST, Rank.REQUEST, Rank.SESSION, Rank.GLOBAL]))
@@ -124,7 +126,7 @@ class Made:
 
 @dataclass
 class Tale:
-    """What happened; ``wrong`` is what should not have."""
+    """The events of a run; ``wrong`` holds the unexpected ones."""
 
     plot: Plot
     made: list[Made] = field(default_factory=list)
@@ -248,7 +250,7 @@ def registry_of(tale: Tale) -> ProviderRegistry:
 # ---------------------------------------------------------------------- the run
 
 
-async def ask(tale: Tale, registry: ProviderRegistry, scope: Scope, one: Ask) -> None:
+async def ask(tale: Tale, registry: ProviderRegistry, scope: ProviderScope, one: Ask) -> None:
     """One asker: what it gets is open, and stays so while the request lasts."""
     await asyncio.sleep(one.at)
     recipe = registry.recipes.of(f"n{one.node}")
@@ -258,7 +260,7 @@ async def ask(tale: Tale, registry: ProviderRegistry, scope: Scope, one: Ask) ->
         except Boom:
             continue
         except ProviderError:
-            if one.plainly and (recipe.waits or recipe in scope.home(recipe.rank)._making):
+            if one.plainly and (recipe.is_async or recipe in scope.home(recipe.rank)._making):
                 return
             raise
         tale.wrong += [f"{made.node} was given though it is closed"] if made.closed else []
@@ -268,7 +270,7 @@ async def ask(tale: Tale, registry: ProviderRegistry, scope: Scope, one: Ask) ->
     tale.wrong.append(f"{one.node} failed more often than its factories did")
 
 
-async def serve(tale: Tale, registry: ProviderRegistry, one: Request, scopes: dict[int, Scope]) -> None:
+async def serve(tale: Tale, registry: ProviderRegistry, one: Request, scopes: dict[int, ProviderScope]) -> None:
     """One request: askers at once, some cancelled; then it ends, closing what it made."""
     scope = registry.request(one.session)
     scopes[id(scope)] = scope
@@ -307,7 +309,7 @@ async def play(tale: Tale) -> None:
     registry.sessions.on_end = lambda *over: on_end.append(over)
     factories = Factories(registry)
     await factories.open()
-    begun: dict[int, Scope] = {}
+    begun: dict[int, ProviderScope] = {}
     if tale.plot.ends_session_at is not None:
         asyncio.get_running_loop().call_later(
             tale.plot.ends_session_at, lambda: on_end.append(("one", "asked", registry.end_session("one")))
@@ -326,14 +328,14 @@ async def play(tale: Tale) -> None:
 
 
 def judge(plot: Plot) -> list[str]:
-    """What went wrong in a run; nothing, if the library does what it says."""
+    """Return the errors of a run; empty if the library keeps its promises."""
     tale = Tale(plot)
     loop = StepLoop()
     try:
         loop.run_until_complete(play(tale))
         tale.wrong += loop.faults
     finally:
-        close(loop)
+        close_loop(loop)
     for made in tale.made:
         wanted = 1 if plot.nodes[made.node].kind in GENERATORS else 0
         if made.closed != wanted:

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import pytest
 
-from callgate import Gate, Provide, ProviderError, ToolCall, tool
+from callgate import Gate, Provide, ToolCall, tool
+from callgate.errors import ProviderError
 from tests.runtime.gate.making import USER
 
 Log = list[str]
@@ -92,16 +93,16 @@ FORMS: list[tuple[str, Any]] = [
 @pytest.mark.parametrize(("said", "source"), FORMS, ids=[f"{i} {said}" for i, (said, _) in enumerate(FORMS)])
 async def test_every_form_of_factory_gives_its_instance(said: str, source: Any) -> None:
     """Contract 84."""
-    async with Gate([which], provide={One: source}, open=True) as gate:
+    async with Gate([which], provide={One: source}, allow_unguarded=True) as gate:
         assert await gate.invoke(which, user=USER) == said
 
 
 async def test_a_factory_is_called_once_however_many_calls_there_are() -> None:
     """Contract 84."""
     log: Log = []
-    async with Gate([which], provide={One: making(One, log)}, open=True) as gate:
+    async with Gate([which], provide={One: making(One, log)}, allow_unguarded=True) as gate:
         assert log == ["open One"]
-        results = await gate.call_many([ToolCall(str(i), "which") for i in range(20)], user=USER)
+        results = await gate.call_many([ToolCall(id=str(i), name="which") for i in range(20)], user=USER)
         assert len({result.output for result in results}) == 1
     assert log == ["open One", "close One"]
 
@@ -118,7 +119,7 @@ async def test_a_failing_factory_closes_those_made_before_and_names_itself() -> 
     """Contract 84, I19."""
     log: Log = []
     provide = {One: making(One, log), Two: making(Two, log), Three: making(Three, log, fails=LookupError("SECRET"))}
-    gate = Gate([which], provide={**provide, Four: making(Four, log)}, open=True)
+    gate = Gate([which], provide={**provide, Four: making(Four, log)}, allow_unguarded=True)
     with pytest.raises(ProviderError, match="Three") as caught:
         async with gate:
             raise AssertionError("opened")
@@ -172,7 +173,7 @@ async def test_a_close_that_fails_does_not_keep_the_others_open() -> None:
 async def test_a_gate_opens_again_with_new_instances() -> None:
     """Contract 84."""
     log: Log = []
-    gate = Gate([which], provide={One: making(One, log)}, open=True)
+    gate = Gate([which], provide={One: making(One, log)}, allow_unguarded=True)
     seen: list[Any] = []
     for _ in range(2):
         async with gate:
@@ -184,7 +185,7 @@ async def test_a_gate_opens_again_with_new_instances() -> None:
 def test_a_token_counts_as_provided_before_the_gate_opens_and_has_no_instance() -> None:
     """Contract 85, C25."""
     made: list[Callable[[], Any]] = []
-    gate = Gate([which], provide={One: lambda: made.append(plain)}, open=True)
+    gate = Gate([which], provide={One: lambda: made.append(plain)}, allow_unguarded=True)
     assert One in gate.providers
     assert dict(gate.providers.get_all_singletons()) == {}
     assert not made

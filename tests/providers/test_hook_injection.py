@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import pytest
 
-from callgate import Gate, Hook, InvokeContext, Outcome, Provide, ProviderError, Scoped, ToolCall, tool
+from callgate import Gate, Hook, InvokeContext, Outcome, Provide, Scoped, ToolCall, tool
+from callgate.errors import ProviderError
 from tests.runtime.gate.making import USER
 
 LOG: list[Any] = []
@@ -61,7 +62,7 @@ async def work(n: int = 0, *, tx: Tx) -> str:
 
 
 def gate_of(*hooks: Any, tools: Any = (work,)) -> Gate:
-    return Gate(tools, hooks, provide=PROVIDED, open=True)
+    return Gate(tools, hooks, provide=PROVIDED, allow_unguarded=True)
 
 
 class Methods(Hook):
@@ -116,7 +117,7 @@ class Constructed(Hook):
 async def test_hooks_and_tool_share_one_request_scope(hook: Any, session: str | None, trace: bool) -> None:
     """Contract 84, 85, C1f: methods and constructors, plain and async, from every scope."""
     async with gate_of(hook) as gate:
-        result = await gate.call(ToolCall("c", "work"), user=USER, session_id=session, trace=trace)
+        result = await gate.call(ToolCall(id="c", name="work"), user=USER, session_id=session, trace=trace)
         assert result.output == "authorize:connected normalize tool"
         said = [line for line in LOG if line != "hook made"]
         assert said[:2] == ["+tx", "+basket"]
@@ -136,7 +137,7 @@ async def test_a_filter_of_a_hook_class_sees_what_its_constructor_got() -> None:
 
         async def filter(self, ctx: InvokeContext) -> bool:
             LOG.append(f"asked {self.db}")
-            return bool(ctx.user.id == "somebody else")
+            return bool(ctx.user.id == "another user")
 
         def will_authorize(self, ctx: InvokeContext) -> None:
             raise AssertionError("filtered out")
@@ -176,7 +177,7 @@ async def test_releases_get_what_they_ask_for_and_see_it_open() -> None:
             self.tx.append("free")
 
     async with gate_of(Quota(), Place) as gate:
-        assert (await gate.call(ToolCall("c", "work"), user=USER)).ok
+        assert (await gate.call(ToolCall(id="c", name="work"), user=USER)).ok
     assert LOG == ["+tx", "-tx acquired place tool free released:connected"]
 
 
@@ -206,7 +207,7 @@ async def test_a_hook_that_denies_keeps_the_tools_dependencies_unmade() -> None:
             ctx.abort("no")
 
     async with gate_of(No()) as gate:
-        assert (await gate.call(ToolCall("c", "work"), user=USER)).outcome is Outcome.DENIED
+        assert (await gate.call(ToolCall(id="c", name="work"), user=USER)).outcome is Outcome.DENIED
     assert LOG == ["+policy"]
 
 
@@ -227,7 +228,7 @@ async def test_a_gatekeeper_whose_dependency_fails_denies() -> None:
     for hook in (Needs(), Needs, Made):
         provided = {**PROVIDED, "it": Scoped("request", broken)}
         async with Gate([work], [hook], provide=provided) as gate:
-            result = await gate.call(ToolCall("c", "work"), user=USER)
+            result = await gate.call(ToolCall(id="c", name="work"), user=USER)
         assert result.outcome is Outcome.DENIED
         assert "SECRET" not in f"{result} {result.to_status()}"
     assert not LOG
@@ -261,6 +262,6 @@ async def test_an_override_reaches_hooks() -> None:
 async def test_each_call_has_its_own_instance_of_a_hook_class() -> None:
     """Contract C1f, I8."""
     async with gate_of(Constructed) as gate:
-        results = await gate.call_many([ToolCall(str(n), "work") for n in range(20)], user=USER)
+        results = await gate.call_many([ToolCall(id=str(n), name="work") for n in range(20)], user=USER)
     assert {result.output for result in results} == {"authorize:connected normalize tool"}
     assert LOG.count("hook made") == LOG.count("+tx") == 20

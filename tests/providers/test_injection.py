@@ -9,20 +9,8 @@ import pytest
 from dependency_injector import containers, providers
 from dependency_injector.wiring import as_int
 
-from callgate import (
-    Denied,
-    Gate,
-    Hook,
-    InvokeContext,
-    Outcome,
-    Provide,
-    ProviderError,
-    RetryLater,
-    ToolCall,
-    ToolContext,
-    User,
-    tool,
-)
+from callgate import Denied, Gate, Hook, InvokeContext, Outcome, Provide, RetryLater, ToolCall, ToolContext, User, tool
+from callgate.errors import ProviderError
 from tests.runtime.gate.making import USER
 
 MADE: list[str] = []
@@ -131,9 +119,9 @@ def name_of(item: Any) -> str:
 @pytest.mark.parametrize("item", ALL, ids=name_of)
 async def test_markers_are_resolved_without_wiring(item: Any, container: App) -> None:
     """Contract 81, 82, 85."""
-    async with Gate([item], container=container, open=True) as gate:
+    async with Gate([item], container=container, allow_unguarded=True) as gate:
         assert not MADE, "nothing is made before it is needed"
-        result = await gate.call(ToolCall("c", name_of(item), {"n": 1}), user=USER)
+        result = await gate.call(ToolCall(id="c", name=name_of(item), arguments={"n": 1}), user=USER)
     assert result.output == NAMES.get(name_of(item), "real"), result
 
 
@@ -149,8 +137,8 @@ async def test_a_model_that_sends_an_injected_parameter_is_refused_by_name(
     item: Any, name: str, container: App
 ) -> None:
     """Contract 81, I2, I7."""
-    async with Gate([item], container=container, open=True) as gate:
-        result = await gate.call(ToolCall("c", name_of(item), {"n": 1, name: "mine"}), user=USER)
+    async with Gate([item], container=container, allow_unguarded=True) as gate:
+        result = await gate.call(ToolCall(id="c", name=name_of(item), arguments={"n": 1, name: "mine"}), user=USER)
     assert result.outcome is Outcome.INVALID
     assert result.error is not None
     assert name in result.error.public
@@ -160,7 +148,7 @@ async def test_a_model_that_sends_an_injected_parameter_is_refused_by_name(
 async def test_an_override_of_the_container_is_honoured_at_the_next_call(container: Any) -> None:
     """Contract 85."""
     fake = Db("fake")
-    async with Gate([annotated, dotted], container=container, open=True) as gate:
+    async with Gate([annotated, dotted], container=container, allow_unguarded=True) as gate:
         for name in ("annotated", "dotted"):
             assert await gate.invoke(name, {"n": 1}, user=USER) == "real"
             with container.db.override(fake):
@@ -174,7 +162,7 @@ async def test_scopes_of_the_container_are_kept(container: App) -> None:
     @tool(effect="read")
     async def both(*, one: Annotated[Db, Provide[App.db]], each: Annotated[Db, Provide[App.each]]) -> None: ...
 
-    async with Gate([both], container=container, open=True) as gate:
+    async with Gate([both], container=container, allow_unguarded=True) as gate:
         for _ in range(3):
             await gate.invoke("both", user=USER)
     assert sorted(MADE) == ["each", "each", "each", "real"]
@@ -187,7 +175,7 @@ async def test_what_an_invocation_binds_under_the_markers_provider_wins(containe
         def will_bind_providers(self, ctx: InvokeContext) -> Mapping[Any, Any]:
             return {App.db: Db("bound")} if ctx.user.id == "bound" else {}
 
-    async with Gate([annotated], [Replacing()], container=container, open=True) as gate:
+    async with Gate([annotated], [Replacing()], container=container, allow_unguarded=True) as gate:
         assert await gate.invoke(annotated, {"n": 1}, user=User("bound")) == "bound"
         assert await gate.invoke(annotated, {"n": 1}, user=USER) == "real"
 
@@ -206,7 +194,7 @@ async def test_a_tool_gets_what_the_modifier_of_its_marker_makes(container: App)
     async def port(*, number: Annotated[int, Provide["config.port", as_int()]]) -> int:
         return number + 1
 
-    async with Gate([port], container=container, open=True) as gate:
+    async with Gate([port], container=container, allow_unguarded=True) as gate:
         assert await gate.invoke("port", user=USER) == 5433
 
 
@@ -214,7 +202,7 @@ async def test_a_tool_gets_what_the_modifier_of_its_marker_makes(container: App)
 
 
 class Other(containers.DeclarativeContainer):
-    """Nobody gives this one to the gate."""
+    """A type without a provider."""
 
     db = providers.Factory(Db)
 
@@ -241,7 +229,7 @@ def test_a_dependency_that_nobody_provides_is_refused_at_registration(
 ) -> None:
     """Contract 85, I19."""
     with pytest.raises(ProviderError) as caught:
-        Gate([item], container=container if containers else None, open=True)
+        Gate([item], container=container if containers else None, allow_unguarded=True)
     said = str(caught.value)
     assert name_of(item) in said
     assert "'store'" in said
@@ -250,7 +238,7 @@ def test_a_dependency_that_nobody_provides_is_refused_at_registration(
 
 async def test_a_tool_added_later_is_held_to_the_same(container: App) -> None:
     """Contract 85."""
-    async with Gate(container=container, open=True) as gate:
+    async with Gate(container=container, allow_unguarded=True) as gate:
         with pytest.raises(ProviderError, match="misspelt"):
             gate.add(misspelt)
 
@@ -264,9 +252,9 @@ async def test_a_hook_that_declares_what_it_binds_satisfies_the_check() -> None:
         def will_bind_providers(self, ctx: InvokeContext) -> Mapping[Any, Any]:
             return {"dbb": Db()} if ctx.user.id == "u" else {}
 
-    async with Gate([misspelt], [Supplying()], open=True) as gate:
-        assert (await gate.call(ToolCall("c", "misspelt"), user=USER)).ok
-        result = await gate.call(ToolCall("c", "misspelt"), user=User("other"))
+    async with Gate([misspelt], [Supplying()], allow_unguarded=True) as gate:
+        assert (await gate.call(ToolCall(id="c", name="misspelt"), user=USER)).ok
+        result = await gate.call(ToolCall(id="c", name="misspelt"), user=User("other"))
     assert result.outcome is Outcome.ERROR
     assert result.error is not None
     assert "dbb" not in result.error.public
@@ -281,8 +269,8 @@ async def test_a_provider_that_fails_is_an_error_without_internals() -> None:
     @tool(effect="read")
     async def needs(*, db: Annotated[Any, Provide[Failing.db]]) -> None: ...
 
-    async with Gate([needs], container=Failing(), open=True) as gate:
-        result = await gate.call(ToolCall("c", "needs"), user=USER)
+    async with Gate([needs], container=Failing(), allow_unguarded=True) as gate:
+        result = await gate.call(ToolCall(id="c", name="needs"), user=USER)
     assert result.outcome is Outcome.ERROR
     assert "SECRET" not in f"{result} {result.to_status()} {result.to_success()}"
 
@@ -320,8 +308,11 @@ async def test_a_call_that_is_stopped_resolves_none_of_the_tools_dependencies(
     """Contract 55, I7."""
     stopping = type("Stopping", (Stopping,), {})
     made = stopping(stage, error)
-    async with Gate([item], [made], container=container, open=True) as gate:
-        for call in (ToolCall("c", name_of(item), {"n": 1}), gate.hydrate(ToolCall("c", name_of(item), {"n": 1}))):
+    async with Gate([item], [made], container=container, allow_unguarded=True) as gate:
+        for call in (
+            ToolCall(id="c", name=name_of(item), arguments={"n": 1}),
+            gate.hydrate(ToolCall(id="c", name=name_of(item), arguments={"n": 1})),
+        ):
             assert (await gate.call(call, user=USER)).outcome is outcome
     assert not MADE
 
@@ -332,8 +323,8 @@ async def test_an_invalid_call_resolves_none_of_the_tools_dependencies(
     item: Any, arguments: Any, container: App
 ) -> None:
     """Contract 44, 55, I7."""
-    async with Gate([item], container=container, open=True) as gate:
-        call = ToolCall("c", name_of(item), arguments)
+    async with Gate([item], container=container, allow_unguarded=True) as gate:
+        call = ToolCall(id="c", name=name_of(item), arguments=arguments)
         assert (await gate.call(call, user=USER)).outcome is Outcome.INVALID
         assert (await gate.call(gate.hydrate(call), user=USER)).outcome is Outcome.INVALID
     assert not MADE

@@ -20,7 +20,7 @@ from callgate import Gate, Hook, InvokeContext, ToolCall, ToolError, ToolFailed,
 from callgate.errors import Denied
 from callgate.providers import logs
 from callgate.providers.ids import new_id
-from callgate.providers.logs import IDS, Event, emit
+from callgate.providers.logs import IDS, LogEvent, emit
 from tests.runtime.call.listening import handled
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,9 +42,9 @@ NAMES = {
     "job.dead",
     "job.not_sent",
     "job.store_failed",
-    "wait.damaged",
-    "wait.expired",
-    "wait.resumed",
+    "suspension.damaged",
+    "suspension.expired",
+    "suspension.resumed",
     "cleanup.failed",
     "definition.warning",
     "gate.closed",
@@ -67,7 +67,7 @@ def default_afterwards() -> Iterator[None]:
 
 @pytest.fixture
 def events() -> list[dict[str, Any]]:
-    """What a sink of every level gets."""
+    """Return the events that a sink gets at every level."""
     found: list[dict[str, Any]] = []
     configure_logging(found.append, level="DEBUG")
     return found
@@ -94,8 +94,8 @@ class Policy(Hook):
 
     def will_authorize(self, ctx: InvokeContext) -> None:
         match ctx.user.id:
-            case "nobody":
-                ctx.abort("nobody may")
+            case "no user":
+                ctx.abort("not allowed")
             case "late":
                 ctx.retry_after(5, "come later")
             case "asks":
@@ -109,7 +109,11 @@ class Policy(Hook):
 async def one(what: Any = "it", user: User = ANN, **options: Any) -> Any:
     async with Gate([look], [Policy()]) as gate:
         return await gate.call(
-            ToolCall("c1", "look", {"what": what}), user=user, request_id="r1", session_id="s1", **options
+            ToolCall(id="c1", name="look", arguments={"what": what}),
+            user=user,
+            request_id="r1",
+            session_id="s1",
+            **options,
         )
 
 
@@ -117,8 +121,8 @@ async def one(what: Any = "it", user: User = ANN, **options: Any) -> Any:
 
 
 def test_the_names_of_the_events_are_fixed() -> None:
-    """Design 3: fixed event names."""
-    assert {event.value for event in Event} == NAMES
+    """Fixed event names."""
+    assert {event.value for event in LogEvent} == NAMES
 
 
 def emissions() -> list[tuple[str, ast.Call]]:
@@ -133,19 +137,19 @@ def emissions() -> list[tuple[str, ast.Call]]:
 
 
 def test_every_event_that_is_sent_has_a_fixed_name_and_the_fields_that_its_row_says() -> None:
-    """Design 3. What is passed on in a variable (``event``) is one of two or three named beside it."""
+    """An event in a variable (``event``) is one of the two or three named beside it."""
     assert len(emissions()) > 8
     for where, call in emissions():
-        name = re.fullmatch(r"(?:logs\.)?Event\.(\w+)", ast.unparse(call.args[0]))
+        name = re.fullmatch(r"(?:logs\.)?LogEvent\.(\w+)", ast.unparse(call.args[0]))
         fields = {keyword.arg for keyword in call.keywords if keyword.arg is not None}
         if name is None:
             assert ast.unparse(call.args[0]) == "event", where
             continue
-        assert fields <= {*Event[name[1]].fields}, where
+        assert fields <= {*LogEvent[name[1]].fields}, where
 
 
 def test_a_logged_call_uses_no_print_and_no_other_logger() -> None:
-    """Design 3: structlog carries every log."""
+    """Structlog carries every log."""
     for folder in ("runtime", "hooks", "tools", "providers"):
         for path in (ROOT / folder).rglob("*.py"):
             text = path.read_text("utf-8")
@@ -166,7 +170,7 @@ async def test_a_call_that_succeeds_logs_nothing_by_itself(events: list[dict[str
     ("what", "user", "name", "outcome", "error", "reason"),
     [
         (7, ANN, "call.refused", "invalid", "Invalid(invalid_arguments)", None),
-        ("it", User("nobody"), "call.refused", "denied", "Denied(denied)", "nobody may"),
+        ("it", User("no user"), "call.refused", "denied", "Denied(denied)", "not allowed"),
         ("it", User("late"), "call.refused", "retry_later", "RetryLater(retry_later)", "come later"),
         ("says no", ANN, "call.refused", "error", "ToolError(tool_error)", None),
         ("fails", ANN, "call.failed", "error", "ValueError", None),
@@ -185,11 +189,11 @@ async def test_a_call_without_a_result_says_once_how_it_ended(
     await one(what, user)
     (event,) = [event for event in events if event["event"].startswith("call.")]
     assert (event["event"], event["outcome"], event["error"], event.get("reason")) == (name, outcome, error, reason)
-    assert event["level"] == logging.getLevelName({one.value: one for one in Event}[name].level).lower()
+    assert event["level"] == logging.getLevelName({one.value: one for one in LogEvent}[name].level).lower()
 
 
 async def test_what_is_bound_to_an_event_are_the_ids_of_its_call(events: list[dict[str, Any]]) -> None:
-    """Design 3: bound ids."""
+    """Bound ids."""
     await one("fails")
     (event,) = of(events, "call.failed")
     assert {name: event.get(name) for name in IDS} == {
@@ -213,7 +217,7 @@ async def test_the_request_id_of_the_log_is_the_correlation_id_of_the_error(even
 
 async def test_a_call_of_no_tool_there_is_is_logged_with_its_ids(events: list[dict[str, Any]]) -> None:
     async with Gate([look]) as gate:
-        result = await gate.call(ToolCall("c9", "lok\nforged line", {}), user=ANN)
+        result = await gate.call(ToolCall(id="c9", name="lok\nforged line", arguments={}), user=ANN)
     assert result.error is not None
     (event,) = of(events, "call.refused")
     assert (event["error"], event["tool"]) == ("UnknownTool(unknown_tool)", "lok\nforged line")
@@ -263,7 +267,7 @@ async def test_what_fails_beside_a_call_is_logged_by_what_it_was(events: list[di
 
 
 async def test_a_body_that_is_left_behind_is_logged_and_so_is_its_end(events: list[dict[str, Any]]) -> None:
-    """Invariant I12."""
+    """I12."""
     ended = asyncio.Event()
 
     @tool(effect="read", deadline=0.01, hard_deadline=True)
@@ -277,7 +281,7 @@ async def test_a_body_that_is_left_behind_is_logged_and_so_is_its_end(events: li
         return "late"
 
     async with Gate([stubborn]) as gate:
-        result = await gate.call(ToolCall("c1", "stubborn", {}))
+        result = await gate.call(ToolCall(id="c1", name="stubborn", arguments={}))
         assert result.outcome == "unknown"
         assert [len(of(events, name)) for name in ("call.abandoned", "call.failed", "call.settled")] == [1, 1, 0]
         ended.set()
@@ -311,7 +315,7 @@ def test_a_definition_that_looks_wrong_is_logged_when_it_is_added(events: list[d
 
 
 async def test_the_text_of_an_exception_is_shown_only_when_asked_for() -> None:
-    """Design 3: types only unless configured; and then with what looks like a secret masked."""
+    """Types only unless configured; and then with what looks like a secret masked."""
 
     @tool(effect="read")
     async def fetch() -> str:
@@ -322,7 +326,7 @@ async def test_the_text_of_an_exception_is_shown_only_when_asked_for() -> None:
     for errors in ("type", "text"):
         configure_logging(found.append, errors=errors)
         async with Gate([fetch]) as gate:
-            await gate.call(ToolCall("c1", "fetch", {}))
+            await gate.call(ToolCall(id="c1", name="fetch", arguments={}))
     hidden, shown = (event["error"] for event in of(found, "call.failed"))
     assert hidden == "ConnectionError"
     assert shown == "ConnectionError: postgres://***@db.internal refused password=***"
@@ -343,7 +347,7 @@ async def look(what: str) -> str:
 async def main() -> None:
     async with Gate([look]) as gate:
         for arguments in {{"what": "canary"}}, {{}}:
-            await gate.call(ToolCall("c1", "look", arguments))
+            await gate.call(ToolCall(id="c1", name="look", arguments=arguments))
 
 asyncio.run(main())
 assert ("structlog" in sys.modules) == {imported}
@@ -352,13 +356,13 @@ assert ("structlog" in sys.modules) == {imported}
 
 def run(setup: str, *, imported: bool) -> tuple[str, str]:
     program = PROGRAM.format(setup=setup, imported=imported)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 
 
 def test_it_is_silent_by_default_and_does_not_even_import_structlog() -> None:
-    """Design 3: silent by default."""
+    """Silent by default."""
     assert run("", imported=False) == ("", "")
 
 
@@ -391,7 +395,7 @@ def test_handlers_of_the_stdlib_logger_get_the_event_in_data() -> None:
             records.append(record)
 
     with handled(Keeping()):
-        emit(Event.GATE_OPENED, tools=2, hooks=0)
+        emit(LogEvent.GATE_OPENED, tools=2, hooks=0)
     (record,) = records
     assert (record.name, record.levelname) == ("callgate", "INFO")
     assert record.getMessage() == "gate.opened tools=2 hooks=0"
@@ -402,7 +406,7 @@ def test_handlers_of_the_stdlib_logger_get_the_event_in_data() -> None:
 def test_a_line_cannot_be_forged_by_a_name_with_a_line_break() -> None:
     file = io.StringIO()
     configure_logging(file)
-    emit(Event.CALL_REFUSED, tool="x\ncall.failed forged", call_id="c\r\n1")
+    emit(LogEvent.CALL_REFUSED, tool="x\ncall.failed forged", call_id="c\r\n1")
     assert file.getvalue().count("\n") == 1
     assert file.getvalue().endswith("\n")
 
@@ -410,14 +414,14 @@ def test_a_line_cannot_be_forged_by_a_name_with_a_line_break() -> None:
 def test_levels_are_obeyed_and_wrong_settings_are_refused() -> None:
     found: list[dict[str, Any]] = []
     configure_logging(found.append, level="ERROR")
-    emit(Event.GATE_OPENED, tools=1)
-    emit(Event.CALL_ABANDONED, holds=1)
+    emit(LogEvent.GATE_OPENED, tools=1)
+    emit(LogEvent.CALL_ABANDONED, holds=1)
     assert [event["event"] for event in found] == ["call.abandoned"]
     wrong: list[dict[str, Any]] = [{"level": "LOUD"}, {"form": "xml"}, {"errors": "traceback"}, {"sink": 7}]
     for settings_ in wrong:
         with pytest.raises((ValueError, TypeError)):
             configure_logging(**settings_)
-    emit(Event.CALL_ABANDONED, holds=2)
+    emit(LogEvent.CALL_ABANDONED, holds=2)
     assert len(found) == 2, "a refused setting changes nothing"
 
 
@@ -428,7 +432,7 @@ def test_the_application_s_own_structlog_settings_do_not_apply() -> None:
     structlog.configure(processors=[_explode])
     try:
         configure_logging(found.append)
-        emit(Event.GATE_OPENED, tools=1)
+        emit(LogEvent.GATE_OPENED, tools=1)
     finally:
         structlog.reset_defaults()
     assert len(found) == 1
@@ -475,7 +479,7 @@ FAULTS: dict[str, Callable[[], None]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_sink_that_fails_never_changes_an_outcome(fault: str) -> None:
-    """Invariant I1: nor does it keep a call from giving back what it holds."""
+    """I1. A failing sink does not keep the permits of a call."""
     given_back = []
 
     class Quota(Hook):
@@ -488,35 +492,35 @@ async def test_a_sink_that_fails_never_changes_an_outcome(fault: str) -> None:
     FAULTS[fault]()
     async with Gate([look], [Policy(), Quota()]) as gate:
         ends = [
-            (await gate.call(ToolCall("c", "look", {"what": what}), user=user)).outcome
-            for what, user in [("it", ANN), ("fails", ANN), (7, ANN), ("it", User("nobody")), ("it", User("breaks"))]
+            (await gate.call(ToolCall(id="c", name="look", arguments={"what": what}), user=user)).outcome
+            for what, user in [("it", ANN), ("fails", ANN), (7, ANN), ("it", User("no user")), ("it", User("breaks"))]
         ]
         with pytest.raises(Denied):
-            await gate.invoke(look, {"what": "it"}, user=User("nobody"))
+            await gate.invoke(look, {"what": "it"}, user=User("no user"))
     assert ends == ["success", "error", "invalid", "denied", "denied"]
     assert len(given_back) == 3
 
 
 def test_a_handler_that_raises_is_not_heard_of() -> None:
     with handled(_Handler()):
-        emit(Event.CALL_ABANDONED, holds=1)
+        emit(LogEvent.CALL_ABANDONED, holds=1)
 
 
 def test_an_event_that_nobody_hears_works_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: Any) -> Any:
-        raise AssertionError("worked out for nobody")
+        raise AssertionError("formatted for no handler")
 
     handlers = [handler for handler in logging.getLogger().handlers if not isinstance(handler, logging.NullHandler)]
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     assert handlers is not None
     monkeypatch.setattr(logs, "ids_of", never)
-    monkeypatch.setattr(logs._Setup, "log", never)
-    emit(Event.CALL_FAILED, object(), outcome="error")
+    monkeypatch.setattr(logs._Setup, "get_logger", never)
+    emit(LogEvent.CALL_FAILED, object(), outcome="error")
 
 
 def test_the_id_of_a_job_is_shown_so_that_it_can_be_found(events: list[dict[str, Any]]) -> None:
     """Ids look like secrets, and are none."""
     job = new_id()
-    emit(Event.JOB_DEAD, job=job, tool="send", reason="why")
-    emit(Event.JOB_NOT_SENT, job=job, error=OSError())
+    emit(LogEvent.JOB_DEAD, job=job, tool="send", reason="why")
+    emit(LogEvent.JOB_NOT_SENT, job=job, error=OSError())
     assert [event["job"] for event in events] == [job, job]

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import pytest
 
 from callgate import Gate, Hook, InvokeContext, Provide, Scoped, ToolContext, User, tool
-from callgate.providers.scope import Scope as ProviderScope
+from callgate.providers.scope import ProviderScope
 from callgate.runtime.testing.cancel import SweepFailed, SweepReport
-from callgate.runtime.testing.lease_ledger import Ledger
+from callgate.runtime.testing.lease_ledger import LeaseLedger
 
 Sweep = Callable[..., SweepReport]
 USER = User("u")
@@ -23,7 +23,7 @@ class Work:
     """A gate with three generators that wait as they open and close; one call a run. Call it with the run's ledger."""
 
     def __init__(self, name: str, session: str | None, *, fails: bool = False) -> None:
-        self.ledger = Ledger()
+        self.ledger = LeaseLedger()
         self.name, self.session, self.fails = name, session, fails
         self.gate: Gate | None = None
 
@@ -40,7 +40,7 @@ class Work:
             ledger.released((name, id(lease)))
             await asyncio.sleep(0)
 
-    async def __call__(self, ledger: Ledger) -> Any:
+    async def __call__(self, ledger: LeaseLedger) -> Any:
         self.ledger = ledger
         if self.gate is None:
             self.gate = self.made()
@@ -112,7 +112,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_no_instance_is_left_open_or_closed_twice_at_any_cancel_point(name: str, every_cancel_point: Sweep) -> None:
-    """Contract 84, C26, C1d. I1, I1b, I13."""
+    """Contract 84, C26, C1d. I1, I1b, I13, I19."""
     report = every_cancel_point(CASES[name](), pairs=30)
     assert report.findings == []
     assert report.points >= 100

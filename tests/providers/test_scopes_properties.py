@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
 
-from callgate.providers.scope import Scope
+from callgate.providers.scope import ProviderScope
 from tests.providers.graphs import Plot, judge, plots
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
@@ -18,7 +18,7 @@ SEARCH = settings(max_examples=1000, deadline=None, suppress_health_check=SLOW, 
 @given(plots())
 @settings(max_examples=300, deadline=None, suppress_health_check=SLOW)
 def test_instances_are_made_once_a_scope_and_closed_once_in_reverse_whatever_fails_or_is_cancelled(plot: Plot) -> None:
-    """Contract 84, C26. Never used after close; what failed or was cancelled is made by the next who asks."""
+    """Contract 84, C26, I19. Never used after close; what failed or was cancelled is made by the next who asks."""
     assert judge(plot) == []
 
 
@@ -27,15 +27,15 @@ def test_instances_are_made_once_a_scope_and_closed_once_in_reverse_whatever_fai
 
 def in_order(patch: pytest.MonkeyPatch) -> None:
     """Exits in the order of making."""
-    end = Scope.end
-    patch.setattr(Scope, "end", lambda self: end(self)[::-1])
+    end = ProviderScope.end
+    patch.setattr(ProviderScope, "end", lambda self: end(self)[::-1])
 
 
 def not_evicted(patch: pytest.MonkeyPatch) -> None:
     """A failure is kept, and given to the next who asks."""
-    make = Scope._make
+    make = ProviderScope._make
 
-    async def make_once(self: Scope, recipe: Any) -> Any:
+    async def make_once(self: ProviderScope, recipe: Any) -> Any:
         if (id(self), recipe) in FAILED:
             raise FAILED[id(self), recipe]
         try:
@@ -44,14 +44,14 @@ def not_evicted(patch: pytest.MonkeyPatch) -> None:
             FAILED[id(self), recipe] = error
             raise
 
-    patch.setattr(Scope, "_make", make_once)
+    patch.setattr(ProviderScope, "_make", make_once)
 
 
 FAILED: dict[Any, Any] = {}
 
 
 def twice(patch: pytest.MonkeyPatch) -> None:
-    """Nobody looks whether another is making it."""
+    """A scope that does not check for a concurrent maker."""
 
     class Careless(dict[Any, Any]):
         def setdefault(self, key: Any, value: Any = None) -> Any:
@@ -61,28 +61,28 @@ def twice(patch: pytest.MonkeyPatch) -> None:
         def __delitem__(self, key: Any) -> None:
             self.pop(key, None)
 
-    init = Scope.__init__
+    init = ProviderScope.__init__
 
-    def careless(self: Scope, *given: Any) -> None:
+    def careless(self: ProviderScope, *given: Any) -> None:
         init(self, *given)
         self._making = Careless()
 
-    patch.setattr(Scope, "__init__", careless)
+    patch.setattr(ProviderScope, "__init__", careless)
 
 
 def left_open(patch: pytest.MonkeyPatch) -> None:
-    """The one that was made last is forgotten."""
+    """The last instance is not closed."""
 
-    def end(self: Scope) -> list[Any]:
+    def end(self: ProviderScope) -> list[Any]:
         self.closed = True
         return self.exits[:-1][::-1]
 
-    patch.setattr(Scope, "end", end)
+    patch.setattr(ProviderScope, "end", end)
 
 
 def never_left(patch: pytest.MonkeyPatch) -> None:
     """Requests do not end their scope."""
-    patch.setattr(Scope, "leave", lambda self: [])
+    patch.setattr(ProviderScope, "leave", lambda self: [])
 
 
 @pytest.mark.parametrize("sabotage", [in_order, not_evicted, twice, left_open, never_left])

@@ -1,4 +1,4 @@
-"""Sessions: whose they are, what their calls share, when they end, and that nobody sees another's."""
+"""Sessions: owners, shared instances, ends, and isolation of users."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from callgate import (
     Outcome,
     Provide,
     Scoped,
+    Sessions,
     ToolCall,
     ToolContext,
     User,
     tool,
 )
 from callgate.providers.registry import MISSING, ProviderRegistry
-from callgate.providers.scope import Scope
+from callgate.providers.scope import ProviderScope
 from callgate.runtime.lifespan.background import TASKS
 from callgate.runtime.testing.virtual_time import LoopClock, StepLoop
+from tests.harness.gate_options import gate_options
 from tests.harness.steploop import on_virtual_time
 
 ANN, BEN = User("ann", tenant="acme"), User("ben", tenant="acme")
@@ -66,7 +68,7 @@ class Shop:
             raise ValueError(basket)
 
         self.look = look
-        self.gate = Gate([look, fail], provide={"basket": Scoped("session", basket)}, **options)
+        self.gate = Gate([look, fail], provide={"basket": Scoped("session", basket)}, **gate_options(**options))
 
     async def see(self, session: str | None, user: User = ANN, wait: float = 0.0) -> Any:
         return await self.gate.invoke("look", {"wait": wait}, user=user, session_id=session)
@@ -102,10 +104,10 @@ async def test_a_session_does_not_see_the_error_of_one_of_its_calls() -> None:
     """Contract 84."""
     shop = Shop()
     async with shop.gate as gate:
-        result = await gate.call(ToolCall("c", "fail"), user=ANN, session_id="a")
+        result = await gate.call(ToolCall(id="c", name="fail"), user=ANN, session_id="a")
         assert result.outcome is Outcome.ERROR
         assert await shop.see("a") == "basket 1"
-        assert (await gate.call(ToolCall("c", "fail"), user=ANN)).outcome is Outcome.ERROR
+        assert (await gate.call(ToolCall(id="c", name="fail"), user=ANN)).outcome is Outcome.ERROR
     assert not [line for line in shop.log if "saw" in line]
 
 
@@ -114,7 +116,7 @@ async def test_calls_without_a_session_have_one_of_their_own_each(anonymous: str
     """Contract C26, I8."""
     shop = Shop()
     async with shop.gate as gate:
-        calls = [ToolCall(str(n), "look") for n in range(50)]
+        calls = [ToolCall(id=str(n), name="look") for n in range(50)]
         results = await gate.call_many(calls, user=ANN, session_id=anonymous)
         assert len({result.output for result in results}) == 50
         assert len(shop.closed) == 50, "each is closed with its call"
@@ -125,7 +127,7 @@ async def test_fifty_calls_at_once_make_the_sessions_instance_once() -> None:
     """Contract 84, C26."""
     shop = Shop()
     async with shop.gate as gate:
-        results = await gate.call_many([ToolCall(str(n), "look") for n in range(50)], user=ANN, session_id="a")
+        results = await gate.call_many([ToolCall(id=str(n), name="look") for n in range(50)], user=ANN, session_id="a")
         assert {result.output for result in results} == {"basket 1"}
 
 
@@ -172,7 +174,7 @@ def canary_gate(seen: list[Any]) -> Gate:
         return request[0]
 
     providers = {"session": Scoped("request", of_session), "request": Scoped("request", of_request)}
-    return Gate([inner, outer], [Binding()], provide=providers, open=True)
+    return Gate([inner, outer], [Binding()], provide=providers, allow_unguarded=True)
 
 
 def session_gate(seen: list[Any]) -> Gate:
@@ -224,14 +226,14 @@ def session_gate(seen: list[Any]) -> Gate:
 
 
 async def strangers(make: Callable[[list[Any]], Gate]) -> list[Any]:
-    """What any of a thousand sessions at once saw that was not its own."""
+    """Return the foreign instances that any of a thousand concurrent sessions saw."""
     seen: list[Any] = []
     async with make(seen) as gate:
 
         async def converse(number: int) -> None:
             name, user = f"session {number}", User(f"user {number}")
             async with gate.session(name, user=user) as bound:
-                calls = [ToolCall(f"{n}", "outer", {"mine": name}) for n in range(2)]
+                calls = [ToolCall(id=f"{n}", name="outer", arguments={"mine": name}) for n in range(2)]
                 results = await bound.call_many(calls)
                 assert all(result.ok for result in results), results
                 seen.append((name, *(result.output for result in results)))
@@ -253,7 +255,7 @@ async def test_sessions_that_share_by_mistake_are_noticed(monkeypatch: pytest.Mo
     """Contract C26: the control. Every tenth session id is mistaken for another one."""
     real = ProviderRegistry.request
 
-    def confused(self: ProviderRegistry, session_id: str | None = None, owner: Any = None) -> Scope:
+    def confused(self: ProviderRegistry, session_id: str | None = None, owner: Any = None) -> ProviderScope:
         name = (session_id or "")[:-1] if (session_id or "").endswith("7") else session_id
         return real(self, name, None)
 
@@ -270,7 +272,7 @@ async def test_another_users_use_of_a_session_id_is_refused() -> None:
     async with shop.gate as gate:
         assert await shop.see("a") == "basket 1"
         for stranger in (BEN, User("ann", tenant="other"), User("ann")):
-            result = await gate.call(ToolCall("c", "look"), user=stranger, session_id="a")
+            result = await gate.call(ToolCall(id="c", name="look"), user=stranger, session_id="a")
             assert result.outcome is Outcome.DENIED
             assert "basket" not in f"{result}"
             with pytest.raises(Denied, match="another user"):
@@ -278,7 +280,7 @@ async def test_another_users_use_of_a_session_id_is_refused() -> None:
                     raise AssertionError("it let them in")
         assert await shop.see("a") == "basket 1"
         await gate.end_session("a")
-        assert (await gate.call(ToolCall("c", "look"), user=BEN, session_id="a")).output == "basket 2"
+        assert (await gate.call(ToolCall(id="c", name="look"), user=BEN, session_id="a")).output == "basket 2"
 
 
 async def test_a_session_that_the_application_fills_belongs_to_the_first_user_of_it() -> None:
@@ -287,7 +289,7 @@ async def test_a_session_that_the_application_fills_belongs_to_the_first_user_of
     async with shop.gate as gate:
         gate.providers.register_session_providers("a", {"basket": "given"})
         assert await shop.see("a") == "given"
-        assert (await gate.call(ToolCall("c", "look"), user=BEN, session_id="a")).outcome is Outcome.DENIED
+        assert (await gate.call(ToolCall(id="c", name="look"), user=BEN, session_id="a")).outcome is Outcome.DENIED
         assert not shop.log
 
 
@@ -424,7 +426,7 @@ def test_a_stale_session_is_not_given_out_before_it_is_swept() -> None:
     assert registry.session_map("a") == {}
     registry.session_map("a")["secret"] = 1
     now[0] = 30.0
-    assert registry.request("a", "somebody").bound("secret") is MISSING
+    assert registry.request("a", "eve").bound("secret") is MISSING
     assert "a" not in registry.sessions
     assert registry.sessions.sweep() == 0
 
@@ -478,7 +480,7 @@ async def test_sessions_in_use_are_spared_and_the_number_comes_down_again(loop: 
         assert len(set(await asyncio.gather(*calls))) == 3
         await settle()
         assert len(gate.providers.sessions) == 1
-        assert "a" in gate.providers.sessions, "the one that was used last"
+        assert "a" in gate.providers.sessions, "the last used session"
         assert shop.closed == ["basket 2", "basket 3"]
 
 
@@ -492,7 +494,7 @@ async def test_the_gate_closes_all_sessions_and_its_upkeep_ends(loop: StepLoop) 
     before = asyncio.all_tasks()
     async with shop.gate:
         await asyncio.gather(*(shop.see(name) for name in "abcdef"))
-        chores = sorted(f"{TASKS}{chore.name}" for chore in shop.gate._life.upkeep.chores)
+        chores = sorted(f"{TASKS}{chore.name}" for chore in shop.gate._lifespan.background.tasks)
         assert f"{TASKS}sessions" in chores
         assert sorted(task.get_name() for task in asyncio.all_tasks() - before) == chores, "one task for each, no more"
         assert not shop.closed
@@ -533,7 +535,7 @@ async def test_sessions_are_closed_when_the_closing_of_the_gate_is_cancelled(loo
             await scope.provide(gate.providers.recipes.of("basket"))
             for left in scope.leave():
                 await left.leave()
-            await gate.call(ToolCall("c", "stubborn"), session_id="a", deadline=1.0)
+            await gate.call(ToolCall(id="c", name="stubborn"), session_id="a", deadline=1.0)
 
     serving = asyncio.ensure_future(serve())
     await asyncio.sleep(3)
@@ -569,7 +571,9 @@ async def test_a_failing_close_of_a_session_spares_the_others_and_changes_nothin
         async with gate.session("a", user=ANN) as session:
             assert await session.invoke("take") == "onetwo"
         assert log == ["two", "one"]
-        assert (await gate.call(ToolCall("c", "take"), user=ANN)).ok, "and where the call closes its own session"
+        assert (await gate.call(ToolCall(id="c", name="take"), user=ANN)).ok, (
+            "and where the call closes its own session"
+        )
     assert log == ["two", "one"] * 2
 
 
@@ -606,7 +610,7 @@ async def test_plain_tools_in_threads_share_a_session_and_end_others(most: int |
         return f"{held.get('basket')}"
 
     sessions = {"who": "nobody", "basket": Scoped("session", basket)}
-    gate = Gate([look, lone], [Who()], provide=sessions, max_sessions=most)
+    gate = Gate([look, lone], [Who()], provide=sessions, sessions=Sessions(maximum=most))
     async with gate:
         results = await asyncio.gather(*(gate.invoke("look", user=ANN, session_id=f"s{n % 4}") for n in range(4)))
         assert sorted(results) == ["s0", "s1", "s2", "s3"]

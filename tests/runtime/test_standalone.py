@@ -13,11 +13,9 @@ import pytest
 from callgate import (
     Denied,
     Hook,
-    HookError,
     Invalid,
     InvokeContext,
     Provide,
-    ProviderError,
     ProviderRegistry,
     Stage,
     Suspended,
@@ -29,6 +27,7 @@ from callgate import (
     invoke_tool,
     tool,
 )
+from callgate.errors import HookError, ProviderError
 from callgate.hooks.stages import STAGES, Section
 from callgate.runtime.engine import Engine
 from tests.hooks.making import USER, Watch, acting, at, record, refusing
@@ -192,7 +191,7 @@ async def test_providers_come_from_the_registry() -> None:
     registry = ProviderRegistry()
     registry.register_singletons({"db": db})
     assert await invoke_tool(read, {"n": 1}, registry=registry) is True
-    with pytest.raises(ProviderError, match="'store' needs 'db', which nobody provides"):
+    with pytest.raises(ProviderError, match="'store' needs 'db', which has no provider"):
         await invoke_tool(read, {"n": 1})
     registry.register_session_providers("s", {"db": Db()})
     assert await invoke_tool(read, {"n": 1}, registry=registry, session_id="s") is False

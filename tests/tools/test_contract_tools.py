@@ -9,6 +9,7 @@ import pytest
 
 from callgate import (
     Denied,
+    Effects,
     Gate,
     Outcome,
     ToolCall,
@@ -48,8 +49,8 @@ def free(mode: str, effect: str | None = None) -> Any:
 @pytest.mark.parametrize(("mode", "effect"), [("read-only", "read"), ("full", None)])
 async def test_a_call_without_a_schema_runs_and_says_that_it_was_not_validated(mode: str, effect: str | None) -> None:
     """Contract 15, 16, C9."""
-    async with Gate([free(mode, effect)], open=True, durable=False) as gate:
-        result = await gate.call(ToolCall("c1", "free", {"anything": 1}))
+    async with Gate([free(mode, effect)], allow_unguarded=True, effects=Effects(durable=False)) as gate:
+        result = await gate.call(ToolCall(id="c1", name="free", arguments={"anything": 1}))
     assert result.ok
     assert result.provenance["validated"] is False
     assert result.provenance["no_schema_mode"] == mode
@@ -61,8 +62,8 @@ async def test_a_tool_that_wants_a_persons_approval_is_denied_for_want_of_one() 
     with pytest.raises(Denied) as refused:
         await invoke_tool(record, {})
     assert refused.value.code == "approval_required"
-    async with Gate([record], open=True, durable=False) as gate:
-        assert (await gate.call(ToolCall("c1", "free", {}))).outcome is Outcome.SUSPENDED
+    async with Gate([record], allow_unguarded=True, effects=Effects(durable=False)) as gate:
+        assert (await gate.call(ToolCall(id="c1", name="free", arguments={}))).outcome is Outcome.SUSPENDED
     assert not RAN
 
 
@@ -74,8 +75,8 @@ async def test_a_tool_without_schema_and_mode_is_denied_even_where_registration_
     for name, value in (("allow_no_schema", False), ("no_schema_mode", None)):
         object.__setattr__(definition, name, value)
     record = ToolRecord(definition, note, Style.KEYWORDS)
-    async with Gate([record], open=True, durable=False) as gate:
-        result = await gate.call(ToolCall("c1", "free", {}))
+    async with Gate([record], allow_unguarded=True, effects=Effects(durable=False)) as gate:
+        result = await gate.call(ToolCall(id="c1", name="free", arguments={}))
     assert result.outcome is Outcome.DENIED
     assert not RAN
 
@@ -91,7 +92,9 @@ async def test_a_model_sees_the_compact_schema_and_arguments_are_judged_by_the_f
     counted = tool(name="count", parameters=FULL, provider_schema=compact, effect="read")(note)
     async with Gate([counted]) as gate:
         (offered,) = gate.definitions("anthropic")["tools"]
-        result = await gate.call(ToolCall("c1", "count", {"n": 10}))  # fine by what the model was shown
+        result = await gate.call(
+            ToolCall(id="c1", name="count", arguments={"n": 10})
+        )  # fine by what the model was shown
     assert offered["input_schema"] == compact
     assert result.outcome is Outcome.INVALID
     assert not RAN
@@ -150,7 +153,7 @@ async def test_the_gate_fills_in_call_id_tool_and_duration() -> None:
         raise ToolError("Out of paper.")
 
     async with Gate([broken]) as gate:
-        result = await gate.call(ToolCall("c7", "broken"))
+        result = await gate.call(ToolCall(id="c7", name="broken"))
     shown = result.to_status()
     assert (shown["callId"], shown["toolName"], shown["status"], shown["error"]) == (
         "c7",

@@ -16,7 +16,7 @@ class Cache:
 
 
 class App(containers.DeclarativeContainer):
-    """What the service provides."""
+    """The service's providers."""
 
     db = providers.Singleton(Db)
     cache = providers.Singleton(Cache)
@@ -48,7 +48,7 @@ class WrongAnswer(Hook):
 
 
 class WantsMore(Hook):
-    """Wants an argument that nobody gives."""
+    """Takes an argument that the runtime does not pass."""
 
     async def will_audit(self, ctx: InvokeContext, table: str) -> None: ...  # mistake: hook signature
 

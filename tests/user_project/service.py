@@ -9,6 +9,7 @@ from typing import Annotated, assert_type
 
 from dependency_injector import containers, providers
 
+import callgate.models
 from callgate import (
     Gate,
     Hook,
@@ -18,11 +19,14 @@ from callgate import (
     Stage,
     ToolCall,
     ToolContext,
+    ToolRecord,
     ToolResult,
     User,
     on,
     tool,
 )
+from callgate.hooks import Cache, Quota, Retry, Timeout
+from callgate.stores import MemoryStore, Store
 
 
 class Db:
@@ -44,7 +48,7 @@ async def transaction(db: Db) -> AsyncIterator[Transaction]:
 
 
 class App(containers.DeclarativeContainer):
-    """What the service provides."""
+    """The service's providers."""
 
     db = providers.Singleton(Db)
     transaction = Scoped("request", transaction, db=db)
@@ -52,7 +56,7 @@ class App(containers.DeclarativeContainer):
 
 @dataclass
 class Order:
-    """What a tool answers."""
+    """The output of a tool."""
 
     id: str
     paid: bool
@@ -98,16 +102,32 @@ async def tenants_only(ctx: InvokeContext) -> None:
         ctx.abort("no tenant")
 
 
+async def ping(arguments: dict[str, object], ctx: ToolContext) -> str:
+    """Answer."""
+    return "pong"
+
+
 async def main() -> None:
     """Call them."""
-    user = User("u1", tenant="acme", scopes={"orders"})
+    user = User("u1", tenant="acme", scopes={"orders"}, claims={"email": "u1@example.com"}, token="secret")
+    assert_type(user.token, str | None)
+    record = ToolRecord(
+        id="ping", name="Ping", description="Answer.", input_schema={"type": "object"}, execute=ping, tags=["health"]
+    )
+    assert_type(record.description, str | None)
+    clients: list[type[callgate.models.Client]] = [callgate.models.Ollama, callgate.models.Anthropic]
+    store: Store = MemoryStore()
+    limits = [Quota("100/minute"), Retry(3), Timeout(5), Cache(60)]
+    guarded = Gate([record], limits, store=store, allow_unguarded=True)
+    assert_type(guarded, Gate)
+    assert len(clients) == 2
     gate = Gate([find_order, count_orders], [Authorise(), tenants_only], container=App())
     async with gate:
         order = await gate.invoke(find_order, {"order_id": "7"}, user=user)
         assert_type(order, Order)
         count = await gate.invoke(count_orders, {"status": "paid"}, user=user)
         assert_type(count, int)
-        result = await gate.call(ToolCall("c1", "find_order", {"order_id": "7"}), user=user)
+        result = await gate.call(ToolCall(id="c1", name="find_order", arguments={"order_id": "7"}), user=user)
         assert_type(result, ToolResult)
         async with gate.session(user=user) as session:
             assert_type(await session.invoke(find_order, {"order_id": "8"}), Order)

@@ -1,6 +1,6 @@
-"""From validated JSON to the annotated Python types and back; the cheapest closure for each tool.
+"""Conversion between validated JSON and annotated Python types, with the cheapest function for each tool.
 
-pydantic is imported by whoever makes an adapter, never here.
+pydantic is imported where an adapter is made, never here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WRAPPERS = frozenset({"Required", "NotRequired", "ReadOnly"})
 
 
 def kind_of(hint: Any) -> Kind:
-    """What a validated JSON value needs to become ``hint``: nothing, a number's change of class, or pydantic."""
+    """The conversion that a validated JSON value needs to become ``hint``: none, a change of number class, or pydantic."""
     if is_json(hint, numbers=False):
         return "same"
     bare = _bare(hint)
@@ -44,9 +44,9 @@ def kind_of(hint: Any) -> Kind:
 
 
 def is_json(hint: Any, *, numbers: bool, seen: frozenset[Any] = frozenset()) -> bool:
-    """Whether a JSON value that fits the hint's schema is already what the hint says.
+    """Check that a JSON value which fits the hint's schema needs no conversion.
 
-    ``numbers`` counts int and float in: right for output, wrong for input, where JSON ``2.0`` fits ``integer``.
+    ``numbers`` includes int and float: right for output, wrong for input, where JSON ``2.0`` fits ``integer``.
     """
     bare = _bare(hint)
     if any(bare is item for item in _ANYTHING) or (numbers and (bare is int or bare is float)):
@@ -65,14 +65,14 @@ def is_json(hint: Any, *, numbers: bool, seen: frozenset[Any] = frozenset()) -> 
 
 
 def is_mapping(hint: Any) -> bool:
-    """Whether the hint leaves a JSON object as it is: ``dict``, ``Mapping``, with or without parts, or anything."""
+    """True for a hint that keeps a JSON object unchanged: ``dict``, ``Mapping``, with or without parts, or ``Any``."""
     bare = _bare(hint)
     loose = any(bare is item for item in (Any, object, Parameter.empty, dict, Mapping))
     return loose or get_origin(bare) in {dict, typing.get_origin(Mapping[str, Any])}
 
 
 def is_structured(hint: Any) -> bool:
-    """Whether the hint is a type with named, typed fields: a TypedDict, a dataclass or a pydantic model."""
+    """True for a type with named, typed fields: a TypedDict, a dataclass or a pydantic model."""
     return _is_typed_dict(hint) or (
         isinstance(hint, type) and (dataclasses.is_dataclass(hint) or hasattr(hint, "__pydantic_validator__"))
     )
@@ -89,7 +89,7 @@ def _unwrapped(hint: Any) -> Any:
 
 
 def _bare(hint: Any) -> Any:
-    """The hint without ``NewType``, aliases, and metadata that says nothing beyond its JSON Schema."""
+    """Strip ``NewType``, aliases, and metadata that adds nothing to the JSON Schema."""
     while True:
         if hasattr(hint, "__supertype__"):
             hint = hint.__supertype__
@@ -108,14 +108,14 @@ def _bare(hint: Any) -> Any:
 
 
 def _describes(item: Any) -> bool:
-    """Metadata without a say in validation."""
+    """True for metadata that does not take part in validation."""
     if isinstance(item, str) or type(item).__name__ == "Doc":
         return True
     return is_field_info(item) and not item.metadata and _keeps_name(item)
 
 
 def _bounds(item: Any) -> bool:
-    """Metadata that a string, number, list or dict shows in full in its JSON Schema."""
+    """True for metadata of a string, number, list or dict that its JSON Schema expresses in full."""
     kind = type(item)
     if kind.__module__ == "annotated_types":
         return kind.__name__ in _BOUNDS
@@ -127,7 +127,7 @@ def _bounds(item: Any) -> bool:
 
 
 def is_field_info(item: Any) -> bool:
-    """Whether this is what pydantic's ``Field(...)`` gives."""
+    """True for a ``Field(...)`` of pydantic."""
     return type(item).__name__ == "FieldInfo" and type(item).__module__.startswith("pydantic")
 
 
@@ -136,7 +136,7 @@ def _keeps_name(field: Any) -> bool:
 
 
 def flat_convert(ints: Sequence[str], floats: Sequence[str]) -> Convert | None:
-    """For tools whose only change is ``2.0`` to ``2`` or ``2`` to ``2.0``; gives back its argument if nothing is due."""
+    """Convert ``2.0`` to ``2`` or ``2`` to ``2.0`` in flat arguments; the function returns its argument if nothing changes."""
     whole, real = tuple(ints), tuple(floats)
     if not whole and not real:
         return None
@@ -183,7 +183,7 @@ def _settle(arguments: dict[str, Any], ints: Iterable[str], floats: Iterable[str
 
 
 def typed_convert(adapter: Any, *, stage: str = "instantiate", code: str | None = None) -> Convert:
-    """Pydantic's own reading of the JSON, as it reads JSON text: strict models and encoded bytes come out right.
+    """Make a function that converts with pydantic as from JSON text, so that strict models and bytes work.
 
     Raises (the closure):
         Invalid: a check that the JSON Schema cannot express failed.
@@ -205,10 +205,10 @@ def typed_convert(adapter: Any, *, stage: str = "instantiate", code: str | None 
 def guarded(
     convert: Convert | None, accepted: frozenset[str] | None, refused: frozenset[str], required: frozenset[str]
 ) -> Convert:
-    """Hold a function's own parameter list where its schema leaves room; ``accepted`` None means any name.
+    """Enforce a function's parameter list where its schema allows more; ``accepted`` None means any name.
 
     Raises (the closure):
-        Invalid: an argument that the function does not take, or one that it needs is missing.
+        Invalid: an argument is unknown to the function, or a required one is missing.
     """
 
     def guard(arguments: dict[str, Any]) -> Any:
@@ -224,7 +224,7 @@ def guarded(
 
 
 def refusal(issues: Sequence[Issue], *, stage: str = "instantiate", code: str | None = None) -> Invalid:
-    """The value-free error for values that the tool's own types refuse (contract 44-51)."""
+    """The error, without values, for arguments that the tool's own types refuse."""
     error = Invalid("; ".join(map(str, issues)), stage=stage, issues=issues, code=code)
     error.no_effect = stage == "instantiate"  # the tool's body has not begun
     return error
@@ -236,7 +236,7 @@ def _issues(error: Any, value: Any) -> list[Issue]:
 
 
 def _path(item: Mapping[str, Any], value: Any) -> list[str | int]:
-    """Where in the value: pydantic's location without the names of union members."""
+    """The path into the value: pydantic's location without the names of union members."""
     path: list[str | int] = []
     for part in item["loc"]:
         inside = isinstance(value, Mapping) and part in value
@@ -249,7 +249,7 @@ def _path(item: Mapping[str, Any], value: Any) -> list[str | int]:
 
 
 def _expected(kind: str) -> str:
-    """Text made of the error's type alone: pydantic's messages may hold values."""
+    """A text from the error's type alone: pydantic's messages may hold values."""
     if kind in {"value_error", "assertion_error"}:
         return "must pass the tool's own check"
     if kind == "missing":
@@ -261,7 +261,7 @@ def _expected(kind: str) -> str:
 
 
 def typed_dump(adapter: Any) -> Callable[[Any], Any]:
-    """From what a tool returns to JSON, under the names that its output schema uses."""
+    """Make a function that dumps a tool's return value to JSON under the names of its output schema."""
     to_python = adapter.serializer.to_python
 
     def to_json(value: Any) -> Any:
@@ -274,10 +274,10 @@ _JSON_CLASSES = frozenset({dict, list, str, int, float, bool, type(None)})
 
 
 def loose_dump(value: Any) -> Any:
-    """To JSON where the tool does not say what it returns: models and dataclasses are dumped, JSON passes.
+    """Dump a value to JSON where the tool declares no return type: models and dataclasses are dumped.
 
     Raises:
-        TypeError: it cannot be made JSON; never its ``repr``.
+        TypeError: the value has no JSON form; its ``repr`` is never used.
     """
     if value.__class__ in _JSON_CLASSES:
         return value
@@ -286,4 +286,6 @@ def loose_dump(value: Any) -> Any:
     try:
         return to_jsonable_python(value)
     except PydanticSerializationError:
-        raise TypeError(f"the tool returned {type(value).__name__}, which cannot be made JSON") from None
+        raise TypeError(
+            f"the tool returned {type(value).__name__}, which has no JSON form; return a dict, a model or a dataclass"
+        ) from None

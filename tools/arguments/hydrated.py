@@ -1,15 +1,13 @@
-"""What hydration gives: a call's arguments, how they came to be, and a token that vouches for them."""
+"""Results of hydration: the arguments of a call, their provenance, and a token that says that they were validated."""
 
 from __future__ import annotations
 
 import dataclasses
-import hmac
 import math
-import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
-from typing import Any, Literal, TypeVar
+from functools import cached_property
+from typing import Any, Literal, Protocol, Self
 
 import orjson
 
@@ -18,17 +16,18 @@ from callgate.tools.definition import ToolDefinition
 from callgate.tools.schemas.validation import Validator
 from callgate.tools.values import canonical, freeze
 
-T = TypeVar("T")
-_SEAL = blake2b(key=secrets.token_bytes(32), digest_size=20)
-_AS_IT_IS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
+_UNCONVERTED = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 HydrationStage = Literal["parse", "validate", "instantiate"]
 Repairer = Callable[[ToolCall, "HydrationError"], Any]
-"""Given the call and why it failed, new arguments (text or object), or None to give up. Called at most once a call."""
+"""A function from a call and its error to new arguments (text or object), or None to abandon the repair.
+
+It is called at most once for each call.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class HydrationError:
-    """Why a call could not be hydrated; ``message`` is value-free, ``detail`` a code or the issues."""
+    """The reason why hydration failed; ``message`` holds no values, ``detail`` is a code or the issues."""
 
     stage: HydrationStage
     message: str
@@ -37,7 +36,7 @@ class HydrationError:
 
 @dataclass(frozen=True)
 class ValidatorInfo:
-    """Which validator judged, when it was compiled, and how many ``seconds`` it took (contract 48)."""
+    """The validator that checked the arguments, when it was compiled, and the ``seconds`` that the check took."""
 
     name: str
     version: str
@@ -48,10 +47,10 @@ class ValidatorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """The one repair of a call, whatever came of it (contract 49, C10c).
+    """Record of the one repair of a call, successful or not.
 
-    ``at`` is in seconds since the epoch; ``after`` is None when the repairer gave up, ``failed`` the type of what it
-    raised.
+    ``at`` is in seconds since the epoch. ``after`` is None when the repairer abandoned the repair; ``failed`` is the
+    type of the exception that it raised.
     """
 
     by: str
@@ -64,10 +63,10 @@ class Repair:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Everything about how arguments came to be what they are (contract 46-54, C9, C10b).
+    """Provenance of arguments: received text, parsed value, tolerance, validation and repair.
 
-    ``rules`` names what tolerance did. ``validated`` is the value that passed; ``is_validated`` is False for a tool
-    without a schema, and then ``no_schema_mode`` says why it was let through.
+    ``rules`` names the tolerance rules that were applied. ``validated`` is the value that passed. ``is_validated`` is
+    False for a tool without a schema; then ``no_schema_mode`` says why the call may run.
     """
 
     provider_tool_id: str
@@ -88,10 +87,17 @@ class Provenance:
     repaired: bool = False
     repair: Repair | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON for logs and audit. It holds argument values: redact it like the arguments themselves.
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> Self:
+        """Make a provenance in one step: the ``__init__`` of a frozen dataclass sets its 17 fields one by one."""
+        made = object.__new__(cls)
+        made.__dict__.update(facts)
+        return made
 
-        ``validated`` is a boolean here, as C9 asks; the value that passed is under ``validatedArgs``.
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to plain JSON for logs and audit. It holds argument values: redact it like the arguments.
+
+        ``validated`` is a boolean here; the value that passed is under ``validatedArgs``.
         """
         shown = {_camel(item.name): _plain(getattr(self, item.name)) for item in dataclasses.fields(self)}
         shown["validatedArgs"] = shown.pop("validated")
@@ -101,10 +107,10 @@ class Provenance:
 
 @dataclass(frozen=True)
 class HydrationResult:
-    """One hydrated call (contract 52). ``arguments`` are the validated arguments of a successful one, frozen.
+    """One hydrated call. ``arguments`` are the validated arguments, frozen; None when hydration failed.
 
-    ``tool`` is the instance for a class whose constructor takes nothing but arguments; other tools are constructed
-    by the gate, after authorisation (design 10.1). ``token`` stays in this process: a copy has none.
+    ``tool`` is the instance for a class whose constructor takes nothing but arguments. The gate constructs other tools
+    after authorisation. ``token`` stays in this process: a copy has none.
     """
 
     call: ToolCall
@@ -117,26 +123,23 @@ class HydrationResult:
 
     @property
     def trusted(self) -> bool:
-        """False when a repairer wrote the arguments: ask a person before running them (contract 49, C10c)."""
-        known = vars(self).get("provenance")  # one that nobody has asked for yet is of a call that was plainly right
-        return self.success and (known is None or not known.repaired)
+        """False when a repairer wrote the arguments: ask for approval before they run."""
+        return self.success and not self.provenance.repaired
 
     def vouched_for(self, definition: ToolDefinition, validator: Validator | None) -> bool:
-        """Whether this process made the token for exactly this call, arguments, definition and validator (design 10.2).
+        """True when this process validated exactly these arguments of this call, by this definition and validator.
 
-        Nobody vouches for repaired arguments: a gate reads the original ones again.
+        A gate reads the original arguments of a repaired call again.
         """
-        if not self.trusted or self.token is None or self.arguments is None or validator is None:
+        if not isinstance(self.token, Attestation) or self.arguments is None or validator is None or not self.trusted:
             return False
         try:
-            if isinstance(self.token, Seal):
-                return self.token.holds_for(self, definition, validator)
-            return hmac.compare_digest(self.token, sign(definition.digest, validator.id, self.call, self.arguments))
-        except (TypeError, ValueError, RecursionError):  # altered into something that is not JSON
+            return self.token.holds_for(self, definition, validator)
+        except (TypeError, ValueError, RecursionError):  # changed into something that is not JSON
             return False
 
     def to_wire(self) -> dict[str, Any]:
-        """The documents' own shape, as plain JSON (contract 52), plus the call's id (C10b)."""
+        """Convert to plain JSON for a client: success, errors, and provenance with the call's id."""
         seen = self.provenance.to_dict()
         validator = seen["validator"] and {name: seen["validator"][name] for name in ("name", "version", "compiledAt")}
         names = ("providerToolId", "providerCallId", "originalRawArgs", "parsed", "repaired")
@@ -144,68 +147,78 @@ class HydrationResult:
         return {"success": self.success, "errors": _plain(self.errors), "provenance": provenance}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.call, self.success, self.provenance, self.arguments, None, self.errors)
+        return HydrationResult, (self.call, self.success, self.provenance, self.arguments, None, self.errors)
 
 
-class Seal:
-    """The token of a call that was plainly right: what was judged, kept apart. Only a ``Hydrator`` makes one.
+class StrictResult(HydrationResult):
+    """The result of strict, valid arguments. Its provenance is built when it is first read."""
 
-    It costs nothing until somebody asks whether it holds; then what the result has now must be what was judged.
-    """
+    def __init__(self, **fields: Any) -> None:
+        self.__dict__.update(fields)
 
-    __slots__ = ("arguments", "by", "call")
+    @cached_property
+    def provenance(self) -> Provenance:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """See ``HydrationResult``."""
+        token: Attestation = self.token
+        return token.provenance(self.arguments)
 
-    def __init__(self, by: Any, call: ToolCall, arguments: dict[str, Any]) -> None:
-        self.by, self.call, self.arguments = by, call, arguments
+    @property
+    def trusted(self) -> bool:
+        """See ``HydrationResult``: no repairer ran."""
+        return self.success
+
+
+class Checker(Protocol):
+    """The hydrator that issued an attestation."""
+
+    validator: Validator | None
+    digest: str
+
+    def provenance(self, call: ToolCall, wire: str | None, arguments: Any, seconds: float) -> Provenance:
+        """Build the provenance of strict, valid arguments."""
+        ...
+
+
+class Attestation:
+    """The token of a validated call, issued by a ``Hydrator``: received and validated arguments, apart from the result."""
+
+    __slots__ = ("_arguments", "_by", "_call", "_raw", "_seconds", "_wire")
+
+    def __init__(
+        self, by: Checker, call: ToolCall, raw: str | bytes, arguments: dict[str, Any], wire: str | None, seconds: float
+    ) -> None:
+        self._by, self._call, self._raw, self._arguments = by, call, raw, arguments
+        self._wire, self._seconds = wire, seconds
 
     def holds_for(self, result: HydrationResult, definition: ToolDefinition, validator: Validator) -> bool:
-        """Whether it was made for this result, as it is, by a hydrator of this definition and validator."""
-        if result.call is not self.call or self.by.judge["id"] != validator.id or self.by.digest != definition.digest:
+        """Check that the call and the arguments of *result* are unchanged, and the definition and validator the same."""
+        own = self._by.validator
+        if (
+            result.call is not self._call
+            or own is None
+            or own.id != validator.id
+            or self._by.digest != definition.digest
+        ):
             return False
-        try:
-            return orjson.dumps(result.arguments, option=_AS_IT_IS) == orjson.dumps(self.arguments)
-        except TypeError:  # integers that are too long for it, or altered into what is no JSON
-            return sign("", "", self.call, result.arguments) == sign("", "", self.call, self.arguments)
+        return evidence_of(result.call) == self._raw and _written(result.arguments) == _written(self._arguments)
+
+    def provenance(self, arguments: Any) -> Provenance:
+        """The provenance of strict, valid arguments."""
+        return self._by.provenance(self._call, self._wire, arguments, self._seconds)
 
 
-class _OnDemand:
-    """The provenance of a result that was made without one: nothing is put together that nobody reads."""
-
-    def __get__(self, result: HydrationResult | None, _owner: type) -> Any:
-        if result is None:
-            raise AttributeError("provenance")
-        known = result.__dict__
-        known["provenance"] = made(Provenance, known["_seal"].by.facts(result, known["_wire"], known["_seconds"]))
-        return known["provenance"]
+def evidence_of(call: ToolCall) -> str | bytes:
+    """The received arguments in a form that cannot change."""
+    raw = call.arguments
+    return raw if isinstance(raw, str | bytes) else _written(raw)
 
 
-setattr(HydrationResult, "provenance", _OnDemand())  # noqa: B010  (the field's own value, once set, comes first)
-
-
-def sign(definition: str, validator: str, call: ToolCall, arguments: Any) -> str:
-    """A keyed hash of what a validator has judged: definition, validator, call and arguments."""
-    seal = _SEAL.copy()
-    seal.update(f"{definition} {validator} ".encode())
+def _written(value: Any) -> bytes:
+    """JSON bytes in which ``True``, ``1`` and ``1.0`` differ."""
     try:
-        seal.update(orjson.dumps([repr(call.id), call.arguments, arguments], option=_AS_IT_IS))
-    except TypeError:  # integers that are too long for it, and what is no JSON
-        raw: Any = call.arguments
-        raw = (
-            raw
-            if isinstance(raw, str)
-            else repr(raw)
-            if not isinstance(raw, Mapping)
-            else canonical(freeze(raw)).decode()
-        )
-        seal.update(b"the long way " + canonical([repr(call.id), raw, arguments]))
-    return seal.hexdigest()
-
-
-def made(cls: type[T], fields: dict[str, Any]) -> T:
-    """A frozen dataclass from its fields, those with a default left out: its own ``__init__`` sets them one by one."""
-    one = object.__new__(cls)
-    one.__dict__.update(fields)
-    return one
+        return orjson.dumps(value, option=_UNCONVERTED)
+    except TypeError:  # integers beyond 64 bits, mappings that are not dicts
+        return b"canonical " + canonical(freeze(value))
 
 
 def _camel(name: str) -> str:
@@ -214,7 +227,7 @@ def _camel(name: str) -> str:
 
 
 def _plain(value: Any, depth: int = 64) -> Any:
-    """Plain JSON that any encoder takes: what JSON does not have is named, half surrogates are escaped."""
+    """Convert to JSON for any encoder: other values become their type's name, lone surrogates are escaped."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""Hydration: a raw tool call becomes a checked one. Parse, validate, instantiate; nothing runs (contract 44-56)."""
+"""Hydration: parse and validate the arguments of a tool call, and instantiate its tool. Nothing runs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 from callgate.errors import Invalid, SchemaRefused
 from callgate.tools.arguments.hydrated import (
+    Attestation,
     HydrationError,
     HydrationResult,
     HydrationStage,
     Provenance,
     Repair,
     Repairer,
-    Seal,
+    StrictResult,
     ValidatorInfo,
-    made,
-    sign,
+    evidence_of,
 )
 from callgate.tools.arguments.parse_errors import ParseError
 from callgate.tools.arguments.parsing import parse_arguments
@@ -50,7 +50,7 @@ def hydrate_all(
     validator_of: Callable[[str], Validator | None],
     **options: Any,
 ) -> list[HydrationResult]:
-    """``hydrate`` for every call of an answer: one result each, in order, none dropped (contract 53, C10a)."""
+    """Hydrate every call of a response: one result for each, in order."""
     return [hydrate(call, record_of, validator_of, **options) for call in calls]
 
 
@@ -64,26 +64,34 @@ def hydrate(
     repair: Repairer | None = None,
     lazy: bool = False,
 ) -> HydrationResult:
-    """Hydrate one call; never raises for what is in it.
+    """Hydrate one call; an invalid call gives a failed result and raises nothing.
 
-    ``repair`` is off by default; it runs at most once, for a failed parse or validation, is recorded, and leaves the
-    result untrusted. ``lazy`` says that validators are compiled at first use.
+    Args:
+        call: the call as the model sent it.
+        record_of: returns the tool of a name, or None.
+        validator_of: returns the validator of a tool's arguments, or None.
+        wire: the name of the provider's format, for provenance.
+        limits: limits on the arguments, where the tool has none of its own.
+        repair: makes new arguments after a failed parse or validation. It runs at most once and is recorded; the
+            result is then untrusted.
+        lazy: validators are compiled at first use.
     """
-    record = record_of(call.tool) if isinstance(call.tool, str) else None
+    record = record_of(call.name) if isinstance(call.name, str) else None
     if record is None:
         return unknown(call, wire)
-    return Hydrator(record, validator_of(call.tool), limits, lazy=lazy).hydrate(call, wire, repair)
+    return Hydrator(record, validator_of(call.name), limits, lazy=lazy).hydrate(call, wire, repair)
 
 
 def unknown(call: ToolCall, wire: str | None = None) -> HydrationResult:
-    """The failed result of a call of no tool there is (C10a)."""
+    """The failed result of a call to an unknown tool."""
     return _failed(call, _seen(call, wire), "instantiate", "there is no such tool", {"code": "unknown_tool"})
 
 
 class Hydrator:
-    """Hydrates the calls of one tool; what depends on the tool alone is worked out here, once.
+    """Hydrates the calls of one tool. What depends on the tool alone is computed once, here.
 
-    *read* is the shortest way from text to an object, which raises an ``Exception`` for all that is not plainly right.
+    *read* is a fast strict parser from text to an object. It raises an ``Exception`` for any other text, which is then
+    parsed again with tolerance and diagnosis.
     """
 
     def __init__(
@@ -97,69 +105,71 @@ class Hydrator:
     ) -> None:
         self.record, self.validator = record, validator
         self.limits = record.limits or limits
-        self.late = lazy or isinstance(validator, LazyValidator)
         self.digest = record.definition.digest
+        self._late = lazy or isinstance(validator, LazyValidator)
         supplied = bool(record.injected) or record.context_parameter is not None
-        waits = record.definition.no_schema_mode is NoSchemaMode.HUMAN_APPROVAL
-        self._constructs = record.style is Style.COMPONENT and not supplied and not waits
-        self._read = read
-        self.judge: dict[str, Any] | None = None  # who judges: of a validator that is compiled and needs nothing else
-        if read is not None and validator is not None and not (self.late or self._constructs or record.convert):
-            self.judge = {"name": validator.engine, "version": validator.version, "id": validator.id}
+        suspends = record.definition.no_schema_mode is NoSchemaMode.HUMAN_APPROVAL
+        self._constructs = record.style is Style.COMPONENT and not supplied and not suspends
+        self._read = None if validator is None or self._late or self._constructs else read
 
     def hydrate(self, call: ToolCall, wire: str | None = None, repair: Repairer | None = None) -> HydrationResult:
         """See ``hydrate``, the function."""
         raw = call.arguments
-        if self.judge is not None and raw.__class__ is str and not call.truncated:
-            found = self._quickly(call, raw, wire)
+        found: HydrationResult | None = None
+        if raw.__class__ is str and not call.truncated:
+            found = self._strictly(call, raw, wire)
             if found is not None:
                 return found
         base = _seen(call, wire) | {"definition": self.digest}
         found = self._attempt(call, raw, base)
         if found.success or repair is None or call.truncated or found.errors[0].stage == "instantiate":
             return found
-        noted = _ask(repair, call, found.errors[0])
+        noted = _repaired(repair, call, found.errors[0])
         if noted.after is None:
             return dataclasses.replace(found, provenance=dataclasses.replace(found.provenance, repair=noted))
         return self._attempt(call, thaw(noted.after), base | {"repaired": True, "repair": noted})
 
-    def _quickly(self, call: ToolCall, raw: str, wire: str | None) -> HydrationResult | None:
-        """The result of a call that is plainly right; None where the long way has to find out what is wrong."""
-        assert self._read is not None
-        assert self.validator is not None
+    def _strictly(self, call: ToolCall, raw: str, wire: str | None) -> HydrationResult | None:
+        """The result for strict, valid arguments; None for all others, which ``_attempt`` reads and diagnoses."""
+        if self._read is None or self.validator is None:
+            return None
         try:
             arguments = self._read(raw)
             began = time.perf_counter()
             self.validator.check(arguments)
             took = time.perf_counter() - began
+            if self.record.convert is not None:
+                self.record.convert(thaw(arguments))
         except Exception:  # noqa: BLE001
             return None
-        about = {"call": call, "success": True, "arguments": freeze(arguments), "_wire": wire, "_seconds": took}
-        about["token"] = about["_seal"] = Seal(self, call, arguments)
-        return made(HydrationResult, about)
+        token = Attestation(self, call, raw, arguments, wire, took)
+        return StrictResult(call=call, success=True, arguments=freeze(arguments), token=token)
 
-    def facts(self, result: HydrationResult, wire: str | None, seconds: float) -> dict[str, Any]:
-        """The provenance of a call that was plainly right, put together when somebody asks."""
-        known = {"definition": self.digest, "parsed": result.arguments, "validated": result.arguments}
-        judge = ValidatorInfo(**self.judge or {}, seconds=seconds)
-        return _seen(result.call, wire) | known | {"is_validated": True, "validator": judge}
+    def provenance(self, call: ToolCall, wire: str | None, arguments: Any, seconds: float) -> Provenance:
+        """Build the provenance of strict, valid arguments."""
+        facts = _seen(call, wire) | {"definition": self.digest, "parsed": arguments, "validated": arguments}
+        return Provenance.of(facts | {"is_validated": True, "validator": self._info(seconds)})
+
+    def _info(self, seconds: float) -> ValidatorInfo | None:
+        """The validator's names; None for a lazy one whose schema was refused."""
+        assert self.validator is not None
+        try:
+            names = self.validator.engine, self.validator.version, self.validator.id
+        except SchemaRefused:
+            return None
+        return ValidatorInfo(*names, "run-time" if self._late else "compile-time", seconds)
 
     def _attempt(self, call: ToolCall, raw: Any, base: dict[str, Any]) -> HydrationResult:
-        """One reading; a repaired call is read twice."""
+        """Read the arguments once, with tolerance and diagnosis."""
         definition, facts = self.record.definition, dict(base)
         try:
-            parsed = parse_arguments(
-                raw,
-                limits=self.limits,
-                tolerant=definition.tolerates,
-                truncated=call.truncated,
-            )
+            parsed = parse_arguments(raw, limits=self.limits, tolerant=definition.tolerates, truncated=call.truncated)
         except ParseError as error:
             return _failed(call, facts, "parse", error.public, {"code": error.code, "position": error.position})
         if parsed.rules:
             facts |= {"rules": parsed.rules, "raw_sha256": parsed.raw_sha256}
             facts |= {"effective_sha256": parsed.effective_sha256}
-        issues = self._judged(parsed.value, facts)
+        issues = self._issues(parsed.value, facts)
         arguments = facts["parsed"] = freeze(parsed.value)
         if issues:
             return _failed(call, facts, "validate", "; ".join(map(str, issues))[:2000], issues)
@@ -172,34 +182,30 @@ class Hydrator:
         except Exception as error:  # noqa: BLE001  (a constructor may raise anything; its text may hold values)
             detail = {"code": "instantiate", "type": type(error).__name__}
             return _failed(call, facts, "instantiate", "The tool refused the arguments.", detail)
-        vouches = self.validator is not None and not facts.get("repaired")
-        token = sign(self.digest, self.validator.id, call, arguments) if self.validator and vouches else None
-        return HydrationResult(call, True, Provenance(**facts), arguments, tool, token=token)
+        token = None
+        if self.validator is not None and not facts.get("repaired"):
+            token = Attestation(self, call, evidence_of(call), parsed.value, None, 0.0)
+        return HydrationResult(call, True, Provenance.of(facts), arguments, tool, token=token)
 
-    def _judged(self, arguments: dict[str, Any], facts: dict[str, Any]) -> tuple[Issue, ...]:
-        """Why the arguments are not valid; notes who judged, or under which mode nobody did (contract 16, C9)."""
+    def _issues(self, arguments: dict[str, Any], facts: dict[str, Any]) -> tuple[Issue, ...]:
+        """The issues of the arguments; notes the validator, or the mode in which a tool without a schema runs."""
         definition, validator = self.record.definition, self.validator
         if not definition.has_schema:
             facts["no_schema_mode"] = str(definition.no_schema_mode)
             return ()
         if validator is None:
-            return (Issue("", "schema", "nothing validates this tool's arguments"),)
+            return (Issue("", "schema", "this tool has a schema, but no validator"),)
         issues: tuple[Issue, ...] = ()
         began = time.perf_counter()
         try:
             validator.check(arguments)
-        except Exception:  # noqa: BLE001  (whatever a validator raises is not a yes)
+        except Exception:  # noqa: BLE001  (any exception of a validator means invalid)
             issues = explain(validator, arguments)
-        took = time.perf_counter() - began
-        try:
-            judge = validator.engine, validator.version, validator.id
-        except SchemaRefused:  # compiled just now, and refused: there is no validator
-            return issues
-        facts["validator"] = ValidatorInfo(*judge, "run-time" if self.late else "compile-time", took)
+        facts["validator"] = self._info(time.perf_counter() - began)
         return issues
 
     def _instance(self, arguments: dict[str, Any]) -> Any:
-        """Try the arguments on the annotated types, and on a constructor that takes nothing else (design 10.1)."""
+        """Convert the arguments to the annotated types, and construct a tool that takes nothing else."""
         record = self.record
         given: Any = thaw(arguments)
         if record.convert is not None:
@@ -208,10 +214,10 @@ class Hydrator:
 
 
 def _seen(call: ToolCall, wire: str | None) -> dict[str, Any]:
-    """What is known of a call before it is read."""
+    """The provenance of a call before its arguments are read."""
     raw = call.arguments
     return {
-        "provider_tool_id": call.tool,
+        "provider_tool_id": call.name,
         "provider_call_id": call.id,
         "synthetic_id": call.synthetic_id,
         "original_raw_args": raw if raw.__class__ is str else _kept(raw),
@@ -220,7 +226,7 @@ def _seen(call: ToolCall, wire: str | None) -> dict[str, Any]:
     }
 
 
-def _ask(repair: Repairer, call: ToolCall, reason: HydrationError) -> Repair:
+def _repaired(repair: Repairer, call: ToolCall, reason: HydrationError) -> Repair:
     name = getattr(repair, "__qualname__", None) or type(repair).__qualname__
     noted = Repair(name, time.time(), reason, before=_kept(call.arguments))
     try:
@@ -233,11 +239,11 @@ def _ask(repair: Repairer, call: ToolCall, reason: HydrationError) -> Repair:
 def _failed(
     call: ToolCall, facts: dict[str, Any], stage: HydrationStage, message: str, detail: Any = None
 ) -> HydrationResult:
-    return HydrationResult(call, False, Provenance(**facts), errors=(HydrationError(stage, message, detail),))
+    return HydrationResult(call, False, Provenance.of(facts), errors=(HydrationError(stage, message, detail),))
 
 
 def _kept(value: Any) -> Any:
-    """Arguments as they came in, safe from later changes; what nests too deep to be copied is kept itself."""
+    """A frozen copy of received arguments; a value that nests too deep for a copy is kept as it is."""
     try:
         return freeze(value)
     except RecursionError:

@@ -1,7 +1,7 @@
-"""How much a text is, before it is parsed.
+"""Measures of a text before it is parsed: depth, values, digits.
 
-Exact for valid JSON; for any other text no less than what a parser builds of it before it stops. All of it is linear in
-the text: that is an attacker's to choose.
+They are exact for valid JSON, and upper bounds of what a parser builds for other text. Their time is linear in the
+length of the text, because an attacker may choose it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _NUMBER = re.compile(rb"[0-9][0-9.eE+-]*+")
 
 
 def admitted(text: str, limits: Limits) -> bytes:
-    """The bytes of a text within the limits."""
+    """Encode a text and check its limits."""
     if len(text) > limits.max_bytes or len(data := text.encode()) > limits.max_bytes:
         raise beyond("too_large", limits)
-    # Taking out no more than would be too many is faster than counting them all.
+    # Removing a bounded number of brackets is faster than counting all of them.
     few = limits.max_depth + 1
     brackets = 2 * len(data) - len(data.replace(b"{", b"", few)) - len(data.replace(b"[", b"", few))
     if brackets > limits.max_depth and deeper(data, limits.max_depth):
@@ -36,17 +36,17 @@ def admitted(text: str, limits: Limits) -> bytes:
 
 
 def _unescaped(data: bytes) -> bytes:
-    """Without backslashes and quotes that strings escape: what quotes are left open and close strings."""
+    """Remove escaped backslashes and quotes, so that the remaining quotes delimit strings."""
     return data.replace(b"\\\\", b"").replace(b'\\"', b"")
 
 
 def _skeleton(data: bytes) -> bytes:
-    """What lies outside of strings, each of which leaves a quote behind."""
+    """The text outside of strings; each string leaves one quote."""
     return b'"'.join(_unescaped(data).split(b'"')[::2])
 
 
 def deeper(data: bytes, limit: int) -> bool:
-    """Whether objects and arrays nest deeper than *limit*."""
+    """Check for objects and arrays that nest deeper than *limit*."""
     marks = _unescaped(data).translate(_SQUARE, _NOT_STRUCTURE).replace(b'""', b"")
     if b'"' in marks:  # strings with brackets in them
         marks = b"".join(marks.split(b'"')[::2])
@@ -58,16 +58,16 @@ def deeper(data: bytes, limit: int) -> bool:
 
 
 def count_values(data: bytes) -> int:
-    """How many objects, arrays, strings, numbers and literals there are, keys not counted."""
+    """Count objects, arrays, strings, numbers and literals; keys are not counted."""
     bare = _skeleton(data).translate(None, b" \t\r\n")
     opened = bare.count(b"{") + bare.count(b"[") - bare.count(b"{}") - bare.count(b"[]")
     return 1 + bare.count(b",") + opened
 
 
 def has_longer_number(data: bytes, limit: int) -> bool:
-    """Whether a number is written with more than *limit* digits."""
-    run = limit // 3 or 1  # whole part, fraction, exponent: one of the three has at least so many digits in a row
-    step = run // 4 or 1  # and no run so long hides from samples
+    """Check for a number with more than *limit* digits."""
+    run = limit // 3 or 1  # one of whole part, fraction and exponent has at least this many digits in a row
+    step = run // 4 or 1  # a run of this length cannot lie between the samples
     if data[::step].translate(_ZEROS).find(b"0" * (run // step)) < 0 or data.translate(_ZEROS).find(b"0" * run) < 0:
         return False
     numbers = _NUMBER.finditer(_skeleton(data))

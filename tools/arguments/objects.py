@@ -1,4 +1,4 @@
-"""Arguments that are objects already: a plain copy that nobody else holds, measured as it is made (contract 45)."""
+"""Arguments that arrive as objects: a private plain copy, measured while it is made."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def parse_value(value: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> dict[str, Any]:  # noqa: C901 - one loop, unrolled
-    """A plain copy of an object that providers or callers send as such (contract 45).
+    """Copy an object that a provider or caller sent into plain JSON values.
 
-    The copy shares nothing that can change with *value*. Tuples become lists; subclasses of JSON's types, such as
+    The copy shares nothing mutable with *value*. Tuples become lists; subclasses of JSON's types, such as
     ``StrEnum`` members, become the plain value.
 
     Raises:
-        ParseError: something in it is not JSON, or it is beyond the *limits*; a cycle is too deep.
+        ParseError: a part of it is not JSON, or it exceeds the *limits*; a cycle is too deep.
     """
     if not isinstance(value, (dict, Mapping)):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise not_an_object(value)
     if not isinstance(value, dict):
         return _object(value, limits, 1, [1, 0])
     copy: dict[str, Any] = dict(value)
-    size, bits = 0, limits._bits
-    for key, item in copy.items():  # flat and plain, as most are; whatever is not gets the full walk
+    size, bits = 0, limits.small_bits
+    for key, item in copy.items():  # most arguments are flat and plain; all others take the full walk
         kind = type(item)
         if kind is str:
             if not item.isascii() or "\0" in item:
@@ -53,7 +53,7 @@ def parse_value(value: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> di
 
 
 def _object(value: Mapping[Any, Any], limits: Limits, depth: int, used: list[int]) -> dict[str, Any]:
-    """*used* counts values and characters of the whole."""
+    """Copy an object; *used* counts the values and characters of the whole."""
     copy: dict[str, Any] = {}
     _enter(len(value), limits, depth, used)
     for key, item in value.items():
@@ -71,7 +71,7 @@ def _plain(value: Any, limits: Limits, depth: int, used: list[int]) -> Any:
     if value is None or value is True or value is False:
         return value
     if isinstance(value, int):
-        if value.bit_length() > limits._bits:
+        if value.bit_length() > limits.small_bits:
             _grow(value.bit_length() // 4, limits, used)
             if abs(value) >= 10**limits.max_digits:
                 raise beyond("number_too_long", limits)

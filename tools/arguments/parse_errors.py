@@ -1,4 +1,4 @@
-"""What is said of arguments that cannot be read: a code and a place, never a value."""
+"""Errors for arguments that cannot be parsed: a code and a position, never a value."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["ParseError", "beyond", "explained", "not_an_object"]
 
 
 class ParseError(ValueError):
-    """Arguments that are refused before any schema is asked (contract 34, 47). Nothing in it comes from the input.
+    """Arguments were refused before validation. The error holds nothing of the input.
 
     ``code`` is stable: ``too_large``, ``too_deep``, ``too_many_values``, ``number_too_long``, ``number_overflow``,
     ``not_finite``, ``duplicate_key``, ``lone_surrogate``, ``nul``, ``not_text``, ``not_json``, ``not_an_object``,
     ``null``, ``empty``, ``truncated``, ``invalid_json``.
-    ``position`` is the index of the character at which reading stopped, from 0, where it is known.
+    ``position`` is the index, from 0, of the character at which the parser stopped; None where it is unknown.
     ``public`` is text that a model may read.
     """
 
@@ -28,9 +28,9 @@ class ParseError(ValueError):
 
     @property
     def public(self) -> str:
-        """What is wrong and where, without values."""
-        place = "" if self.position is None else f" at character {self.position}"
-        return f"Invalid tool arguments JSON: {self.detail}{place}"
+        """The cause and the position, without values."""
+        where = "" if self.position is None else f" at character {self.position}"
+        return f"Invalid tool arguments JSON: {self.detail}{where}"
 
     def __str__(self) -> str:
         return self.public
@@ -45,26 +45,26 @@ _BEYOND = {
 
 
 def beyond(code: str, limits: Limits) -> ParseError:
-    """The error for what is beyond a limit."""
+    """The error for an exceeded limit."""
     return ParseError(code, _BEYOND[code].format(limits))
 
 
 def not_an_object(value: Any) -> ParseError:
-    """The error for JSON that is no object; null has a code of its own."""
+    """The error for JSON that is not an object; null has a code of its own."""
     return ParseError("null" if value is None else "not_an_object", "the arguments must be a JSON object")
 
 
-# ------------------------------------------------------------------------------------------ what jiter says, in our words
+# ------------------------------------------------------------------------------------------ errors of jiter
 
-_PLACE = re.compile(r" at line ([0-9]{1,9}) column ([0-9]{1,9})\Z")
-_REFUSED = {  # a phrase of jiter's: never repaired
+_LINE_AND_COLUMN = re.compile(r" at line ([0-9]{1,9}) column ([0-9]{1,9})\Z")
+_REFUSED = {  # a phrase of jiter's; never repaired
     "duplicate key": ("duplicate_key", "a key occurs twice in one object"),
     "recursion limit": ("too_deep", "nested too deep"),
     "number out of range": ("number_too_long", "a number has too many digits"),
     "surrogate": ("lone_surrogate", "half of a surrogate pair"),
     "end of hex escape": ("lone_surrogate", "half of a surrogate pair"),
 }
-# Phrases of jiter's that say it well. Any other may quote the input one day, and is not shown.
+# Phrases of jiter's that are shown as they are. Any other could quote the input, and is not shown.
 _SHOWN = re.compile(
     "trailing comma|trailing characters|key must be a string|control character|invalid escape|invalid number"
     r"|expected value|expected `[:,\]}]`(?: or `[\]}]`)?"
@@ -72,7 +72,7 @@ _SHOWN = re.compile(
 
 
 def explained(error: ValueError, text: str) -> ParseError:
-    """What the parser raised about *text*, in our words: its own may quote a key."""
+    """Translate the parser's error about *text*: its own message may quote a key."""
     if isinstance(error, UnicodeEncodeError):
         return ParseError("lone_surrogate", "half of a surrogate pair", error.start)
     message = str(error)
@@ -95,12 +95,12 @@ def explained(error: ValueError, text: str) -> ParseError:
 
 
 def _position(message: str, text: str) -> int | None:
-    """In characters from 0; jiter counts lines and bytes from 1."""
-    place = _PLACE.search(message)
-    if place is None:
+    """The position in characters from 0; jiter counts lines and bytes from 1."""
+    where = _LINE_AND_COLUMN.search(message)
+    if where is None:
         return None
     data, start = text.encode(), 0
-    for _ in range(int(place[1]) - 1):
+    for _ in range(int(where[1]) - 1):
         start = data.find(b"\n", start) + 1
-    stop = start + int(place[2]) - 1
+    stop = start + int(where[2]) - 1
     return len(data[: max(stop, 0)].decode(errors="ignore"))

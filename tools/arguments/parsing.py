@@ -1,8 +1,8 @@
-"""Arguments, read strictly: text or objects from outside become plain JSON objects, under limits (contract 44-47).
+"""Strict parsing of arguments: text or objects from outside become plain JSON objects within limits.
 
-``parse_strict`` reads JSON text and nothing else; ``parse_arguments`` takes an object as well (``objects.py`` copies it)
-and may, once, read almost-JSON by the named rules of ``callgate.tools.arguments.tolerance``. Both return a plain ``dict`` of plain
-JSON values that nobody else holds, or raise ``ParseError``: a code and a place, never a value.
+``parse_strict`` reads JSON text only. ``parse_arguments`` also copies objects, and may read almost-JSON once by the
+named rules of ``callgate.tools.arguments.tolerance``. Both return a private ``dict`` of plain JSON values, or raise
+``ParseError`` with a code and a position, never a value.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _REPAIRABLE = frozenset({"invalid_json", "empty", "not_an_object"})
 
 
 class Parsed(NamedTuple):
-    """Arguments, and how they were read (contract 46).
+    """Parsed arguments and the way they were read.
 
-    ``rules`` names the tolerance applied; it is empty when the input was strict. Only otherwise are ``original`` (the
-    text received, None where there was none) and ``effective`` (the text parsed) kept, and hashed when asked for.
+    ``rules`` names the applied tolerance rules; it is empty when the input was strict. Only for tolerated input are
+    ``original`` (the received text, None where there was none) and ``effective`` (the parsed text) kept.
     """
 
     value: dict[str, Any]
@@ -40,31 +40,31 @@ class Parsed(NamedTuple):
 
     @property
     def raw_sha256(self) -> str | None:
-        """SHA-256 of the text received, as hex; None when the input was strict or no text."""
+        """SHA-256 of the received text, as hex; None when the input was strict or not text."""
         return None if self.original is None else hashlib.sha256(self.original.encode()).hexdigest()
 
     @property
     def effective_sha256(self) -> str | None:
-        """SHA-256 of the text that was parsed in its stead, as hex; None when the input was strict."""
+        """SHA-256 of the text that was parsed instead, as hex; None when the input was strict."""
         return None if self.effective is None else hashlib.sha256(self.effective.encode()).hexdigest()
 
 
-_strictly = partial(tuple.__new__, Parsed)  # what the class does, less a Python frame
+_strictly = partial(tuple.__new__, Parsed)  # as the class does, without a Python frame
 
 
 def parse_arguments(
     raw: Any, *, limits: Limits = DEFAULT_LIMITS, tolerant: bool = True, truncated: bool = False
 ) -> Parsed:
-    """Arguments as a provider sent them: JSON text, an object, or None (contract 44-47, C10d).
+    """Parse arguments as a provider sent them: JSON text, an object, or None.
 
-    *truncated* says that the provider stopped for length: refused whatever the text, for a cut text can be valid JSON.
-    *tolerant* allows one reading by the rules of ``callgate.tools.arguments.tolerance``; turn it off for irreversible tools.
-    None means that the provider sent no arguments, as Ollama and Gemini do for a tool without parameters: like empty
-    text it is ``{}`` by the rule ``empty``, for the schema to judge, and refused where *tolerant* is off. The JSON
-    text ``null`` is something that the model wrote, and no object: always refused.
+    *truncated* says that the provider stopped for length; the arguments are refused, because a cut text can be valid JSON.
+    *tolerant* allows one reading by the rules of ``callgate.tools.arguments.tolerance``; turn it off for irreversible
+    tools. None means that the provider sent no arguments, as Ollama and Gemini do for a tool without parameters. Like
+    empty text it is read as ``{}`` by the rule ``empty``, and refused where *tolerant* is off. The JSON text ``null`` is
+    always refused: the model wrote it, and it is not an object.
 
     Raises:
-        ParseError: in every other case.
+        ParseError: the arguments cannot be read, or exceed the *limits*.
     """
     if truncated:
         raise ParseError("truncated", "the model's output was cut off")
@@ -84,31 +84,31 @@ def parse_arguments(
 
 
 def _parse_tolerated(text: str, limits: Limits, problem: ParseError) -> Parsed:
-    """One re-spelling, read as strictly as the first; *problem*, with its place, stands where that does not help."""
+    """Parse the tolerated text as strictly as the first; raise *problem* where that does not help."""
     tolerated = tolerate(text)
     if tolerated is None:
         raise problem
     try:
         return Parsed(parse_strict(tolerated.text, limits), tolerated.rules, text, tolerated.text)
     except ParseError as error:
-        again = error
-    if again.code in _REPAIRABLE:
+        second = error
+    if second.code in _REPAIRABLE:
         raise problem
-    raise ParseError(again.code, again.detail)  # its place is one in the other text
+    raise ParseError(second.code, second.detail)  # the position belongs to the other text
 
 
 def parse_strict(text: str | bytes | bytearray, limits: Limits = DEFAULT_LIMITS) -> dict[str, Any]:
-    """The JSON object that *text* is, exactly (contract 44, B1).
+    """Parse a text that is exactly one JSON object.
 
-    Duplicate keys, NaN, infinities and numbers that overflow to one, lone surrogates and NUL characters are refused.
-    This is on the path of every call: what a small text cannot break is not looked at.
+    Duplicate keys, NaN, infinities, numbers that overflow, lone surrogates and NUL characters are refused. This runs
+    in every call, so checks that a small text cannot fail are skipped.
 
     Raises:
-        ParseError: it is anything else, or beyond the *limits*.
+        ParseError: the text is anything else, or exceeds the *limits*.
     """
     if not isinstance(text, str):
         text = _as_text(text, limits)
-    small = len(text) <= limits._small
+    small = len(text) <= limits.small_text
     try:
         data = text.encode() if small else admitted(text, limits)
         value = from_json(data, catch_duplicate_keys=True, allow_inf_nan=False, cache_mode="none")
@@ -127,7 +127,7 @@ def parse_strict(text: str | bytes | bytearray, limits: Limits = DEFAULT_LIMITS)
                 raise ParseError("nul", "a string holds a NUL character")
             return value
         problem = not_an_object(value)
-    raise problem  # outside of `except`: the parser's own error may quote a key, and would hang on as its context
+    raise problem  # outside of `except`: the parser's own error may quote a key, and would stay as its context
 
 
 def _as_text(raw: Any, limits: Limits) -> str:

@@ -1,4 +1,4 @@
-"""The shortest way from a small text to checked arguments; everything that depends on the tool alone is worked out before."""
+"""The fast path from a small text to checked arguments; all that depends on the tool alone is computed before."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from callgate.tools.limits import Limits
 def strict_reader(
     check: Callable[[Any], object] | None, limits: Limits, *, floats: bool
 ) -> Callable[[str], dict[str, Any]]:
-    """A function from the text of a JSON object to arguments: ``parse_strict``, then *check* if there is one.
+    """Make a function from the text of a JSON object to arguments: ``parse_strict``, then *check* if there is one.
 
-    ``floats=False`` says that the schema admits no float anywhere: then ``1e999``, which the parser reads as infinity,
-    need not be looked for, because validation refuses it. What it returns is plainly right; it raises some ``Exception``
-    for anything else, and the caller then goes the long way to find out what it is.
+    ``floats=False`` says that the schema allows no float. Then infinity, as which the parser reads ``1e999``, is not
+    searched for, because validation refuses it. The function returns strict, valid arguments only. It raises some
+    ``Exception`` for any other text, and the caller then parses it again with ``parse_arguments`` for a diagnosis.
     """
-    small = 0 if floats else limits._small
+    small = 0 if floats else limits.small_text
 
     def read(text: str) -> dict[str, Any]:
         if len(text) <= small and "\\u0000" not in text:

@@ -1,23 +1,23 @@
-r"""Tolerance: the named, purely lexical readings of almost-JSON (contract 45, C10d; design §6).
+r"""Tolerant parsing: named, purely lexical readings of almost-JSON.
 
-``tolerate`` re-spells a text once and names what it did; the caller parses the new spelling strictly, under the same
-limits, and so decides whether it is accepted. It never closes, drops, reorders or invents a token that carries data,
-never cuts a tail (but for whole chat tokens such as ``<|im_end|>``), and has no answer where two readings are possible.
+``tolerate`` re-spells a text once and names the applied rules. The caller parses the new spelling strictly, within the
+same limits. Tolerance never closes, drops, reorders or invents a token that carries data. It never cuts the end of a
+text, except whole chat tokens such as ``<|im_end|>``. It returns None where two readings are possible.
 
 ================== ===================================================================================================
-rule               what it reads
+rule               reads
 ================== ===================================================================================================
 ``bom``            a byte order mark before the text
 ``special-token``  whole chat tokens ``<|name|>`` after the text
 ``fence``          a Markdown fence, opened and closed, around the whole text
-``empty``          no text at all: ``{}``; the schema decides whether that will do
+``empty``          no text at all, as ``{}``; the schema then validates it
 ``double-encoded`` the whole text is a JSON string that holds the object
 ``control-chars``  raw newline, carriage return or tab in a string
 ``python-literal`` strings in single quotes, Python's ``\x`` and ``\U`` escapes; ``True``, ``False``, ``None``
 ``trailing-comma`` one comma between the last value and its closing bracket
 ================== ===================================================================================================
 
-All of it is linear in the text: that is an attacker's to choose.
+Its time is linear in the length of the text, because an attacker may choose it.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ RULES = (
     "trailing-comma",
 )
 
-_SPACE = " \t\r\n"  # JSON's white space, no other: any other would be dropped without a name
+_SPACE = " \t\r\n"  # JSON's white space only: any other would be dropped without a rule's name
 _NAME = re.compile(r"[a-z_]{2,24}")
 _FENCE = re.compile(r"```[A-Za-z0-9_+-]{0,24}[ \t]{0,24}\r?\n")
 
-# Possessive throughout: no way back, so no text can make it slow. A quote that is never closed is a token of its own.
+# Possessive quantifiers never backtrack, so the time is linear. A quote without an end is a token of its own.
 _TOKEN = re.compile(
     r"""
       (?P<double> "[^"\\]*+(?:\\.[^"\\]*+)*+" )
@@ -70,11 +70,11 @@ class Tolerated(NamedTuple):
 
 
 class _Unclear(Exception):
-    """No reading, or more than one."""
+    """There is no reading, or more than one."""
 
 
 def tolerate(text: str) -> Tolerated | None:
-    """The one lexical re-spelling of *text*, to be parsed strictly; None where no rule applies (contract 45)."""
+    """Re-spell *text* once, lexically, for strict parsing; None where no rule applies."""
     rules: set[str] = set()
     body = _without_mark(text, rules)
     if not body:
@@ -102,7 +102,7 @@ def _without_mark(text: str, rules: set[str]) -> str:
 
 
 def _without_tokens(text: str, rules: set[str]) -> str:
-    """Whole tokens at the end; half a token is left for the strict parser to refuse."""
+    """Remove whole tokens at the end; the strict parser refuses a partial token."""
     end = len(text)
     while text.endswith("|>", 0, end):
         start = text.rfind("<|", max(0, end - 28), end)
@@ -117,7 +117,7 @@ def _without_tokens(text: str, rules: set[str]) -> str:
 
 
 def _without_fence(text: str, rules: set[str]) -> str:
-    """A fence that is not closed may be a cut text: only the pair counts."""
+    """Remove a pair of fences; a fence that is not closed may be a cut text."""
     opening = _FENCE.match(text)
     if opening is None or not text.endswith("```"):
         return text
@@ -126,7 +126,7 @@ def _without_fence(text: str, rules: set[str]) -> str:
 
 
 def _decoded(text: str, rules: set[str]) -> str:
-    """One level of string around an object, no more: strings inside the object stay what they are."""
+    """Decode one level of string around an object; strings inside the object stay unchanged."""
     try:
         inner = json.loads(text)
     except ValueError:
@@ -138,7 +138,7 @@ def _decoded(text: str, rules: set[str]) -> str:
 
 
 class _Spelling:
-    """Python's spelling made JSON's, token by token. Raises ``_Unclear``."""
+    """Rewrite Python's spelling as JSON, token by token. Raises ``_Unclear``."""
 
     __slots__ = ("escaped_slash", "python_escape", "quoted", "rules")
 
@@ -187,7 +187,7 @@ class _Spelling:
         return '"' + _SINGLE_SPECIAL.sub(self._in_single, token[1:-1]) + '"'
 
     def _in_double(self, found: re.Match[str]) -> str:
-        """What JSON does not know stays, to be refused, but for what only Python writes in double quotes."""
+        """Keep unknown escapes for the strict parser to refuse, except those that only Python writes in double quotes."""
         special = found.group()
         if special in _RAW:
             return self._raw(special)

@@ -1,6 +1,6 @@
-"""Tools that a client supplies and runs: checked here, carried out there, and never trusted (contract 24-43).
+"""Client tools: a client supplies and runs them; the server checks calls and results and trusts neither.
 
-Nothing of a client's runs in this process: its tools are data, and its results are read as any other outside input.
+Nothing of a client runs in this process: its tools are data, and its results are read as any other outside input.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from callgate.tools.values import clip, dump, thaw
 
 __all__ = ["ClientResult", "ClientToolProvider"]
 
-MOST_TEXT = 1_024
-"""Characters of what a client, or the callback that speaks for it, may say of a failure."""
+MAX_TEXT = 1_024
+"""Characters of an error text of a client or of its callback."""
 _FAILED = "The client's tool failed."
 
 
 class ClientResult(TypedDict):
-    """How a client's tool ended, in the documents' shape (contract 36); ``error`` only where it did not succeed.
+    """The result of a client tool; ``error`` is present for a failure only.
 
-    ``validated`` is there, and False, where the arguments were sent to the client unchecked (C30).
+    ``validated`` is present, and False, where the arguments were sent to the client unchecked.
     """
 
     toolCallId: str
@@ -48,7 +48,7 @@ class ClientResult(TypedDict):
 
 Answer: TypeAlias = ToolResult | ClientResult | Mapping[str, Any]
 OnInputRequired: TypeAlias = Callable[[ToolCall, Any], Awaitable[Answer] | Answer]
-"""Hands a call to the client and gives its answer: a ``ToolResult``, or a mapping as ``ClientResult`` is (contract 39)."""
+"""A callback that sends a call to the client and returns its result: a ``ToolResult``, or a ``ClientResult`` mapping."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +59,19 @@ class _Tool:
 
 
 class ClientToolProvider:
-    """The tools of one client (contract 24-37). Safe to share between tasks and threads.
+    """The tools of one client. Safe to share between tasks and threads.
 
-    ``tools`` are its definitions, as it sent them: flat or wrapped, checked once, here (contract 32).
-    ``on_input_required(call, context)`` hands a call to the client and waits for its answer; the call's arguments are
-    parsed and checked, and a copy. What it raises is a failure of the tool, and the exception's text becomes the
-    ``error`` of ``execute``: that text is the callback's to answer for. None is for a gate alone: the call is suspended
-    until the client's answer is given to ``gate.resume``.
-    ``validate_arguments=False`` hands calls over unchecked and marks their results (C30); a gate always checks.
-    ``output_schemas``, by tool, are for results, in the place of what the client declares.
-    ``limits`` bound arguments and results; by default ``Limits()``, or those of the gate that runs the tools.
+    ``tools`` are its definitions as it sent them: flat or wrapped. They are checked once, here.
+    ``on_input_required(call, context)`` sends a call to the client and waits for its result. It receives a copy of the
+    call with parsed and checked arguments. An exception of it is a failure of the tool, and the exception's text becomes
+    the ``error`` of ``execute``, so the callback is responsible for that text. None is for a gate alone: the call is
+    suspended until the client's result is given to ``gate.resume``.
+    ``validate_arguments=False`` sends calls unchecked and marks their results; a gate always checks.
+    ``output_schemas``, by tool, validate results in place of the schemas that the client declares.
+    ``limits`` apply to arguments and results; by default ``Limits()``, or those of the gate that runs the tools.
 
     Raises:
-        DefinitionError: ``Invalid client tool definitions: …``, or a schema for results that is no good.
+        DefinitionError: ``Invalid client tool definitions: …``, or an invalid schema for results.
     """
 
     def __init__(
@@ -94,14 +94,14 @@ class ClientToolProvider:
         self._limits = limits
 
     def get_tools(self) -> list[ToolDefinition]:
-        """The checked definitions, in the order they came in; the list is yours (contract 32)."""
+        """The checked definitions, in the order of the client; the list is a copy."""
         return [tool.definition for tool in self._tools.values()]
 
     def validate_tool_arguments(self, call: Any) -> ArgumentCheck:
-        """Whether a call's arguments are valid, and everything that is wrong with them (contract 34, 35).
+        """Check a call's arguments and list all errors.
 
-        ``call`` is a ``ToolCall`` or has OpenAI's shape. Nothing is handed to the client. ``errors`` are ordered:
-        missing parameters, unknown ones, wrong types, then the rest with its place.
+        ``call`` is a ``ToolCall`` or has OpenAI's shape. Nothing is sent to the client. ``errors`` are ordered:
+        missing parameters, unknown ones, wrong types, then the rest with its pointer.
         """
         try:
             tool, arguments = self._parsed(as_tool_call(call))
@@ -111,11 +111,11 @@ class ClientToolProvider:
         return {"valid": False, "errors": errors} if errors else {"valid": True}
 
     async def execute(self, call: Any, context: Any = None) -> ClientResult:
-        """Have the client run a call: ``{toolCallId, toolName, success, result, error?}`` (contract 36).
+        """Let the client run a call; returns ``{toolCallId, toolName, success, result, error?}``.
 
-        Never raises but for cancellation and what stops a process. ``context`` goes to the callback as it is.
-        The result is JSON, within limits, valid under the output schema where there is one, and to be trusted no more
-        than its client.
+        Raises only for a cancellation and for exceptions that stop a process. ``context`` goes to the callback unchanged.
+        The result is JSON, within limits, and valid under the output schema where there is one. Trust it no more than its
+        client.
         """
         result = await self.call(call, context)
         shown = dict(result.to_success())
@@ -124,47 +124,47 @@ class ClientToolProvider:
         return cast("ClientResult", shown)
 
     async def call(self, call: Any, context: Any = None) -> ToolResult:
-        """``execute``, with a ``ToolResult``: code and outcome, and what was checked in ``provenance``."""
-        asked = as_tool_call(call)
+        """Like ``execute``, but returns a ``ToolResult``: code and outcome, and ``provenance`` with the checks."""
+        wanted = as_tool_call(call)
         checked = {"trusted": False, "validated": False, "output_validated": False}
         try:
-            tool, arguments = self._parsed(asked)
+            tool, arguments = self._parsed(wanted)
             if self._validates:
                 _require_valid(tool, arguments)
                 checked["validated"] = True
         except Invalid as error:
-            return _failure(asked, Outcome.INVALID, error, checked)
+            return _failure(wanted, Outcome.INVALID, error, checked)
         try:
-            answer = await self._ask(replace(asked, arguments=arguments, chunk=None), context)
-            output = _plain(read_answer(answer, asked), self._limits or DEFAULT_LIMITS)
+            answer = await self._send(replace(wanted, arguments=arguments, chunk=None), context)
+            output = _plain(read_answer(answer, wanted), self._limits or DEFAULT_LIMITS)
             if tool.output is not None:
                 _require_valid_output(tool.output, output)
                 checked["output_validated"] = True
-        except Exception as error:  # noqa: BLE001  (contract 36: a failure is a result)
-            return _failure(asked, Outcome.ERROR, error, checked)
-        return ToolResult(asked.id, asked.tool, Outcome.SUCCESS, output, provenance=checked)
+        except Exception as error:  # noqa: BLE001  (a failure is a result)
+            return _failure(wanted, Outcome.ERROR, error, checked)
+        return ToolResult(wanted.id, wanted.name, Outcome.SUCCESS, output, provenance=checked)
 
     def tools(self) -> list[ToolRecord]:
-        """The same tools for a gate: ``Gate([*provider.tools()], hooks)``.
+        """Return the same tools for a gate: ``Gate([*provider.tools()], hooks)``.
 
-        A call then passes the whole pipeline, and a call that is refused never reaches the client. The callback gets the
-        gate's context. A failure that the client tells becomes a ``ToolError`` with its text, cut; what the callback
-        raises is handled as in any tool. Their effect is undeclared, whatever hints they carry.
+        A call then passes the whole pipeline, and a refused call never reaches the client. The callback gets the gate's
+        context. A failure that the client reports becomes a ``ToolError`` with its text, cut. An exception of the callback is
+        handled as in any tool. The effect of the tools is undeclared, whatever hints they have.
         """
         return [self._record(tool) for tool in self._tools.values()]
 
     # ------------------------------------------------------------------ one call
 
     def _parsed(self, call: ToolCall) -> tuple[_Tool, dict[str, Any]]:
-        """The tool of a call, and its arguments as an object (contract 34, 37).
+        """Return the tool of a call, and its arguments as an object.
 
         Raises:
-            Invalid: there is no such tool, or no such object.
+            Invalid: the tool is unknown, or the arguments are not an object.
         """
-        tool = self._tools.get(call.tool)
+        tool = self._tools.get(call.name)
         if tool is None:
-            told = f"Tool {clip(call.tool, 64) or '(no name)'} not found in client tools"
-            raise UnknownTool(told, public=told)
+            public = f"Tool {clip(call.name, 64) or '(no name)'} not found in client tools"
+            raise UnknownTool(public, public=public)
         try:
             parsed = parse_arguments(
                 call.arguments,
@@ -176,30 +176,30 @@ class ClientToolProvider:
             raise Invalid(error.public, stage="parse", code="invalid_json", public=error.public) from None
         return tool, parsed.value
 
-    async def _ask(self, call: ToolCall, context: Any) -> Answer:
+    async def _send(self, call: ToolCall, context: Any) -> Answer:
         if self._on_input_required is None:
-            raise ToolError("Nobody is there to hand the call to the client: on_input_required is None")
+            raise ToolError("The call cannot be sent to the client: on_input_required is None; give a callback")
         answer = self._on_input_required(call, context)
         return await answer if inspect.isawaitable(answer) else answer
 
     def _record(self, tool: _Tool) -> ToolRecord:
-        definition, waits = tool.definition, self._on_input_required is None
+        definition, suspends = tool.definition, self._on_input_required is None
 
         async def body(arguments: dict[str, Any], ctx: Any) -> Any:
-            if waits:
+            if suspends:
                 prompt = f"The client is to run its tool {definition.name}."
                 return _plain(ctx.suspend("client_tool", prompt, schema=thaw(definition.output_schema)))
-            call = replace(ctx.tool_call, tool=definition.name, arguments=arguments, chunk=None)
-            return _plain(read_answer(await self._ask(call, ctx), call))
+            call = replace(ctx.tool_call, name=definition.name, arguments=arguments, chunk=None)
+            return _plain(read_answer(await self._send(call, ctx), call))
 
         return ToolRecord(
             definition,
             body,
             Style.RECORD,
-            hard_deadline=not waits,  # design 10.4: it can be left behind
+            hard_deadline=not suspends,  # a hard deadline can abandon it
             limits=self._limits,
             trusted=False,
-            resumable=waits,
+            resumable=suspends,
         )
 
 
@@ -216,25 +216,25 @@ def _errors(tool: _Tool, arguments: dict[str, Any]) -> list[str]:
 
 def _require_valid(tool: _Tool, arguments: dict[str, Any]) -> None:
     if errors := _errors(tool, arguments):
-        told = "; ".join(errors)
-        raise Invalid(told, public=told)
+        public = "; ".join(errors)
+        raise Invalid(public, public=public)
 
 
-# ---------------------------------------------------------------------- what comes back
+# ---------------------------------------------------------------------- results
 
 
 def read_answer(answer: Any, call: ToolCall) -> Any:
-    """The result in a client's answer (contract 39, 40; invariants B6).
+    """Read the result of a client.
 
     Raises:
-        ToolError: the client says that its tool failed; with its text, cut.
-        Invalid: it is no answer, or an answer to another call.
+        ToolError: the client reports a failure of its tool; with its text, cut.
+        Invalid: the result has another shape, or belongs to another call.
     """
     if isinstance(answer, ToolResult):
         answer = answer.to_success()
     if not isinstance(answer, Mapping) or not isinstance(answer.get("success"), bool):
-        raise _bad_result('it is no {"toolCallId", "toolName", "success", "result"}')
-    for key, expected in (("toolCallId", call.id), ("toolName", call.tool)):
+        raise _bad_result('it is not of the form {"toolCallId", "toolName", "success", "result"}')
+    for key, expected in (("toolCallId", call.id), ("toolName", call.name)):
         if answer.get(key, expected) != expected:
             raise _bad_result(f"its {key} is that of another call")
     if not answer["success"]:
@@ -243,19 +243,19 @@ def read_answer(answer: Any, call: ToolCall) -> Any:
 
 
 def _plain(value: Any, limits: Limits | None = None) -> Any:
-    """A private copy of a result that is JSON; within *limits*, where they are not checked later (invariants B5).
+    """Copy a result that is JSON; within *limits*, where no later check applies them.
 
     Raises:
-        Invalid: it is not JSON, or beyond them.
+        Invalid: the result is not JSON, or exceeds the limits.
     """
-    most = sys.maxsize if limits is None else limits.max_output_bytes
+    maximum = sys.maxsize if limits is None else limits.max_output_bytes
     try:
-        guard_json(value, depth=(limits or DEFAULT_LIMITS).max_depth, nodes=most, characters=most)
-        if len(dump(value)) > most:
-            raise _bad_result(f"it has over {most} bytes", "output_too_large")
+        guard_json(value, depth=(limits or DEFAULT_LIMITS).max_depth, nodes=maximum, characters=maximum)
+        if len(dump(value)) > maximum:
+            raise _bad_result(f"it has over {maximum} bytes", "output_too_large")
     except Rejected as error:
         raise _bad_result(error.issue.expected) from None
-    except (TypeError, ValueError):  # half a surrogate pair
+    except (TypeError, ValueError):  # a lone surrogate
         raise _bad_result("must be JSON") from None
     return thaw(value)
 
@@ -263,20 +263,20 @@ def _plain(value: Any, limits: Limits | None = None) -> Any:
 def _require_valid_output(validator: Validator, output: Any) -> None:
     try:
         validator.check(output)
-    except Exception:  # noqa: BLE001  (whatever a validator raises is not a yes)
+    except Exception:  # noqa: BLE001  (any exception of a validator means invalid)
         raise _bad_result("; ".join(map(str, explain(validator, output)))) from None
 
 
 def _bad_result(text: str, code: str = "invalid_output") -> Invalid:
-    told = f"Invalid tool result: {text}"
-    return Invalid(told, stage="output", code=code, public=told)
+    public = f"Invalid tool result: {text}"
+    return Invalid(public, stage="output", code=code, public=public)
 
 
 def _failure(call: ToolCall, outcome: Outcome, error: Exception, checked: dict[str, bool]) -> ToolResult:
-    """An exception as a result. Callgate's own say what may be told; anybody else's is the callback's (contract 34)."""
+    """Convert an exception to a result. Errors of Callgate have public text; others belong to the callback."""
     code = error.code if isinstance(error, InvocationError) else "tool_failed"
-    told = error.public if isinstance(error, CallgateError) else _short(_message(error)) or _FAILED
-    return ToolResult(call.id, call.tool, outcome, error=ErrorInfo(code, told), provenance=checked)
+    public = error.public if isinstance(error, CallgateError) else _short(_message(error)) or _FAILED
+    return ToolResult(call.id, call.name, outcome, error=ErrorInfo(code, public), provenance=checked)
 
 
 def _message(error: Exception) -> str:
@@ -287,8 +287,8 @@ def _message(error: Exception) -> str:
 
 
 def _short(text: Any) -> str:
-    """Text that can be sent on, cut; empty where it is no text."""
+    """Text that can be encoded, cut; empty for other values."""
     if not isinstance(text, str):
         return ""
-    kept = text[:MOST_TEXT].encode("utf-8", "replace").decode()
-    return kept if len(text) <= MOST_TEXT else f"{kept}…"
+    cut = text[:MAX_TEXT].encode("utf-8", "replace").decode()
+    return cut if len(text) <= MAX_TEXT else f"{cut}…"

@@ -1,7 +1,7 @@
-"""Tool definitions that a client sends: untrusted, checked in full, normalised to one form (contract 24-32, C4-C7).
+"""Tool definitions from a client: untrusted, checked in full, normalised to one form.
 
-What a client may say of its tool is its name, texts, schemas and hints. What decides about policy (its effect, tags,
-roles, …) is the application's to say: a definition that brings it is refused, never stripped in silence.
+A client may give the name, texts, schemas and hints of its tool. The application decides about policy (effect, tags,
+roles, …): a definition with such a member is refused, never silently stripped.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ from callgate.tools.values import clip
 
 __all__ = ["Accepted", "Refused", "safe_validate_tool_definitions", "validate_tool_definitions"]
 
-MOST_TOOLS = 512
-MOST_KEYS = 64
-MOST_ERRORS = 50
+MAX_TOOLS = 512
+MAX_KEYS = 64
+MAX_ERRORS = 50
 _WHOLE = replace(OUTPUT_LIMITS, max_bytes=262_144, max_depth=OUTPUT_LIMITS.max_depth + 8)
-"""How large one definition may be, both schemas and whatever else is in it together."""
+"""Limits of one definition: both schemas and all other members together."""
 
 _POLICY = frozenset(
     {"effect", "key", "tags", "safe", "safety", "allowed_roles", "capabilities", "tolerant", "provider_schema"}
     | {"allow_no_schema", "no_schema_mode"}
 )
-_JOINERS = frozenset("\u200c\u200d\u200e\u200f")  # what Persian, Arabic and emoji are written with
+_JOINERS = frozenset("\u200c\u200d\u200e\u200f")  # needed to write Persian, Arabic and emoji
 
 
 class Accepted(TypedDict):
-    """The definitions, flat and frozen, in the order they came in."""
+    """The definitions, flat and frozen, in the order of the client."""
 
     success: Literal[True]
     data: list[ToolDefinition]
 
 
 class Refused(TypedDict):
-    """Everything that is wrong, at most 50 lines; each names its tool."""
+    """All errors, at most 50 lines; each names its tool."""
 
     success: Literal[False]
     errors: list[str]
 
 
 def validate_tool_definitions(tools: Any) -> list[ToolDefinition]:
-    """A client's definitions, flat or wrapped, checked and normalised to the flat form (contract 24-31, C4).
+    """Check a client's definitions, flat or wrapped, and normalise them to the flat form.
 
-    Stricter than for an application's own tools: a description is required (C5), ``parameters`` is an object schema
-    with ``properties``, and the schemas keep the limits for schemas from outside (invariants B2). They are kept word for
-    word; a keyword that nothing would enforce is refused, unless it begins with ``x-``. A format that JSON Schema does
-    not know is a remark, as JSON Schema has it. A ``ToolDefinition`` may be among them: it is the application's own, so
-    that it may say what a client may not, such as its effect.
+    The rules are stricter than for an application's own tools. A description is required, ``parameters`` is an object
+    schema with ``properties``, and the schemas keep the limits for schemas from outside. They are kept verbatim. A
+    keyword that no engine would enforce is refused, unless it begins with ``x-``. A format that JSON Schema does not know
+    is an annotation. The list may contain a ``ToolDefinition`` of the application, which may also have policy members
+    such as its effect.
 
     Raises:
-        DefinitionError: ``Invalid client tool definitions: …``, with everything that is wrong (C6).
+        DefinitionError: ``Invalid client tool definitions: …``, with all errors.
     """
     found, errors = _check(tools)
     if errors:
@@ -69,7 +69,7 @@ def validate_tool_definitions(tools: Any) -> list[ToolDefinition]:
 
 
 def safe_validate_tool_definitions(tools: Any) -> Accepted | Refused:
-    """``validate_tool_definitions``, as a verdict: ``{success: True, data}`` or ``{success: False, errors}``."""
+    """Like ``validate_tool_definitions``, but returns ``{success: True, data}`` or ``{success: False, errors}``."""
     found, errors = _check(tools)
     if errors:
         return {"success": False, "errors": errors}
@@ -77,10 +77,10 @@ def safe_validate_tool_definitions(tools: Any) -> Accepted | Refused:
 
 
 def with_output_schema(definition: ToolDefinition, schema: Any) -> ToolDefinition:
-    """The definition with an output schema in the place of any other, held to the limits for schemas from outside.
+    """Replace the output schema of a definition; the schema keeps the limits for schemas from outside.
 
     Raises:
-        DefinitionError: the schema is no good.
+        DefinitionError: the schema is invalid.
     """
     _check_schema(schema, "output", OUTPUT_LIMITS)
     return replace(definition, output_schema=schema)
@@ -89,8 +89,8 @@ def with_output_schema(definition: ToolDefinition, schema: Any) -> ToolDefinitio
 def _check(tools: Any) -> tuple[list[ToolDefinition], list[str]]:
     if not isinstance(tools, list | tuple):
         return [], [f"a list of tool definitions is needed, not {rules.kind_of(tools)}"]
-    if len(tools) > MOST_TOOLS:
-        return [], [f"there are {len(tools)} tools; {MOST_TOOLS} is the most"]
+    if len(tools) > MAX_TOOLS:
+        return [], [f"there are {len(tools)} tools; the maximum is {MAX_TOOLS}"]
     found: list[ToolDefinition] = []
     errors: list[str] = []
     names: list[str] = []
@@ -100,13 +100,13 @@ def _check(tools: Any) -> tuple[list[ToolDefinition], list[str]]:
             found.append(definition)
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         errors.append(f"Duplicate tool names: {', '.join(twice)}")
-    if len(errors) > MOST_ERRORS:
-        errors = [*errors[: MOST_ERRORS - 1], f"and {len(errors) - MOST_ERRORS + 1} more"]
+    if len(errors) > MAX_ERRORS:
+        errors = [*errors[: MAX_ERRORS - 1], f"and {len(errors) - MAX_ERRORS + 1} more"]
     return found, errors
 
 
 def _read(item: Any, number: int, names: list[str], errors: list[str]) -> ToolDefinition | None:
-    """One definition; what is wrong with it goes to *errors*, its name to *names*."""
+    """Check one definition; its errors go to *errors*, its name to *names*."""
     where, known = f"tool number {number}", len(errors)
     ours = isinstance(item, ToolDefinition)
     try:
@@ -123,40 +123,40 @@ def _read(item: Any, number: int, names: list[str], errors: list[str]) -> ToolDe
             try:
                 check(data)
             except DefinitionError as error:
-                errors.append(_told(error, where))
+                errors.append(_line_of(error, where))
     if len(errors) > known:
         return None
     try:
         return item if ours else ToolDefinition.from_dict(data)
     except DefinitionError as error:
-        errors.append(_told(error, where))
+        errors.append(_line_of(error, where))
         return None
 
 
-def _told(error: DefinitionError, where: str) -> str:
+def _line_of(error: DefinitionError, where: str) -> str:
     text = str(error)
     return text if text.startswith("tool ") else f"{where}: {text}"
 
 
 def _flat(item: Any) -> Mapping[str, Any]:
-    """The flat form, which is JSON of a size worth looking at."""
+    """Read the flat form; its size is limited."""
     if not isinstance(item, Mapping):
         raise DefinitionError(f"a tool definition is an object, not {rules.kind_of(item)}")
     source = item if isinstance(item, dict) else dict(item)
     require_json(source, _WHOLE)
     data = rules.flatten(source)
-    if data.get("function") is not None:  # whoever reads it again would unwrap another definition than was checked
+    if data.get("function") is not None:  # a later reader would unwrap another definition than the checked one
         raise DefinitionError("`function` in a wrapped definition is a flat one")
-    if len(data) > MOST_KEYS:
-        raise DefinitionError(f"it has {len(data)} members; {MOST_KEYS} is the most")
+    if len(data) > MAX_KEYS:
+        raise DefinitionError(f"it has {len(data)} members; the maximum is {MAX_KEYS}")
     return data
 
 
-# ------------------------------------------------------------------------------------------ what is checked
+# ------------------------------------------------------------------------------------------ checks
 
 
 def _given(data: Mapping[str, Any], attribute: str) -> Iterator[tuple[str, Any]]:
-    """Every member that stands for an attribute of a definition, however it is spelled; null counts as absent."""
+    """Every member for an attribute of a definition, in any spelling; null counts as absent."""
     return ((key, value) for key, value in data.items() if _ATTRIBUTES.get(key) == attribute and value is not None)
 
 
@@ -200,16 +200,17 @@ def _check_schema(schema: Any, role: Literal["parameters", "output"], limits: Sc
             if key not in KEYWORDS and not key.startswith("x-"):
                 near = get_close_matches(key[:40], sorted(KEYWORDS), 1)
                 hint = f"did you mean {near[0]}?" if near else "leave it out, or begin its name with x-"
-                place = clip(at, 200) or "/"
+                where_in = clip(at, 200) or "/"
                 raise DefinitionError(
-                    f"the {role} schema has {clip(key)!r} at {place}, no keyword: nothing would enforce it; {hint}"
+                    f"the {role} schema has {clip(key)!r} at {where_in}, which is not a keyword, "
+                    f"so no engine would enforce it; {hint}"
                 )
 
 
 def _check_policy(data: Mapping[str, Any]) -> None:
     for name in _POLICY:
         for key, _ in _given(data, name):
-            raise DefinitionError(f"{key} is for the application to say, not for a client")
+            raise DefinitionError(f"{key} is set by the application, not by a client; leave it out")
 
 
 def _check_members(data: Mapping[str, Any]) -> None:
@@ -220,7 +221,7 @@ def _check_members(data: Mapping[str, Any]) -> None:
 
 
 def _check_texts(data: Mapping[str, Any]) -> None:
-    """No text that a model reads and a person does not see (invariants B2, poisoning), at any depth."""
+    """Refuse text that a model reads and a person does not see (tool poisoning), at any depth."""
     stack: list[Any] = [data]
     while stack:
         item = stack.pop()

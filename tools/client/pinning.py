@@ -1,14 +1,14 @@
-"""Tools from outside are held to what they said at first: one that changes waits until somebody agrees (invariants B2).
+"""Pins for tools from outside: a tool whose definition changes is disabled until a person approves the change.
 
-A server, a client or an agent tells again and again what its tools are. A description that is harmless on the day it is
-looked at, and an instruction to the model the day after, is an attack. So the digest of a definition is pinned when it
-is first seen, and one that changes is left out until it is approved::
+A server, a client or an agent sends its tool definitions again and again. A definition that is harmless on the first day
+can carry an instruction to the model on the next: that is an attack. So the digest of a definition is pinned when it is
+first seen, and a changed definition is left out until it is approved::
 
     pins = ToolPins(store)
     seen = await pins.admit(tenant, "crm", provider.get_tools())
     offered = ClientToolProvider(list(seen.tools), ask)
     for change in seen.changed:
-        show(change)  # to a person, who looks at what changed; then:
+        show(change)  # to a person, who reviews the change; then:
         await pins.approve(tenant, "crm", change.tool, by="ann", digest=change.digest)
 """
 
@@ -27,19 +27,19 @@ from callgate.tools.values import clip, dump, pointer
 
 __all__ = ["ChangedTool", "Pinned", "Shadowing", "ToolPins"]
 
-MOST_PINS = 1_024
-"""Tools of one provider that are pinned: one that makes up names may not fill the store."""
-MOST_CHANGES = 20
-_KEPT = 1_024
+MAX_PINS = 1_024
+"""Pinned tools of one provider; the limit protects the store from a provider that invents names."""
+MAX_CHANGES = 20
+_MAX_SEEN = 1_024
 _ABSENT: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
 class ChangedTool:
-    """A tool that is no longer what was agreed to; it is disabled until its new definition is approved.
+    """A tool that differs from its approved definition; it is disabled until the new definition is approved.
 
-    ``changes`` are lines for a person, each with the JSON Pointer of what changed: values before and after, escaped and
-    cut. They are empty where this process has not seen the definition that was agreed to: a store keeps its digest only.
+    ``changes`` are lines for a person, each with the JSON Pointer of the change: values before and after, escaped and
+    cut. They are empty where this process has not seen the approved definition: a store keeps its digest only.
     """
 
     tool: str
@@ -49,17 +49,17 @@ class ChangedTool:
 
     @property
     def digest(self) -> str:
-        """Of the new definition: what ``approve`` takes, so that what was looked at is what is agreed to."""
+        """The digest of the new definition. ``approve`` takes it, so that exactly the reviewed definition is approved."""
         return self.definition.digest
 
     def __str__(self) -> str:
-        said = self.changes or ("what was agreed to is not known here; look at the whole definition",)
-        return "\n".join([f"{self.tool} of {clip(self.pin.provider)} has changed:", *(f"  {line}" for line in said)])
+        shown = self.changes or ("the approved definition is unknown to this process; review the whole definition",)
+        return "\n".join([f"{self.tool} of {clip(self.pin.provider)} has changed:", *(f"  {line}" for line in shown)])
 
 
 @dataclass(frozen=True, slots=True)
 class Shadowing:
-    """A tool that was left out because its name is another's; ``owner`` is that provider, None for the application."""
+    """A tool that was left out because another provider has its name; ``owner`` None is the application."""
 
     tool: str
     owner: str | None
@@ -67,10 +67,10 @@ class Shadowing:
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """What ``admit`` made of a provider's tools; each is in one of these, in the order they came in.
+    """The verdict of ``admit`` on a provider's tools. Each tool is in one of these, in the order of the provider.
 
-    ``tools`` are as agreed, or seen for the first time; nothing else may be offered to a model. ``refused`` are names
-    beyond what is pinned for one provider.
+    ``tools`` are approved, or seen for the first time; only these may be offered to a model. ``refused`` are names
+    beyond the limit for one provider.
     """
 
     tools: tuple[ToolDefinition, ...]
@@ -80,15 +80,15 @@ class Pinned:
 
 
 class ToolPins:
-    """The agreed definitions of tools from outside, by tenant and provider, in a ``PinStore``.
+    """The approved definitions of tools from outside, by tenant and provider, in a ``PinStore``.
 
-    What is pinned is ``ToolDefinition.digest``: name, description, schemas, hints and all else that a definition says.
+    The pinned value is ``ToolDefinition.digest``: it covers name, description, schemas, hints and all other members.
     """
 
     def __init__(self, store: PinStore, *, clock: Clock | None = None) -> None:
         self._store = store
         self._clock = clock or SystemClock()
-        self._seen: OrderedDict[str, ToolDefinition] = OrderedDict()  # by digest, so a pin tells whether it is the one
+        self._seen: OrderedDict[str, ToolDefinition] = OrderedDict()  # by digest, to show what changed
 
     async def admit(
         self,
@@ -99,14 +99,14 @@ class ToolPins:
         others: Iterable[str] = (),
         taken: Container[str] = (),
     ) -> Pinned:
-        """Hold a provider's tools to what was agreed to; what is new is pinned.
+        """Compare a provider's tools with their pins; new tools are pinned.
 
-        ``others`` are the providers whose tools are offered beside these, ``taken`` the names of the application's own,
-        such as ``gate.registry``: a tool that has a name of theirs is left out, whoever comes first (B2, shadowing).
+        ``others`` are the providers whose tools are offered beside these. ``taken`` are the names of the application's own
+        tools, such as ``gate.registry``. A tool with a name of theirs is left out in any order (tool shadowing).
 
         Raises:
             DefinitionError: two of the tools have one name.
-            StoreError: the store failed; then none of them may be offered.
+            StoreError: the store failed; then none of the tools may be offered.
         """
         found = list(tools)
         names = [definition.name for definition in found]
@@ -122,7 +122,7 @@ class ToolPins:
             name = definition.name
             if name in taken or name in owners:
                 shadowing.append(Shadowing(name, None if name in taken else owners[name]))
-            elif name not in pins and len(pins) >= MOST_PINS:
+            elif name not in pins and len(pins) >= MAX_PINS:
                 refused.append(name)
             else:
                 pin = pins.get(name) or await self._store.add(tenant, self._pin(provider, name, definition.digest))
@@ -135,16 +135,16 @@ class ToolPins:
         return Pinned(tuple(agreed), tuple(changed), tuple(shadowing), tuple(refused))
 
     async def approve(self, tenant: str, provider: str, tool: str, *, by: str, digest: str) -> Pin:
-        """Agree to the definition that has this digest, in the place of what was agreed to before.
+        """Approve the definition with this digest in place of the earlier one.
 
-        Take ``digest`` from the ``ChangedTool`` that *by* has looked at: if the tool has changed once more since, it
-        stays disabled.
+        Take ``digest`` from the ``ChangedTool`` that *by* has reviewed. If the tool has changed again since, it stays
+        disabled.
 
         Raises:
-            DefinitionError: no such tool was ever seen of that provider, or it is not said who approves.
+            DefinitionError: no such tool of that provider is pinned, or *by* is missing.
         """
         if not by:
-            raise DefinitionError("approve needs by=, the one who has looked at the change")
+            raise DefinitionError("approve needs by=, the person who has reviewed the change")
         if await self._store.find(tenant, provider, tool) is None:
             raise DefinitionError(f"there is no pin of {clip(tool)!r} of {clip(provider)!r}")
         pin = self._pin(provider, tool, digest, by)
@@ -160,7 +160,7 @@ class ToolPins:
     def _remember(self, definition: ToolDefinition) -> None:
         self._seen[definition.digest] = definition
         self._seen.move_to_end(definition.digest)
-        while len(self._seen) > _KEPT:
+        while len(self._seen) > _MAX_SEEN:
             self._seen.popitem(last=False)
 
     def _changes(self, pin: Pin, definition: ToolDefinition) -> tuple[str, ...]:
@@ -168,13 +168,13 @@ class ToolPins:
         if before is None:
             return ()
         lines = list(_differences(before.to_dict(), definition.to_dict()))
-        if len(lines) > MOST_CHANGES:
-            lines = [*lines[:MOST_CHANGES], f"and {len(lines) - MOST_CHANGES} more"]
+        if len(lines) > MAX_CHANGES:
+            lines = [*lines[:MAX_CHANGES], f"and {len(lines) - MAX_CHANGES} more"]
         return tuple(lines)
 
 
 def _differences(before: Any, after: Any, path: tuple[str | int, ...] = ()) -> Iterator[str]:
-    """Lines that tell what changed; definitions nest no deeper than their limits."""
+    """List lines that describe the changes; definitions nest no deeper than their limits."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in [*before, *(key for key in after if key not in before)]:
             yield from _differences(before.get(key, _ABSENT), after.get(key, _ABSENT), (*path, key))
@@ -182,14 +182,14 @@ def _differences(before: Any, after: Any, path: tuple[str | int, ...] = ()) -> I
         for index, pair in enumerate(zip(before, after, strict=True)):
             yield from _differences(*pair, (*path, index))
     elif before is _ABSENT:
-        yield f"{_place(path)} was added: {_shown(after)}"
+        yield f"{_shown_path(path)} was added: {_shown(after)}"
     elif after is _ABSENT:
-        yield f"{_place(path)} was removed: {_shown(before)}"
+        yield f"{_shown_path(path)} was removed: {_shown(before)}"
     elif type(before) is not type(after) or before != after:
-        yield f"{_place(path)} was {_shown(before)}, is {_shown(after)}"
+        yield f"{_shown_path(path)} was {_shown(before)}, is {_shown(after)}"
 
 
-def _place(path: tuple[str | int, ...]) -> str:
+def _shown_path(path: tuple[str | int, ...]) -> str:
     return clip(pointer(path), 200)
 
 

@@ -1,4 +1,4 @@
-"""What a client's tool definition looks like: types for authors, and the JSON Schema of one (contract 24-31)."""
+"""Types of a client's tool definition, and its JSON Schema."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _References = TypedDict("_References", {"$ref": str, "$defs": dict[str, Any]}, t
 
 
 class JsonSchemaProperty(_References, total=False):
-    """The schema of one parameter (contract 27, 28). These are the usual keywords; any other of JSON Schema will do."""
+    """The schema of one parameter. These are the usual keywords; any other of JSON Schema is allowed."""
 
     type: str | list[str]
     title: str
@@ -50,7 +50,7 @@ class _Parameters(_References):
 
 
 class FunctionParameters(_Parameters, total=False):
-    """The schema of all parameters of a tool (contract 26): an object with properties."""
+    """The schema of all parameters of a tool: an object with properties."""
 
     required: list[str]
     additionalProperties: JsonSchemaProperty | bool  # noqa: N815
@@ -115,7 +115,7 @@ ToolDefinitionSchema: Final[dict[str, Any]] = freeze(
         },
     }
 )
-"""The JSON Schema of a definition (contract 31), for clients and their forms: whatever is accepted is valid under it.
+"""The JSON Schema of a definition, for clients and their forms: every accepted definition is valid under it.
 
-The reverse does not hold: it knows nothing of limits, duplicate names, and what only an engine finds out about a schema.
+The reverse does not hold: it does not express limits, duplicate names, and errors that only an engine finds.
 """

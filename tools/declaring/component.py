@@ -1,4 +1,4 @@
-"""Tools that are classes: constructed with the validated arguments, fresh for each call, then run (contract 1-8, 21-23)."""
+"""Class tools: each call constructs an instance with the validated arguments and runs it."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _VARIADIC = frozenset({Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD})
 
 @dataclass(slots=True)
 class _Slot:
-    """What a decorated class carries, outside of it (contract 4, 7).
+    """The tool data of a decorated class, kept outside of it.
 
-    ``build`` must not refer to the class, nor may anything else here: the table is weak in its keys alone.
+    Nothing here may refer to the class, ``build`` included: the table is weak in its keys alone.
     """
 
     definition: ToolDefinition
@@ -49,16 +49,16 @@ _SLOTS: WeakKeyDictionary[type, _Slot] = WeakKeyDictionary()
 
 
 class ToolType(type):
-    """The class of tool classes: holds the read-only aliases, which instances and ``vars()`` do not show (C2)."""
+    """The metaclass of tool classes: it holds the read-only aliases, which instances and ``vars()`` do not show."""
 
     @property
     def definition(cls) -> ToolDefinition | None:
-        """What ``get_definition()`` gives."""
+        """The same as ``get_definition()``."""
         return definition_of(cls)
 
     @property
     def validator(cls) -> Any:
-        """The compiled validator: the attached one, else one compiled now and kept (contract 7, 18).
+        """The validator of the arguments: the attached one, or a new one, which is kept.
 
         None where there is no schema.
 
@@ -76,7 +76,7 @@ class ToolType(type):
 
 
 class ToolComponent(metaclass=ToolType):
-    """The base of every class tool; ``@tool`` adds it, so authors need not inherit it (contract 1, 22).
+    """The base of every class tool; ``@tool`` adds it, so authors need not inherit it.
 
     The constructor takes the validated arguments as one object; ``run`` does the work.
     """
@@ -84,28 +84,28 @@ class ToolComponent(metaclass=ToolType):
     __slots__ = ()
 
     def __init__(self, arguments: Any = None, /) -> None:
-        """Take the validated arguments; the base has no use for them."""
+        """Take the validated arguments; the base ignores them."""
 
     async def run(self, params: Any = None) -> Any:
-        """Do the work; the base does nothing and gives None."""
+        """Do the work; the base does nothing and returns None."""
 
     @classmethod
     def get_definition(cls) -> ToolDefinition | None:
         """The definition of this class; None on the base, and on a subclass that is not decorated itself.
 
-        A subclass may do something else than its parent was declared to do, so it needs a declaration of its own.
+        A subclass may act differently from its parent, so it needs its own declaration.
         """
         return definition_of(cls)
 
 
 def definition_of(cls: type) -> ToolDefinition | None:
-    """The definition that ``@tool`` gave this very class, or None; what registries read (contract 3)."""
+    """The definition that ``@tool`` gave this class, or None; registries read it."""
     slot = _SLOTS.get(cls)
     return slot.definition if slot else None
 
 
 def component_record(cls: type) -> ToolRecord | None:
-    """The record of a decorated class, the same one while anybody holds it; None if it is not decorated."""
+    """The record of a decorated class, the same object while a reference to it exists; None if it is not decorated."""
     slot = _SLOTS.get(cls)
     if slot is None:
         return None
@@ -117,13 +117,13 @@ def component_record(cls: type) -> ToolRecord | None:
 
 
 def attached_validator(cls: type | None) -> Any:
-    """The validator that somebody attached to a class, or that was compiled for its ``validator``; else None."""
+    """The validator that was attached to a class or compiled for its ``validator``; else None."""
     slot = None if cls is None else _SLOTS.get(cls)
     return None if slot is None else slot.validator
 
 
 def attach_validator(cls: type, validator: Any) -> None:
-    """Attach a compiled validator to a decorated class, at decoration or later (contract 7, 18).
+    """Attach a compiled validator to a decorated class, at decoration or later.
 
     Raises:
         DefinitionError: the class is not decorated with ``@tool``.
@@ -137,7 +137,7 @@ def attach_validator(cls: type, validator: Any) -> None:
 def make_component(
     original: type, definition: ToolDefinition, build: Callable[[type], ToolRecord], *, takes_arguments: bool
 ) -> type:
-    """A runtime subclass of ``original`` and ``ToolComponent`` that carries the definition (contract 1, 2, 4).
+    """Make a runtime subclass of ``original`` and ``ToolComponent`` that carries the definition.
 
     The original constructor, methods, static members and names are kept. Where the constructor takes no arguments
     object (``takes_arguments=False``), it is called without one, and ``run`` gets the arguments if it has a parameter.
@@ -159,14 +159,14 @@ def make_component(
 
 @cache
 def _metaclass(kind: type) -> type:
-    """A metaclass that is both the author's (such as ``ABCMeta``) and ours."""
+    """A metaclass that derives from the author's (such as ``ABCMeta``) and from this library's."""
     if issubclass(ToolType, kind):
         return ToolType
     return kind if issubclass(kind, ToolType) else type(f"Tool{kind.__name__}", (kind, ToolType), {})
 
 
 def _without_constructor(original: Any) -> dict[str, Any]:
-    """Members that take the arguments object in place of a constructor that does not, and hand it to ``run``."""
+    """Members that take the arguments object in place of the constructor, and pass it to ``run``."""
     kept = "_ToolComponent__arguments"
 
     def __init__(self: Any, arguments: Any = None, /, **injected: Any) -> None:  # noqa: N807
@@ -187,7 +187,7 @@ def _without_constructor(original: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Constructor:
-    """What a class tool's constructor takes: the arguments object, of type ``hint``, and what the gate injects."""
+    """The parameters of a class tool's constructor: the arguments object, of type ``hint``, and injected ones."""
 
     takes_arguments: bool = False
     hint: Any = Parameter.empty
@@ -196,10 +196,10 @@ class Constructor:
 
 
 def read_constructor(cls: Any) -> Constructor:
-    """Read a class's constructor: one arguments object, first, and injected parameters by keyword (contract 21).
+    """Read a class's constructor: one arguments object, first, and injected parameters by keyword.
 
     Raises:
-        DefinitionError: it needs anything else.
+        DefinitionError: the constructor needs another parameter.
     """
     where = cls.__qualname__
     if cls.__init__ in {object.__init__, ToolComponent.__init__} and cls.__new__ is object.__new__:

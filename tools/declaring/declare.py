@@ -1,4 +1,4 @@
-"""``@tool`` and ``as_tool``: how functions, classes and executors become tools."""
+"""``@tool`` and ``as_tool``, which make tools of functions, classes and executors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from callgate.tools.declaring.signature import read_colour, read_docstring, read
 from callgate.tools.declaring.typed import json_schema, make_adapter, read_output
 from callgate.tools.definition import Effect, NoSchemaMode, ToolAnnotations, ToolDefinition
 from callgate.tools.limits import Limits
-from callgate.tools.naming import did_you_mean
+from callgate.tools.naming import did_you_mean, explain_attributes
 from callgate.tools.record import Place, Style, ToolRecord
 
 __all__ = ["FunctionTool", "ToolOptions", "as_tool", "tool"]
@@ -46,14 +46,32 @@ _RECORD_OPTIONS = frozenset(
 )
 
 
+_INSTEAD = {
+    "args_schema": "@tool(parameters=Model.model_json_schema())",
+    "func": "@tool() above the function",
+    "input_schema": "@tool(parameters={...})",
+    "inputSchema": "@tool(parameters={...})",
+    "post_hook": "@tool(hooks=[hook]), where the hook has a method did_execute",
+    "pre_hook": "@tool(hooks=[hook]), where the hook has a method will_execute",
+    "provided_by": '@tool(metadata={"provided_by": "..."})',
+    "read_only": '@tool(effect="read")',
+    "readonly": '@tool(effect="read")',
+    "retries": "@tool(hooks=[Retry(3)])",
+    "roles": "@tool(allowed_roles={...})",
+    "timeout": "@tool(deadline=...)",
+}
+"""The option to write for names of other frameworks and of the source documents."""
+
+
 class ToolOptions(TypedDict, total=False):
     """The options of ``@tool``: fields of ``ToolDefinition`` and of ``ToolRecord``, by the same names.
 
     ``name`` defaults to the function's or class's name, ``description`` to its docstring.
-    ``parameters`` is kept verbatim (contract 11); left out, it is made from the signature.
-    ``output_schema`` is made from the return annotation; ``False`` asks for none.
+    ``parameters`` is kept verbatim; by default it is generated from the signature.
+    ``output_schema`` is generated from the return annotation; ``False`` turns it off.
     """
 
+    type: Literal["function"]
     name: str
     title: str | None
     description: str | None
@@ -90,8 +108,20 @@ class ToolOptions(TypedDict, total=False):
     hooks_by_stage: Mapping[str, Sequence[Any]]
 
 
+@explain_attributes(
+    {
+        "ainvoke": "await gate.invoke(tool, arguments, user=user)",
+        "args_schema": "tool.definition.parameters",
+        "description": "tool.definition.description",
+        "func": "tool.__wrapped__",
+        "invoke": "await gate.invoke(tool, arguments, user=user)",
+        "name": "tool.definition.name",
+        "parameters": "tool.definition.parameters",
+        "run": "await gate.invoke(tool, arguments, user=user)",
+    }
+)
 class FunctionTool(Generic[P, R_co]):
-    """A function that is a tool: calling it calls the function, ungoverned; a gate runs its ``record``."""
+    """A function that is a tool: calling it calls the function, without a gate; a gate runs its ``record``."""
 
     __name__: str
     __wrapped__: Callable[P, R_co]
@@ -100,10 +130,10 @@ class FunctionTool(Generic[P, R_co]):
         functools.update_wrapper(self, function)
         self._function = function
         self._record = record
-        for name in ("__code__", "__defaults__", "__kwdefaults__"):  # what inspect knows a coroutine function by
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):  # inspect recognises a coroutine function by these
             if hasattr(function, name):
                 setattr(self, name, getattr(function, name))
-        mark = getattr(inspect, "markcoroutinefunction", None)  # the proper way, from Python 3.12 on
+        mark = getattr(inspect, "markcoroutinefunction", None)  # the public way, from Python 3.12 on
         if mark is not None and inspect.iscoroutinefunction(function):
             mark(self)
 
@@ -118,11 +148,11 @@ class FunctionTool(Generic[P, R_co]):
 
     @property
     def definition(self) -> ToolDefinition:
-        """The frozen contract."""
+        """The frozen definition."""
         return self._record.definition
 
     def get_definition(self) -> ToolDefinition:
-        """The frozen contract; the same accessor that class tools have (contract 3)."""
+        """The frozen definition; the same accessor as on class tools."""
         return self._record.definition
 
     def __repr__(self) -> str:
@@ -130,7 +160,7 @@ class FunctionTool(Generic[P, R_co]):
 
 
 class ToolDecorator(Protocol):
-    """What ``@tool(...)`` gives."""
+    """The decorator that ``@tool(...)`` returns."""
 
     @overload
     def __call__(self, target: C, /) -> C: ...  # type: ignore[overload-overlap]  # a class is callable, too
@@ -145,22 +175,23 @@ def tool(target: Callable[P, R_co], /) -> FunctionTool[P, R_co]: ...
 @overload
 def tool(**options: Unpack[ToolOptions]) -> ToolDecorator: ...
 def tool(target: Any = None, /, **options: Any) -> Any:
-    """Make a tool of a function or a class, bare or with options (contract 1, 9-14; design 4).
+    """Make a tool of a function or a class, bare or with options.
 
     A function, async or plain, stays a plain callable; its schema comes from its signature and docstring. Parameters
     marked ``Annotated[T, Provide[...]]`` and one annotated ``ToolContext`` are supplied by the gate and absent from
     the schema. An async generator sends partial outputs. A plain function runs in a worker thread unless ``inline``.
 
-    A class gets ``ToolComponent`` added: it is constructed with the validated arguments as one object, afresh for
-    each call, and ``run()`` does the work.
+    A class gets ``ToolComponent`` added. Each call constructs it with the validated arguments as one object, and then
+    ``run()`` does the work.
 
     Raises:
-        DefinitionError: a rule is broken, or the signature cannot be given by JSON; nothing is registered.
+        DefinitionError: a rule is broken, or JSON cannot fill the signature; nothing is registered.
         TypeError: an option is unknown, or the target is neither a function nor a class.
     """
     known = ToolOptions.__annotations__
     for name in options.keys() - known:
-        raise TypeError(f"@tool has no option {name!r}{did_you_mean(name, known)}")
+        hint = f"; write {_INSTEAD[name]}" if name in _INSTEAD else did_you_mean(name, known)
+        raise TypeError(f"@tool has no option {name!r}{hint}")
 
     def decorate(item: Any) -> Any:
         if isinstance(item, type):
@@ -175,11 +206,11 @@ def tool(target: Any = None, /, **options: Any) -> Any:
 
 
 def as_tool(item: Any) -> ToolRecord:
-    """The record of anything that is a tool: what ``@tool`` made, a function, an executor, a record itself.
+    """Return the record of a tool: the result of ``@tool``, a function, an executor, or a record itself.
 
     Raises:
-        DefinitionError: it could be a tool, and something is missing; the message says what.
-        TypeError: it is nothing of the kind.
+        DefinitionError: the object lacks a part of a tool; the message names it.
+        TypeError: the object is of another kind.
     """
     if isinstance(item, ToolRecord):
         return item
@@ -200,7 +231,7 @@ _RECORDS: WeakKeyDictionary[Any, ref[ToolRecord]] = WeakKeyDictionary()
 
 
 def _remembered(item: Any, build: Callable[[Any], ToolRecord]) -> ToolRecord:
-    """One record for one object, while anybody holds it; not where equality is not identity."""
+    """Cache one record for one object, while a reference to it exists; not where equality is not identity."""
     kind: Any = type(item)
     if kind.__eq__ is not object.__eq__ or kind.__weakrefoffset__ == 0:
         return build(item)
@@ -223,13 +254,13 @@ def _from_class(cls: type) -> ToolRecord:
 
 
 def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The definition's options and the record's."""
+    """Split options into those of the definition and those of the record."""
     record = {name: value for name, value in options.items() if name in _RECORD_OPTIONS}
     return {name: value for name, value in options.items() if name not in record}, record
 
 
 def _define(options: dict[str, Any], streams: bool, **found: Any) -> ToolDefinition:
-    """A definition from the author's options, else from what was found."""
+    """Make a definition from the author's options, else from the callable."""
     if streams:
         options["capabilities"] = {"streaming": True, **options.get("capabilities", {})}
     if options.get("parameters", found) is None:
@@ -317,7 +348,7 @@ def _class_tool(cls: Any, options: Mapping[str, Any]) -> type:
 
 
 def _run_of(cls: type) -> Callable[..., Any]:
-    """``run``, overridden and callable without arguments (contract 22)."""
+    """Check that ``run`` is overridden and callable without arguments."""
     run = inspect.getattr_static(cls, "run", None)
     if run is None or run is ToolComponent.run or not inspect.isfunction(run):
         raise DefinitionError(f"{cls.__qualname__}: a class tool has a method `async def run(self, params=None)`")
@@ -328,7 +359,7 @@ def _run_of(cls: type) -> Callable[..., Any]:
 
 
 def _object_schema(hint: Any, where: str) -> tuple[dict[str, Any] | None, conversion.Convert | None]:
-    """What the type of a constructor's arguments object says: a TypedDict, dataclass or model has a schema."""
+    """Read the type of a constructor's arguments object: a TypedDict, dataclass or model has a schema."""
     if conversion.is_mapping(hint):
         return None, None
     if not conversion.is_structured(hint):

@@ -1,4 +1,4 @@
-"""Tools that are objects with a schema and an ``execute`` method (contract 71)."""
+"""Executors: tools that are objects with a schema and an ``execute`` method."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RESULT_KEYS = frozenset({"status", "output", "error", "metadata", "callId", "to
 
 @dataclass(frozen=True, slots=True)
 class ToolSchema:
-    """What a planner is told of a tool (contract 71, 72). The schemas are JSON Schemas.
+    """The schema of a tool for a planner, with JSON Schemas of its input and output.
 
     ``examples`` are objects such as ``{"input": {...}, "output": {...}}``.
     """
@@ -58,7 +58,7 @@ class ToolSchema:
 
     @classmethod
     def from_definition(cls, definition: ToolDefinition) -> Self:
-        """The part of a definition that a planner is told, as plain copies."""
+        """Copy the part of a definition that a planner receives."""
         return cls(
             name=definition.name,
             description=definition.description,
@@ -68,7 +68,7 @@ class ToolSchema:
         )
 
     def to_definition(self, **options: Any) -> ToolDefinition:
-        """A definition with this schema; ``options`` are further fields of ``ToolDefinition``, such as ``effect``.
+        """Make a definition with this schema; ``options`` are further fields of ``ToolDefinition``, such as ``effect``.
 
         Raises:
             DefinitionError: a rule is broken.
@@ -83,7 +83,7 @@ class ToolSchema:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form, under the documents' names; holds only what is set."""
+        """Return the JSON form, in camel case, with the members that are set."""
         shown = {
             "name": self.name,
             "description": self.description,
@@ -95,9 +95,9 @@ class ToolSchema:
 
 
 class ToolExecutor(Protocol):
-    """What ``as_tool`` and a registry accept beside functions and classes (contract 71).
+    """The protocol of an executor, which ``as_tool`` and a registry accept beside functions and classes.
 
-    ``execute`` may be async or plain. It gives the output, raises, or gives a ``ToolResult`` or a mapping
+    ``execute`` may be async or plain. It returns the output, raises, or returns a ``ToolResult`` or a mapping
     ``{"status": "success", "output": ...}`` or ``{"status": "error", "error": text}``; that text reaches the model.
     An executor that also has a ``definition`` (a ``ToolDefinition``) is registered under it.
     """
@@ -113,12 +113,12 @@ class ToolExecutor(Protocol):
 
 
 def is_executor(item: Any) -> bool:
-    """Whether this is an instance with a ``schema`` and an ``execute`` method."""
+    """Check for an instance with a ``schema`` and an ``execute`` method."""
     return hasattr(item, "schema") and callable(getattr(item, "execute", None))
 
 
 def executor_record(executor: ToolExecutor) -> ToolRecord:
-    """The record of an executor.
+    """Make the record of an executor.
 
     Raises:
         DefinitionError: its schema breaks a rule.
@@ -141,7 +141,7 @@ def executor_record(executor: ToolExecutor) -> ToolRecord:
 
 
 def _output(result: Any) -> Any:
-    """The output in a result, or the result itself where it is none (C11)."""
+    """The output in a result, or the value itself where it is not a result."""
     if isinstance(result, ToolResult):
         if result.ok:
             return result.output

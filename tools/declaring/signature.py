@@ -1,4 +1,4 @@
-"""From a function's signature and docstring to its parameter schema, conversions and injected parameters."""
+"""Parameter schema, conversions and injected parameters from a function's signature and docstring."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ITERATORS = (AsyncIterator, AsyncIterable, AsyncGenerator)
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What was read from a callable. ``streams``: it is an async generator, and ``output`` tells of its parts."""
+    """The signature of a callable. ``streams``: it is an async generator, and ``output`` describes its parts."""
 
     parameters: Mapping[str, Any] | None
     convert: Convert | None
@@ -37,7 +37,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The parameters of a callable, sorted by who fills them."""
+    """The parameters of a callable, by their source."""
 
     given: tuple[Argument, ...]
     injected: tuple[Injected, ...]
@@ -60,11 +60,11 @@ def read_signature(
 ) -> Signature:
     """Read a function or bound method.
 
-    ``parameters`` is the author's own schema, kept verbatim; else one is generated, unless ``generate=False``.
-    ``output=False`` leaves the return annotation's schema out; what it returns is still made JSON.
+    ``parameters`` is the author's own schema, kept verbatim. Without it a schema is generated, unless ``generate=False``.
+    ``output=False`` omits the schema of the return annotation; the return value is still dumped to JSON.
 
     Raises:
-        DefinitionError: a parameter cannot be given by JSON, or signature and schema contradict each other.
+        DefinitionError: JSON cannot give a parameter, or signature and schema contradict each other.
     """
     where = getattr(call, "__qualname__", type(call).__name__)
     hints = resolve_hints(call, where)
@@ -97,7 +97,7 @@ def read_signature(
 
 
 def resolve_hints(call: Callable[..., Any], where: str) -> dict[str, Any]:
-    """Type hints with their metadata; raises ``DefinitionError`` where a name in them is not defined."""
+    """Read type hints with their metadata; raises ``DefinitionError`` for an undefined name in them."""
     try:
         return hints_of(call)
     except (ProviderError, TypeError, AttributeError, SyntaxError) as error:
@@ -107,7 +107,7 @@ def resolve_hints(call: Callable[..., Any], where: str) -> dict[str, Any]:
 def read_arguments(
     call: Callable[..., Any], hints: Mapping[str, Any], documented: Mapping[str, str], where: str
 ) -> Arguments:
-    """Sort the parameters by who fills them; raises ``DefinitionError`` for those that JSON cannot fill by name."""
+    """Group the parameters by their source; raises ``DefinitionError`` for those that JSON cannot fill by name."""
     injected = find_injected(call)
     names = {item.name for item in injected}
     given: list[Argument] = []
@@ -130,7 +130,7 @@ def read_arguments(
 
 
 def is_context(hint: Any) -> bool:
-    """Whether a parameter so annotated receives the context: ``ToolContext``, a subclass, optional or annotated."""
+    """Check for an annotation that receives the context: ``ToolContext``, a subclass, optional or annotated."""
     if get_origin(hint) in {Annotated, Union, types.UnionType}:
         return any(is_context(item) for item in get_args(hint))
     return ToolContext in getattr(hint, "__mro__", ())
@@ -175,7 +175,7 @@ def _convert(arguments: Arguments, adapter: Any) -> Convert | None:
 
 
 def _leaves_room(schema: Mapping[str, Any], arguments: Arguments, where: str) -> bool:
-    """Check an author's schema against the signature; whether it lets through what the function does not take."""
+    """Check an author's schema against the signature; returns True where it allows arguments that the function lacks."""
     properties = schema.get("properties") or {}
     for name in sorted(arguments.hidden & properties.keys()):
         raise DefinitionError(f"{where}: {name!r} is supplied by the gate and must not be in the schema")
@@ -192,7 +192,7 @@ def _leaves_room(schema: Mapping[str, Any], arguments: Arguments, where: str) ->
 
 
 def read_colour(call: Callable[..., Any], returned: Any, where: str) -> tuple[bool, bool, Any]:
-    """Whether a callable is async, whether it streams, and what it gives in the end (or part by part)."""
+    """Read whether a callable is async, whether it streams, and its return type (or the type of its parts)."""
     if inspect.isgeneratorfunction(call):
         raise DefinitionError(f"{where}: a tool that streams is an async generator; write `async def`")
     origin, args = get_origin(returned), get_args(returned)
@@ -206,7 +206,7 @@ def read_colour(call: Callable[..., Any], returned: Any, where: str) -> tuple[bo
 
 
 def read_docstring(text: str | None) -> tuple[str | None, dict[str, str]]:
-    """The description (at most 1024 characters) and what is said of each parameter; Google, NumPy or reST style."""
+    """Read the description (at most 1024 characters) and the texts of parameters; Google, NumPy or reST style."""
     if not text or not text.strip():
         return None, {}
     import docstring_parser

@@ -1,4 +1,4 @@
-"""Where pydantic is asked: adapters, their JSON Schemas, and what a return annotation says. Imported only on use."""
+"""pydantic adapters, their JSON Schemas, and return annotations. Imported at first use only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_OUTPUT = (None, type(None), Any, object, Parameter.empty, ToolResult, Never,
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One parameter that a caller fills. ``wire`` is its name in JSON: the alias, or else the parameter's name."""
+    """One parameter that a caller fills. ``wire`` is its name in JSON: the alias, else the parameter's name."""
 
     name: str
     wire: str
@@ -29,7 +29,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a return annotation says. All None: nothing."""
+    """The content of a return annotation; all fields are None without one."""
 
     schema: dict[str, Any] | None = None
     to_json: Callable[[Any], Any] | None = None
@@ -37,7 +37,7 @@ class Output:
 
 
 def arguments_adapter(given: Sequence[Argument], where: str, *, variadic: bool = False) -> Any:
-    """One pydantic adapter for all arguments; what is missing stays missing, so that defaults are the function's."""
+    """One pydantic adapter for all arguments; absent arguments stay absent, so that the function's defaults apply."""
     import typing_extensions
     from pydantic import ConfigDict, Field
 
@@ -73,7 +73,7 @@ def _generator() -> Any:
     from pydantic.json_schema import GenerateJsonSchema
 
     class Untitled(GenerateJsonSchema):
-        """Without a title for each field, which only repeats its name."""
+        """Remove the titles of fields, which repeat their names."""
 
         def field_title_should_be_set(self, schema: Any) -> bool:
             return False
@@ -82,7 +82,7 @@ def _generator() -> Any:
 
 
 def json_schema(adapter: Any, *, mode: str = "validation") -> dict[str, Any]:
-    """The adapter's schema without titles that only repeat a type's name, its root never a bare ``$ref``."""
+    """The adapter's schema without titles that repeat a type's name; its root is never a bare ``$ref``."""
     schema: dict[str, Any] = adapter.json_schema(schema_generator=_generator(), mode=mode)
     definitions: dict[str, Any] = schema.pop("$defs", {})
     if schema.keys() == {"$ref"}:
@@ -95,7 +95,7 @@ def json_schema(adapter: Any, *, mode: str = "validation") -> dict[str, Any]:
 
 
 def parameters_schema(given: Sequence[Argument], adapter: Any) -> dict[str, Any]:
-    """The schema of all arguments: an object that takes nothing else."""
+    """The schema of all arguments: an object without additional properties."""
     found = json_schema(adapter)
     properties = found.get("properties", {})
     for item in given:
@@ -109,7 +109,7 @@ def parameters_schema(given: Sequence[Argument], adapter: Any) -> dict[str, Any]
 
 
 def _default(item: Argument) -> dict[str, Any]:
-    """``{"default": ...}`` where the default is JSON and fits the type; a misleading one is left out."""
+    """Return ``{"default": ...}`` for a default that is JSON and fits the type; others are left out."""
     from pydantic import TypeAdapter
     from pydantic_core import PydanticSerializationError, ValidationError
 
@@ -122,12 +122,12 @@ def _default(item: Argument) -> dict[str, Any]:
 
 
 def read_output(hint: Any, where: str, *, schema: bool = True, parts: bool = False) -> Output:
-    """The schema and the conversions of a return annotation (serialised form).
+    """Read the schema and the conversions of a return annotation (serialised form).
 
     With ``parts`` the hint is of one part of a stream: ``to_json`` is for a part, the rest for the list of all parts.
 
     Raises:
-        DefinitionError: pydantic cannot make it JSON.
+        DefinitionError: pydantic cannot convert it to JSON.
     """
     if parts and not any(hint is item for item in _NO_OUTPUT):
         whole = read_output(list[hint], where, schema=schema)

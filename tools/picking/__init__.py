@@ -1,1 +1,1 @@
-"""Selection before dispatch: which of many tools fit what is asked (contract 62-70, C32)."""
+"""Tool selection before dispatch: it ranks tools by their relevance to a query."""

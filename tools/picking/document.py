@@ -1,4 +1,4 @@
-"""What of a tool is searched: its texts field by field, and what each word of them weighs."""
+"""The searched texts of a tool by field, and the weight of each word."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["GROUPS_OF", "member", "pairs_of", "read_tool", "texts_of", "weigh", 
 
 _MAX_PARAMETERS = 256
 _MAX_PARTS = 4_096
-_HOLDING = frozenset({"properties", "items", "anyOf", "oneOf", "allOf"})  # what of a schema holds others
+_HOLDING = frozenset({"properties", "items", "anyOf", "oneOf", "allOf"})  # keywords of a schema that hold subschemas
 _MAX_DEPTH = 8
-_PAIRED_FIELDS = ("name", "title", "description")  # parameters have no order that means anything
+_PAIRED_FIELDS = ("name", "title", "description")  # parameters have no meaningful order
 _WORTH = dict.fromkeys(map(stem, WEAK), WEAK_WORD) | dict.fromkeys(map(stem, FAINT), FAINT_WORD)
 
 
@@ -32,11 +32,11 @@ def _groups() -> dict[str, tuple[str, ...]]:
 
 
 GROUPS_OF = _groups()
-"""The lines of ``words.GROUPS`` that a stem is in, as terms of their own."""
+"""The lines of ``words.GROUPS`` with a stem, as terms of their own."""
 
 
 def worth(term: str) -> float:
-    """What a term counts beside its rarity: less where it says little."""
+    """The factor of a term beside its rarity: lower for words of little meaning."""
     if term[0] == "~":
         return GROUP
     if term.isdecimal():
@@ -45,9 +45,9 @@ def worth(term: str) -> float:
 
 
 def member(definition: ToolDefinition | Mapping[str, Any], name: str) -> Any:
-    """A member of a definition, or of its JSON form, by its Python name; None where there is none.
+    """Read a member of a definition, or of its JSON form, by its Python name; None where it is absent.
 
-    In the wrapped form what the inner object does not say may stand beside it.
+    In the wrapped form a member may stand in the inner object or beside it.
     """
     if isinstance(definition, ToolDefinition):
         return getattr(definition, name, None)
@@ -56,7 +56,7 @@ def member(definition: ToolDefinition | Mapping[str, Any], name: str) -> Any:
 
 
 def texts_of(tool: ToolDefinition | Mapping[str, Any]) -> dict[str, str]:
-    """The texts that are searched, by field; of a definition, or of its JSON form (also MCP's and the wrapped one)."""
+    """Collect the searched texts by field, from a definition or its JSON form (flat, wrapped or of MCP)."""
     schemas = (member(tool, name) for name in ("parameters", "inputSchema", "input_schema"))
     parameters = _parameters(next(filter(None, schemas), None))
     found = {name: as_text(member(tool, name)) for name in ("name", "title", "description", "tags", "examples")}
@@ -72,7 +72,7 @@ def read_tool(texts: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def weigh(fields: Mapping[str, list[str]]) -> dict[str, float]:
-    """What each term of a tool weighs in BM25F, saturated; rarity comes later, it is the catalogue's matter."""
+    """Compute the saturated BM25F weight of each term of a tool; the catalogue adds the rarity."""
     raw: dict[str, float] = {}
     for field in FIELDS:
         found = fields.get(field.name)
@@ -87,14 +87,14 @@ def weigh(fields: Mapping[str, list[str]]) -> dict[str, float]:
 
 
 def pairs_of(fields: Mapping[str, list[str]]) -> dict[tuple[str, str], None]:
-    """The words that stand side by side in the texts that are read in order, each pair once."""
+    """The pairs of neighbouring words in texts with a word order, each pair once."""
     return dict.fromkeys(pair for name in _PAIRED_FIELDS for pair in pairwise(fields.get(name, ())))
 
 
 def _parameters(schema: Any) -> list[tuple[str, str]]:
-    """The parameters of a schema and of what they hold: name and description, those that stand higher first.
+    """Collect name and description of a schema's parameters, nested ones included, higher levels first.
 
-    References are not followed. Whatever in it refers to what, the length of the way through it is bounded.
+    References are not followed. The number of visited nodes is limited.
     """
     found: list[tuple[str, str]] = []
     waiting: deque[tuple[Any, int]] = deque([(schema, 0)])

@@ -1,4 +1,4 @@
-"""Texts as vectors: what makes them, what keeps them, and what is checked before they count. Pure; no library is loaded."""
+"""Embeddings: protocols of an embedder and its cache, and checks of vectors. No library is loaded here."""
 
 from __future__ import annotations
 
@@ -15,64 +15,64 @@ import orjson
 __all__ = ["BATCH", "MAX_CHARACTERS", "Embedder", "EmbeddingCache", "Embeddings", "EmbeddingsUnfit", "Vector"]
 
 Vector: TypeAlias = Sequence[float]
-"""One text's meaning; texts that mean much the same point much the same way."""
+"""The embedding of a text; texts of similar meaning have similar directions."""
 
 MAX_CHARACTERS = 4_000
-"""Characters of a text that are embedded, from its beginning: more than any usual model reads of it."""
+"""Characters of a text that are embedded, from its start: more than usual models read."""
 BATCH = 64
-"""Texts that an embedder is given at once; what it has done is kept even if the next batch fails or is cut short."""
+"""Texts in one call of an embedder; finished batches are kept when a later one fails or is cancelled."""
 _QUERIES = 1024
 _NOTHING = 1e-30
 
 
 class EmbeddingsUnfit(ValueError):
-    """An embedder gave what cannot be compared: too few vectors, of unlike length, or numbers that are none."""
+    """An embedder returned too few vectors, vectors of different lengths, or values that are not finite numbers."""
 
 
 class Embedder(Protocol):
-    """Makes vectors of texts.
+    """A model that makes vectors of texts.
 
-    ``name`` and ``version`` say which model it is, down to its weights: vectors that were kept are only used again under
-    the same ones. ``dimension`` is how many numbers a vector has; None until that is known.
+    ``name`` and ``version`` identify the model, down to its weights: cached vectors are used again under the same ones
+    only. ``dimension`` is the length of a vector; None until it is known.
     """
 
     @property
     def name(self) -> str:
-        """Which model, in one short word or address; shown in provenance, so no secret."""
+        """The model in one short word or address; it is shown in provenance, so it must not be secret."""
         ...
 
     @property
     def version(self) -> str:
-        """Changes whenever the same text would get another vector."""
+        """The version; it changes whenever a text would get another vector."""
         ...
 
     @property
     def dimension(self) -> int | None:
-        """Numbers in a vector."""
+        """The length of a vector."""
         ...
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Vector]:
-        """One vector for each text, in order. The vectors need not have unit length. Whatever it raises is a failure."""
+        """Embed each text, in order. The vectors need not have unit length. Any exception counts as a failure."""
         ...
 
 
 class EmbeddingCache(Protocol):
-    """Keeps vectors under keys, as JSON bytes; it may forget any of them at any time."""
+    """A cache of vectors under keys, as JSON bytes; it may drop any of them at any time."""
 
     async def get(self, keys: Sequence[str]) -> Mapping[str, bytes]:
-        """Those that are there."""
+        """Return the cached values of *keys*."""
         ...
 
     async def put(self, items: Mapping[str, bytes]) -> None:
-        """Keep these."""
+        """Store values."""
         ...
 
 
 class Embeddings:
-    """The vectors of one embedder, of unit length; made once and then taken from *cache*.
+    """The vectors of one embedder, at unit length, with a cache.
 
-    Only texts of tools go to the cache: what people ask is private and stays in memory, the last 1,024 of it.
-    A cache that fails, or holds something else, is a cache without the value.
+    Only texts of tools go to the cache. Queries are private: the last 1,024 of them stay in memory.
+    A failure of the cache, or a value of another form, counts as a miss.
     """
 
     def __init__(self, embedder: Embedder, cache: EmbeddingCache | None = None, *, batch: int = BATCH) -> None:
@@ -80,16 +80,16 @@ class Embeddings:
         self._queries: OrderedDict[str, array[float]] = OrderedDict()
 
     def key(self, text: str) -> str:
-        """Under which a text's vector is kept: from the embedder's name and version, and the text."""
+        """The cache key of a text's vector: from the embedder's name and version, and the text."""
         told = orjson.dumps([self.embedder.name, self.embedder.version])
         return sha256(told + b"\n" + text.encode("utf-8", "surrogatepass")).hexdigest()
 
     async def of_tools(self, texts: Mapping[str, str], known: dict[str, array[float]]) -> None:
-        """Put into *known* what it lacks of *texts*, both by key: from the cache, or made now, batch by batch.
+        """Add the missing vectors of *texts* to *known*, both by key: from the cache, or made now in batches.
 
         Raises:
-            EmbeddingsUnfit: the embedder gave no vectors that can be compared.
-            Exception: what the embedder raised.
+            EmbeddingsUnfit: the embedder returned vectors that cannot be compared.
+            Exception: any exception of the embedder.
         """
         missing = [key for key in texts if key not in known]
         for key, kept in (await self._cached(missing)).items():
@@ -104,7 +104,7 @@ class Embeddings:
             await self._keep({key: packed(vector) for key, vector in made.items()})
 
     async def of_query(self, text: str) -> array[float]:
-        """The vector of what is asked; raises like ``of_tools``."""
+        """Embed a query. Raises like ``of_tools``."""
         text = text[:MAX_CHARACTERS]
         key = self.key(text)
         vector = self._queries.get(key)
@@ -128,7 +128,7 @@ class Embeddings:
             return {}
         try:
             return await self.cache.get(keys)
-        except Exception:  # noqa: BLE001  (a cache that is down is a cache without the value)
+        except Exception:  # noqa: BLE001  (a failure of the cache is a miss)
             return {}
 
     async def _keep(self, items: Mapping[str, bytes]) -> None:
@@ -136,15 +136,15 @@ class Embeddings:
             return
         try:
             await self.cache.put(items)
-        except Exception:  # noqa: BLE001, S110  (they are made anew next time)
+        except Exception:  # noqa: BLE001, S110  (the next call makes them again)
             pass
 
 
 def unit(vector: Vector, dimension: int | None = None) -> array[float]:
-    """A vector of length 1 in the same direction, in single precision; one without a length becomes zeros.
+    """Scale a vector to length 1, in single precision; a vector of length 0 becomes zeros.
 
     Raises:
-        EmbeddingsUnfit: it has another dimension, or something in it that is no finite number.
+        EmbeddingsUnfit: it has another dimension, or a value that is not a finite number.
     """
     if len(vector) != (dimension or len(vector)) or not len(vector):
         raise EmbeddingsUnfit(f"a vector of {len(vector)} numbers; {dimension or 'some'} were expected")
@@ -153,12 +153,12 @@ def unit(vector: Vector, dimension: int | None = None) -> array[float]:
     except (TypeError, ValueError, OverflowError):
         length = math.nan
     if not math.isfinite(length):
-        raise EmbeddingsUnfit("a vector has something in it that is no finite number")
+        raise EmbeddingsUnfit("a vector holds a value that is not a finite number")
     return array("f", [number / length for number in vector] if length > _NOTHING else [0.0] * len(vector))
 
 
 def packed(vector: array[float]) -> bytes:
-    """A vector as JSON: one string, the numbers in hexadecimal, little-endian single precision."""
+    """Encode a vector as a JSON string: hexadecimal, little-endian single precision."""
     if sys.byteorder == "big":
         vector = vector[:]
         vector.byteswap()
@@ -166,7 +166,7 @@ def packed(vector: array[float]) -> bytes:
 
 
 def unpacked(kept: bytes, dimension: int | None = None) -> array[float] | None:
-    """What ``packed`` wrote; None where it is anything else."""
+    """Decode the output of ``packed``; None for anything else."""
     vector = array("f")
     try:
         vector.frombytes(bytes.fromhex(orjson.loads(kept)))

@@ -1,4 +1,4 @@
-"""``StoredEmbeddings``: the vectors of tools in a store, so that they are made once and not once a process."""
+"""``StoredEmbeddings``: a cache of tool vectors in a store, shared by processes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class StoredEmbeddings:
     """An ``EmbeddingCache`` in a store's cache.
 
     Args:
-        store: a store, or the cache of one; it is open for as long as this is used.
-        tenant: whose entries they are. Tools are usually the same for all: then leave it.
-        keep: seconds after which a vector is made anew, whether it was used or not; by default 90 days.
+        store: a store, or the cache of one; it must stay open while this is used.
+        tenant: the owner of the entries. Tools are usually the same for all tenants: then leave it.
+        keep: seconds after which a vector is made again, used or not; by default 90 days.
 
     Raises:
         RegistrationError: *keep* is not above 0.

@@ -1,4 +1,4 @@
-"""``Entry``: one tool as selection sees it, and what it says of itself."""
+"""``Entry``: one tool of an index and its definition."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["Entry", "definition_of", "entry_of"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """One tool of an index: what was given, and what it says of itself.
+    """One tool of an index: the given object and its definition.
 
-    ``definition`` is the ``ToolDefinition``, or the mapping itself where the tool is only known from a catalogue.
+    ``definition`` is the ``ToolDefinition``, or the mapping itself where the tool is known from a catalogue only.
     """
 
     key: str
@@ -32,25 +32,25 @@ class Entry:
 
     @property
     def unsafe(self) -> bool:
-        """Whether it says ``safe=False``, or anything else there but true: what is undefined is safe (contract 66)."""
+        """True for ``safe=False`` and any other value except True; without a value a tool is safe."""
         safe = self.get("safe")
         return safe is not None and safe is not True
 
     def get(self, name: str) -> Any:
-        """A member of the definition, by its Python name; None where there is none."""
+        """A member of the definition, by its Python name; None where it is absent."""
         return member(self.definition, name)
 
 
 def definition_of(tool: Any) -> ToolDefinition | Mapping[str, Any]:
-    """What a tool says of itself.
+    """Return the definition of a tool.
 
     Raises:
-        TypeError: it is no tool, and no mapping.
-        DefinitionError: it could be a tool, and something is missing.
+        TypeError: the object is neither a tool nor a mapping.
+        DefinitionError: the object lacks a part of a tool.
     """
     return tool if isinstance(tool, ToolDefinition | Mapping) else as_tool(tool).definition
 
 
 def entry_of(tool: Any) -> Entry:
-    """A tool by itself, outside any index; raises like ``definition_of``."""
+    """Make an entry outside of any index. Raises like ``definition_of``."""
     return Entry("", tool, definition_of(tool))

@@ -1,4 +1,4 @@
-"""Which tools are scored at all (contract 66, 70): decided before any scorer sees them, with the reason kept."""
+"""Filters before scoring: they exclude tools and record the reasons."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from callgate.tools.picking.results import Excluded
 __all__ = ["PickContext", "Visible", "allowed_slots"]
 
 Visible = Callable[[Any], bool]
-"""Given a tool's definition, whether the one who asks may be told of it."""
+"""A rule from a tool's definition to True where the caller may know of the tool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PickContext:
-    """What is known about the request that the tools are picked for; what is left out filters nothing.
+    """Facts about the request for which tools are picked; an omitted fact filters nothing.
 
-    ``enabled``: names of the tools that are switched on, or a function of the name; an empty collection is none (C28).
-    ``capabilities``: what a tool's ``capabilities`` must have, such as ``{"streaming": True}`` (contract 70).
+    ``enabled``: names of the enabled tools, or a function of the name; an empty collection enables none.
+    ``capabilities``: required entries of a tool's ``capabilities``, such as ``{"streaming": True}``.
     ``mode``: the execution mode; a tool that lists ``capabilities["modes"]`` must list it. In the mode ``"read-only"``
     only tools with ``effect="read"`` are left.
-    ``budget``: what one call may cost at most, in the unit of ``metadata["cost"]``; a tool without a cost is free.
-    ``quota_left``: how many calls of a tool are left, by name or as a function of the name; None or absent is no limit.
+    ``budget``: the maximum cost of one call, in the unit of ``metadata["cost"]``; a tool without a cost is free.
+    ``quota_left``: the remaining calls of a tool, by name or as a function of the name; None or absent is no limit.
 
     Raises:
         TypeError: ``enabled`` is a text.
@@ -41,17 +41,17 @@ class PickContext:
     quota_left: Mapping[str, float | None] | Callable[[str], float | None] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.enabled, str):  # it contains every part of itself
+        if isinstance(self.enabled, str):  # a text contains every substring of itself
             raise TypeError("PickContext: enabled is a collection of names, not a text")
 
 
 def allowed_slots(
     index: ToolIndex, *, allow_unsafe: bool, visible: Visible | None, context: PickContext | None
 ) -> tuple[list[int] | None, tuple[Excluded, ...]]:
-    """The slots that may be scored, None for all of them; and what was left out, in the order of registration.
+    """Return the slots to score, None for all, and the exclusions in the order of registration.
 
     Raises:
-        TypeError: ``visible`` gave something that is neither true nor false, such as a coroutine.
+        TypeError: ``visible`` returned another type than a boolean, such as a coroutine.
     """
     if visible is None and context is None and (allow_unsafe or not index.unsafe):
         return None, ()
@@ -61,7 +61,7 @@ def allowed_slots(
     for slot, entry in enumerate(index.entries):
         if entry is None:
             continue
-        if visible is not None and not _seen(visible, entry):  # first: of what is hidden, nothing else is looked at
+        if visible is not None and not _seen(visible, entry):  # first: no other property of a hidden tool is examined
             excluded.append(Excluded(entry.name, "not visible"))
         elif slot in unsafe:
             excluded.append(Excluded(entry.name, "unsafe"))
@@ -73,7 +73,7 @@ def allowed_slots(
 
 
 def _against(entry: Entry, context: PickContext) -> Iterator[str]:
-    """What speaks against a tool, given what is known about the request."""
+    """The reason that excludes a tool for this request; empty without one."""
     name = entry.name
     if not _enabled(context.enabled, name):
         yield "not enabled"
@@ -95,7 +95,7 @@ def _seen(visible: Visible, entry: Entry) -> bool:
 
 
 def _lacks(entry: Entry, context: PickContext) -> Iterator[str]:
-    """What the request needs and a tool's ``capabilities`` do not have."""
+    """The capabilities that the request needs and a tool lacks."""
     has = entry.get("capabilities")
     has = has if isinstance(has, Mapping) else {}
     for key, wanted in sorted(context.capabilities.items()):
@@ -110,7 +110,7 @@ def _lacks(entry: Entry, context: PickContext) -> Iterator[str]:
 
 
 def _names(value: Any) -> Collection[Any]:
-    """A list of names from outside: one name may stand by itself, and what is neither names nothing."""
+    """A list of names from outside: one name may stand alone, and other types give no names."""
     return [value] if isinstance(value, str) else list(value) if isinstance(value, list | tuple | AbstractSet) else []
 
 
@@ -121,7 +121,7 @@ def _enabled(enabled: Container[str] | Callable[[str], bool] | None, name: str) 
 
 
 def _cost(entry: Entry) -> float:
-    """What a call costs; a cost that is no number is too much for any budget."""
+    """The cost of a call; a cost that is not a number exceeds any budget."""
     metadata = entry.get("metadata")
     cost = metadata.get("cost") if isinstance(metadata, Mapping) else None
     if cost is None:

@@ -1,4 +1,4 @@
-"""``ToolIndex``: a catalogue kept ready for queries; tools come and go without building it again."""
+"""``ToolIndex``: an inverted index of tools, updated as tools are added and removed."""
 
 from __future__ import annotations
 
@@ -26,31 +26,30 @@ _NOTHING_READ: _Read = ((), ())
 
 
 class ToolIndex:
-    """Tools by name, in the order of registration, and where each word occurs.
+    """Tools by name, in the order of registration, and the occurrences of each word.
 
-    Takes what ``Gate`` takes, ``ToolDefinition`` objects, and plain mappings as catalogues hold them (with ``name``,
-    ``description``, ``parameters`` or ``inputSchema``, ``tags``, ``title``, ``examples``). ``version`` goes up with
-    every change. What a tool weighs depends on that tool alone, so an index that tools were added to and removed from
-    answers to the bit like one built anew. A mapping is read as it is added: when it has changed, add it again with
-    ``replace``.
+    It takes tools as ``Gate`` does, ``ToolDefinition`` objects, and plain mappings of catalogues (with ``name``,
+    ``description``, ``parameters`` or ``inputSchema``, ``tags``, ``title``, ``examples``). ``version`` grows with every
+    change. The weights of a tool depend on that tool alone, so an index after additions and removals gives exactly the
+    scores of a new index. A mapping is read when it is added: after a change, add it again with ``replace``.
 
     Raises:
-        DefinitionError: two of the tools have one name, or one has none.
+        DefinitionError: two of the tools have one name, or a tool has none.
     """
 
     def __init__(self, tools: Iterable[Any] = ()) -> None:
         self.version = 0
         self.entries: list[Entry | None] = []  # by slot; None where a tool was removed
-        self.unsafe: set[int] = set()  # slots of tools that say ``safe=False``
+        self.unsafe: set[int] = set()  # slots of tools with ``safe=False``
         self._holds = 0
         self._slots: dict[str, int] = {}
-        self._read: list[_Read] = []  # by slot: what was found in the tool, and is to be forgotten with it
+        self._read: list[_Read] = []  # by slot: the terms and pairs of the tool, which are removed with it
         self._postings: dict[str, tuple[array[int], array[float]]] = {}
-        self._pairs: dict[tuple[str, str], int | array[int]] = {}  # words side by side: one slot, or several
+        self._pairs: dict[tuple[str, str], int | array[int]] = {}  # neighbouring words: one slot, or several
         for tool in tools:
             self.add(tool)
 
-    # ------------------------------------------------------------------ what is in it
+    # ------------------------------------------------------------------ contents
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -65,24 +64,28 @@ class ToolIndex:
         return f"ToolIndex({len(self)} tools, version {self.version})"
 
     def add(self, tool: Any, *, replace: bool = False) -> None:
-        """Add a tool; with ``replace``, in the place of the one of that name.
+        """Add a tool; with ``replace``, in place of the tool of that name.
 
         Raises:
-            DefinitionError: the name is taken, or there is none.
+            DefinitionError: the name is taken or missing.
         """
         entry = entry_of(tool)
         name = entry.name
         if not name:
-            raise DefinitionError("a tool that is to be found needs a name")
+            raise DefinitionError("a tool in an index needs a name")
         if name in self._slots and not replace:
             raise DefinitionError(f"Duplicate tool names: {clip(name)}")
         self.put(name, tool, entry.definition)
 
     def put(self, key: str, tool: Any, definition: ToolDefinition | Mapping[str, Any]) -> None:
-        """Add a tool under a key of the caller's choice, or replace the one that has it."""
+        """Add a tool under a key of the caller's choice, or replace the tool with that key."""
         entry = Entry(key, tool, definition)
         fields = read_tool(texts_of(definition))
-        weights, pairs, unsafe = weigh(fields), pairs_of(fields), entry.unsafe  # nothing is changed before all is read
+        weights, pairs, unsafe = (
+            weigh(fields),
+            pairs_of(fields),
+            entry.unsafe,
+        )  # read everything before the index changes
         slot = self._slots.get(key)
         if slot is None:
             slot = self._slots[key] = len(self.entries)
@@ -103,7 +106,7 @@ class ToolIndex:
         for pair in pairs:
             slots = self._pairs.get(pair)
             if slots is None:
-                self._pairs[pair] = slot  # of most pairs there is one: a list for each would be most of the memory
+                self._pairs[pair] = slot  # most pairs occur in one tool: a list for each would be most of the memory
             elif isinstance(slots, int):
                 self._pairs[pair] = array("i", (slots, slot))
             else:
@@ -111,10 +114,10 @@ class ToolIndex:
         self.version += 1
 
     def remove(self, name: str) -> None:
-        """Take a tool out.
+        """Remove a tool.
 
         Raises:
-            UnknownTool: there is none of that name.
+            UnknownTool: there is no tool of that name.
         """
         if name not in self._slots:
             raise UnknownTool(f"no tool {clip(str(name))!r}{did_you_mean(str(name), self._slots)}")
@@ -143,7 +146,7 @@ class ToolIndex:
 
     @contextmanager
     def held(self) -> Generator[None, None, None]:
-        """Inside, no tool changes its slot."""
+        """A context manager in which no tool changes its slot."""
         self._holds += 1
         try:
             yield
@@ -152,7 +155,7 @@ class ToolIndex:
             self._compact_if_due()
 
     def _compact_if_due(self) -> None:
-        """Close the gaps that removed tools left, once they are most of the slots."""
+        """Close the gaps of removed tools, once they are most of the slots."""
         if not self._holds and len(self.entries) > 64 + 2 * len(self._slots):
             self._compact()
 
@@ -167,15 +170,15 @@ class ToolIndex:
             slots[:] = array("i", map(moved.__getitem__, slots))
         for pair, found in self._pairs.items():
             self._pairs[pair] = moved[found] if isinstance(found, int) else array("i", map(moved.__getitem__, found))
-        self.version += 1  # who keeps something by slot has to look again
+        self.version += 1  # holders of slots have to look them up again
 
-    # ------------------------------------------------------------------ asking
+    # ------------------------------------------------------------------ search
 
     def entry(self, slot: int) -> Entry:
-        """The tool in a slot.
+        """Return the tool in a slot.
 
         Raises:
-            LookupError: there is none.
+            LookupError: the slot is empty.
         """
         entry = self.entries[slot]
         if entry is None:
@@ -183,20 +186,20 @@ class ToolIndex:
         return entry
 
     def slots(self) -> list[int]:
-        """The slots that are taken, in the order of registration."""
+        """The used slots, in the order of registration."""
         return sorted(self._slots.values())
 
     def search(
         self, query: str, *, limit: int = 10, min_score: float = 0.0, slots: Sequence[int] | None = None
     ) -> list[tuple[int, float]]:
-        """The best matching tools for a query: slot and score, 0 to 1; best first, ties in the order of registration.
+        """Search the best matching tools for a query: slot and score, 0 to 1; best first, ties by registration.
 
-        With *slots* the answer is that of an index that holds these tools and no others: the rest has no part in it,
-        not even in how rare a word is.
+        With *slots* the result is that of an index with these tools alone: the others do not even affect the rarity of a
+        word.
         """
         sums = self._sums(query, slots)
-        # No tool among the best few can lie outside the few blocks with the highest peaks, ties going to the earlier one,
-        # nor below the lowest of as many peaks. A weight of 0 is no match.
+        # No tool among the best few can lie outside of the few blocks with the highest peaks, ties going to the earlier,
+        # nor below the lowest of as many peaks. A weight of 0 is not a match.
         peaks = sorted([(-max(sums[at : at + _BLOCK]), at) for at in range(0, len(sums), _BLOCK)])[:limit]
         least = max(_weight_of(min_score), 5e-324, -peaks[-1][0] if len(peaks) == limit else 0.0)
         best = [
@@ -209,60 +212,60 @@ class ToolIndex:
         return [(slot, score) for slot, score in found if score >= min_score]
 
     def weigh(self, query: str, slots: Sequence[int] | None = None) -> dict[int, float]:
-        """What every tool that matches at all weighs, by slot: above 0 and without bound; ``calibrated`` makes a score."""
+        """Weigh every matching tool, by slot: above 0 and unbounded; ``calibrated`` makes a score of it."""
         return {slot: weight for slot, weight in enumerate(self._sums(query, slots)) if weight > 0.0}
 
     def _sums(self, query: str, slots: Sequence[int] | None) -> list[float]:
-        """What each tool weighs for a query, by slot: 0 or more, without bound."""
+        """Weigh each tool for a query, by slot: 0 or more, unbounded."""
         mask = None if slots is None else _mask(slots, len(self.entries))
         sums = [0.0] * len(self.entries)
-        for _, factor, places, weights in self._matches(query, slots, mask):
+        for _, factor, positions, weights in self._matches(query, slots, mask):
             if weights is None:
-                for slot in places:
+                for slot in positions:
                     sums[slot] += factor
             else:
-                for slot, weight in zip(places, weights, strict=True):
+                for slot, weight in zip(positions, weights, strict=True):
                     sums[slot] += factor * weight
         return sums if mask is None else [weight if seen else 0.0 for weight, seen in zip(sums, mask, strict=True)]
 
     def _matches(
         self, query: str, slots: Sequence[int] | None, mask: bytearray | None
     ) -> Iterator[tuple[str, float, Sequence[int], array[float] | None]]:
-        """What of a query occurs anywhere: the term, what it counts, in which slots it is, and what it weighs in each.
+        """List the terms of a query that occur: the term, its factor, its slots, and its weight in each.
 
-        Two words side by side weigh nothing of their own. *mask* has a 1 for each of *slots*.
+        Two neighbouring words have no weight of their own. *mask* has a 1 for each of *slots*.
         """
-        asked = terms(query)
+        query_terms = terms(query)
         total = len(self._slots) if slots is None else len(slots)
 
-        def rarity(places: Sequence[int]) -> float:
-            return _rarity(len(places) if mask is None else sum(map(mask.__getitem__, places)), total)
+        def rarity(positions: Sequence[int]) -> float:
+            return _rarity(len(positions) if mask is None else sum(map(mask.__getitem__, positions)), total)
 
-        for term in _with_groups(asked):
+        for term in _with_groups(query_terms):
             if (found := self._postings.get(term)) is not None:
                 factor = worth(term) * rarity(found[0])
-                if factor >= LEAST_FACTOR:  # else a word of nearly every tool: most of the work, and no difference
+                if factor >= LEAST_FACTOR:  # others are words of nearly every tool: most of the work, and no difference
                     yield term, factor, *found
-        for pair in dict.fromkeys(pairwise(asked)):
+        for pair in dict.fromkeys(pairwise(query_terms)):
             if (alike := self._pairs.get(pair)) is not None:
-                places = (alike,) if isinstance(alike, int) else alike
-                yield " ".join(pair), PAIR * rarity(places), places, None
+                positions = (alike,) if isinstance(alike, int) else alike
+                yield " ".join(pair), PAIR * rarity(positions), positions, None
 
     def explain(self, query: str, slot: int, slots: Sequence[int] | None = None) -> dict[str, float]:
-        """What each term of a query adds for one tool, most first: together its weight, of which the score is made.
+        """List the weight of each term of a query for one tool, highest first; their sum gives the score.
 
-        A group of words shows as ``~`` and its number, two words side by side as both. *slots* as for ``search``.
+        A group of words shows as ``~`` and its number, two neighbouring words as both. *slots* as for ``search``.
         """
         mask = None if slots is None else _mask(slots, len(self.entries))
         found: dict[str, float] = {}
-        for name, factor, places, weights in self._matches(query, slots, mask):
-            if slot in places:
-                found[name] = round(factor * (1.0 if weights is None else weights[places.index(slot)]), 4)
+        for name, factor, positions, weights in self._matches(query, slots, mask):
+            if slot in positions:
+                found[name] = round(factor * (1.0 if weights is None else weights[positions.index(slot)]), 4)
         return dict(sorted(found.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 class Snapshot:
-    """What an index held at one moment, for whoever waits: tools may come and go meanwhile."""
+    """The contents of an index at one moment, for use after an ``await``: tools may change meanwhile."""
 
     def __init__(self, index: ToolIndex) -> None:
         self._index = index
@@ -270,9 +273,9 @@ class Snapshot:
         self.entries = index.entries.copy()
 
     def still(self, slots: Sequence[int] | None) -> Sequence[int] | None:
-        """Of *slots*, None for all, those that hold what they held; None where nothing has changed and all are meant.
+        """Keep those of *slots* (None for all) whose tool is unchanged; None where nothing changed and all are meant.
 
-        In another one there may now be a tool that must not be picked: who may see what was settled before.
+        A slot may now hold a tool that must not be picked: visibility was decided before.
         """
         if self._index.version == self._version:
             return slots
@@ -281,14 +284,14 @@ class Snapshot:
         return [slot for slot in wanted if slot < len(now) and now[slot] is not None and now[slot] is before[slot]]
 
 
-def _with_groups(asked: Sequence[str]) -> dict[str, None]:
-    """Each term once, in order, then the groups that they are in."""
-    found = dict.fromkeys(asked)
+def _with_groups(query_terms: Sequence[str]) -> dict[str, None]:
+    """Each term once, in order, then the groups of the terms."""
+    found = dict.fromkeys(query_terms)
     return found | dict.fromkeys(group for term in found for group in GROUPS_OF.get(term, ()))
 
 
 def _rarity(df: int, total: int) -> float:
-    """From 1, for a word of one tool, towards 0 for a word of all of them."""
+    """The rarity of a term: 1 for a word of one tool, towards 0 for a word of all."""
     total += IDF_PRIOR
     return math.log1p((total - df + 0.5) / (df + 0.5)) / math.log1p((total - 0.5) / 1.5)
 
@@ -301,7 +304,7 @@ def _mask(slots: Sequence[int], size: int) -> bytearray:
 
 
 def calibrated(weight: float) -> float:
-    """A weight as a score from 0 to 1, in the same order."""
+    """Convert a weight to a score from 0 to 1, in the same order."""
     if weight <= 0.0:
         return 0.0
     power = float(weight**SCORE_STEEPNESS)
@@ -309,7 +312,7 @@ def calibrated(weight: float) -> float:
 
 
 def _weight_of(score: float) -> float:
-    """The least weight that could give a score: ``calibrated`` the other way round, a little lower for rounding."""
+    """The lowest weight that could give a score: the inverse of ``calibrated``, slightly lower for rounding."""
     if score <= 0.0:
         return 0.0
     return math.inf if score >= 1.0 else SCORE_HALF * (score / (1.0 - score)) ** (1.0 / SCORE_STEEPNESS) * (1.0 - 1e-9)

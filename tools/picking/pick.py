@@ -1,4 +1,4 @@
-"""``pick_tools``: which of many tools fit what is asked (contract 62-70, C32). Nothing is run."""
+"""``pick_tools``: ranks tools by their relevance to an input. It runs no tool."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from callgate.tools.picking.entry import Entry, definition_of
 from callgate.tools.picking.filters import PickContext, Visible, allowed_slots
 from callgate.tools.picking.index import Snapshot, ToolIndex
 from callgate.tools.picking.results import FALLBACK, PickResult, Picks, Provenance, Score, fell_back
-from callgate.tools.picking.scorers import Asked, Lexical, Scorer, ScorerFn, as_scorer, ask, clamped, matched
+from callgate.tools.picking.scorers import Lexical, Query, Scorer, ScorerFn, as_scorer, clamped, matched, run_scorer
 from callgate.tools.picking.text import as_text
 from callgate.tools.record import ToolRecord
 
@@ -24,9 +24,9 @@ __all__ = ["pick_tools"]
 
 _DEFAULT = Lexical()
 _KEPT = 4
-"""Indexes of tool lists that were given before; a list of the same objects is not read again."""
+"""Cached indexes of tool lists; a list of the same objects is not read again."""
 _FROZEN: tuple[type, ...] = (ToolDefinition, ToolRecord, FunctionTool, FunctionType, type)
-"""What says tomorrow what it says today; anything else is read each time."""
+"""Types with a constant definition; other tools are read each time."""
 _indexes: OrderedDict[tuple[int, ...], tuple[Sequence[Any], ToolIndex]] = OrderedDict()
 _lock = Lock()
 
@@ -44,57 +44,58 @@ async def pick_tools(
     visible: Visible | None = None,
     context: PickContext | None = None,
 ) -> list[PickResult]:
-    """The tools that fit best, best first; equal ones in the order they are given. An empty list if none does.
+    """Pick the most relevant tools, best first; ties in the given order. The list is empty if no tool matches.
 
     Args:
-        input: what is asked: text, or anything; an object counts by its keys and values (contract 65).
+        input: the query: text, or any object, which counts by its keys and values.
         tools: tools, definitions or catalogue entries, or a ``ToolIndex`` of them, which is faster when it is kept.
-        max_candidates: how many at most.
-        min_score: what a tool must score at least, 0 to 1.
-        allow_unsafe: also tools with ``safe=False`` (contract 66).
+        max_candidates: the maximum number of results.
+        min_score: the minimum score, 0 to 1.
+        allow_unsafe: include tools with ``safe=False``.
         scorer: ``(input, tool)`` to a score, plain or async, or a ``Scorer``; default: BM25F over all texts of the tools.
-        timeout_ms: for all scoring together, in milliseconds. When it has passed, the first tools that may be picked
-            are given in order, with score 0 and ``provenance.scorer == "fallback:registration-order"`` (contract 68, C32).
-        debug: add ``provenance`` to each result (contract 69).
-        visible: given a definition, whether the one who asks may know of it; ``gate.pick`` gives the gate's own rule.
-        context: what else decides which tools are scored; see ``PickContext``.
+        timeout_ms: for all scoring together, in milliseconds. After it, the first permitted tools are returned
+            in order, with score 0 and ``provenance.scorer == "fallback:registration-order"``.
+        debug: add ``provenance`` to each result.
+        visible: a function of a definition that returns True where the caller may know of the tool; ``gate.pick``
+            passes the gate's own rule.
+        context: further facts that exclude tools; see ``PickContext``.
 
-    The result is a ``Picks``: a list that also says how many tools were considered, and which were excluded and why.
+    The result is a ``Picks``: a list with the number of considered tools, and the excluded ones with reasons.
 
     Raises:
-        ValueError: ``max_candidates`` is below 1, ``min_score`` no number, ``timeout_ms`` negative.
-        Exception: what the scorer raised, where it failed on every tool.
+        ValueError: ``max_candidates`` is below 1, ``min_score`` is not a number from 0 to 1, or ``timeout_ms`` is negative.
+        Exception: the scorer's exception, where it failed on every tool.
     """
     _check(max_candidates, min_score, timeout_ms)
     index = tools if isinstance(tools, ToolIndex) else index_of(tools)
     slots, excluded = allowed_slots(index, allow_unsafe=allow_unsafe, visible=visible, context=context)
-    asked = Asked(input, as_text(input))
+    query = Query(input, as_text(input))
     chosen = _DEFAULT if scorer is None else as_scorer(scorer)
     picks = Picks(considered=len(index) if slots is None else len(slots), excluded=excluded, scorer=chosen.name)
     entries: Sequence[Entry | None] = index.entries
     if timeout_ms == 0:
         return _fallback(entries, index.slots() if slots is None else slots, picks, max_candidates, timeout_ms)
-    if chosen is _DEFAULT:  # one step of bounded length: nothing in it could be interrupted
-        found = _by_words(asked, index, slots, max_candidates, min_score)
+    if chosen is _DEFAULT:  # one step of limited length without an await
+        found = _by_words(query, index, slots, max_candidates, min_score)
     else:
-        entries, scores, chosen_slots = await _scored(chosen, asked, index, slots, timeout_ms)
+        entries, scores, chosen_slots = await _scored(chosen, query, index, slots, timeout_ms)
         if scores is None:
             return _fallback(entries, chosen_slots, picks, max_candidates, timeout_ms)
         found = {slot: scores[slot] for slot in chosen_slots if slot in scores}
     ranked = sorted((-clamped(one.score), slot) for slot, one in found.items() if clamped(one.score) >= min_score)
     for value, slot in ranked[:max_candidates]:
         one = found[slot]
-        origin = _provenance(chosen, asked, index, slot, slots, one) if debug or fell_back(one) else None
+        origin = _provenance(chosen, query, index, slot, slots, one) if debug or fell_back(one) else None
         picks.append(PickResult(_tool(entries, slot), -value + 0.0, one.reason, origin))
     return picks
 
 
 async def _scored(
-    scorer: Scorer, asked: Asked, index: ToolIndex, slots: Sequence[int] | None, timeout_ms: float | None
+    scorer: Scorer, query: Query, index: ToolIndex, slots: Sequence[int] | None, timeout_ms: float | None
 ) -> tuple[Sequence[Entry | None], Mapping[int, Score] | None, Sequence[int]]:
-    """What the slots held, their scores (None when time ran out), and which of them may still be picked.
+    """Score the tools: contents of the slots, scores (None after a timeout), and the slots that may still be picked.
 
-    Tools may come and go while a scorer waits: no slot comes to mean another tool.
+    Tools may change while a scorer waits: no slot comes to mean another tool.
     """
     before = Snapshot(index)
     scores: Mapping[int, Score] | None = None
@@ -102,11 +103,11 @@ async def _scored(
     with index.held():
         try:
             async with limit:
-                scores = await ask(scorer, asked, index, slots)
+                scores = await run_scorer(scorer, query, index, slots)
         except Exception:
             if not limit.expired():
                 raise
-        if limit.expired():  # also where it swallowed its cancellation: what it says now comes too late
+        if limit.expired():  # also where it swallowed its cancellation: its result is too late
             scores = None
         still = before.still(slots)
         return before.entries, scores, index.slots() if still is None else still
@@ -122,7 +123,7 @@ def _check(max_candidates: int, min_score: float, timeout_ms: float | None) -> N
 
 
 def index_of(tools: Iterable[Any]) -> ToolIndex:
-    """The index of a list of tools; two of one name are kept apart. Kept for the next call with the same objects."""
+    """Return the index of a list of tools; tools of one name are kept apart. Cached for the same objects."""
     given = list(tools)
     key = tuple(map(id, given))
     known = _indexes.get(key)
@@ -130,7 +131,7 @@ def index_of(tools: Iterable[Any]) -> ToolIndex:
         index = ToolIndex()
         for number, tool in enumerate(given):
             index.put(str(number), tool, definition_of(tool))
-        known = given, index  # the objects are held, or their ids would come to mean others
+        known = given, index  # the objects are held, so that their ids are not reused
     if all(isinstance(tool, _FROZEN) for tool in given):
         with _lock:
             _indexes[key] = known
@@ -141,10 +142,10 @@ def index_of(tools: Iterable[Any]) -> ToolIndex:
 
 
 def _by_words(
-    asked: Asked, index: ToolIndex, slots: Sequence[int] | None, limit: int, min_score: float
+    query: Query, index: ToolIndex, slots: Sequence[int] | None, limit: int, min_score: float
 ) -> dict[int, Score]:
-    """The best by words; what matches nothing scores 0 and is there where that is enough."""
-    hits = index.search(asked.text, limit=limit, min_score=min_score, slots=slots)
+    """The best by words; tools without a match score 0 and appear where ``min_score`` allows it."""
+    hits = index.search(query.text, limit=limit, min_score=min_score, slots=slots)
     found = {slot: Score(score, matched(index.entry(slot))) for slot, score in hits}
     if min_score <= 0.0 and len(found) < limit:
         rest = index.slots() if slots is None else slots
@@ -155,7 +156,7 @@ def _by_words(
 def _fallback(
     entries: Sequence[Entry | None], slots: Sequence[int], picks: Picks, limit: int, timeout_ms: float | None
 ) -> Picks:
-    """The first tools in the order of registration; partial scores are dropped, or chance would choose (C32)."""
+    """The first tools in the order of registration; partial scores are dropped, because they depend on chance."""
     reason = f"scoring took longer than {timeout_ms:g} ms: taken in the order of registration"
     origin = Provenance(FALLBACK)
     picks.scorer = FALLBACK
@@ -170,7 +171,7 @@ def _tool(entries: Sequence[Entry | None], slot: int) -> Any:
 
 
 def _provenance(
-    scorer: Scorer, asked: Asked, index: ToolIndex, slot: int, slots: Sequence[int] | None, score: Score
+    scorer: Scorer, query: Query, index: ToolIndex, slot: int, slots: Sequence[int] | None, score: Score
 ) -> Provenance:
-    details = index.explain(asked.text, slot, slots) if scorer is _DEFAULT else score.details
+    details = index.explain(query.text, slot, slots) if scorer is _DEFAULT else score.details
     return Provenance(scorer.name, details)

@@ -1,4 +1,4 @@
-"""What a pick gives: tools with a score and a reason, and what was left out, and why."""
+"""Results of a pick: tools with a score and a reason, and exclusions with their reasons."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 __all__ = ["Excluded", "PickResult", "Picks", "Provenance", "Score"]
 
 FALLBACK = "fallback:registration-order"
-"""The scorer that is named where scoring took too long (contract C32)."""
+"""The scorer's name in results after a timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a scorer says of one tool (contract 64): 0 to 1, and why."""
+    """A scorer's verdict on one tool: a score from 0 to 1, and the reason."""
 
     score: float
     reason: str | None = None
@@ -22,13 +22,13 @@ class Score:
 
 
 def fell_back(score: Score) -> bool:
-    """Whether its details say that another scorer had to decide; they are then shown without being asked for."""
+    """True when the details name a fallback to another scorer; such details are always shown."""
     return isinstance(score.details, Mapping) and "fallback" in score.details
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a score comes from, for audit (contract 64, 69)."""
+    """The origin of a score, for audit."""
 
     scorer: str | None = None
     details: Any = None
@@ -36,10 +36,10 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class PickResult:
-    """One tool that was picked (contract 64).
+    """One picked tool.
 
-    ``tool`` is what was given: the class, function, record, definition or mapping; never an instance.
-    ``score`` is 0 to 1; ``provenance`` is there with ``debug=True``, and whenever scoring fell back.
+    ``tool`` is the given object: the class, function, record, definition or mapping; never an instance.
+    ``score`` is 0 to 1; ``provenance`` is present with ``debug=True``, and after a fallback.
     """
 
     tool: Any
@@ -50,16 +50,16 @@ class PickResult:
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """A tool that was not scored, and why. For logs and audit: to a model, a hidden tool does not exist."""
+    """An excluded tool. For logs and audit only: a model must not learn of a hidden tool."""
 
     name: str
     reason: str
 
 
 class Picks(list[PickResult]):
-    """The results, best first: a list, with what an audit asks for beside it (contract 69).
+    """The results, best first: a list with additional facts for audit.
 
-    ``considered`` is how many tools were scored, ``excluded`` which were not and why, ``scorer`` who scored.
+    ``considered`` is the number of scored tools, ``excluded`` are the others with reasons, ``scorer`` is the scorer.
     """
 
     def __init__(

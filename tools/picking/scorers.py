@@ -1,4 +1,4 @@
-"""Scorers: what turns a query and tools into scores. The default is the index itself, ``keyword_overlap`` the plain one."""
+"""Scorers, which turn a query and tools into scores. The default is the index, ``keyword_overlap`` the simple one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from callgate.providers.logs import Event, emit
+from callgate.providers.logs import LogEvent, emit
 from callgate.tools.picking.entry import Entry, entry_of
 from callgate.tools.picking.index import ToolIndex, calibrated
 from callgate.tools.picking.results import Score
@@ -17,15 +17,15 @@ from callgate.tools.picking.text import as_text, plain_words
 __all__ = ["Lexical", "Scorer", "ScorerFn", "as_scorer", "keyword_overlap"]
 
 ScorerFn = Callable[[Any, Any], Any]
-"""``(input, tool)`` to a number, a ``Score`` or ``{"score", "reason", "details"}``; plain or async (contract 64, C32)."""
+"""A function of ``(input, tool)`` to a number, a ``Score`` or ``{"score", "reason", "details"}``; plain or async."""
 
 AT_ONCE = 16
-"""How many tools an async ``ScorerFn`` is asked about at the same time."""
+"""Maximum of simultaneous calls of an async ``ScorerFn``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a scorer is asked: the input as it was given, and its text."""
+class Query:
+    """The query of a scorer: the given input, and its text."""
 
     input: Any
     text: str
@@ -33,41 +33,41 @@ class Asked:
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Scores many tools at once; what is more than a function of one tool implements this.
+    """A scorer of many tools at once; implement it where a function of one tool is not enough.
 
-    ``slots`` are places in ``index.entries``; None means all. Tools left out of the answer are not picked. Scores are
-    clamped to 0..1 by whoever asks; an error ends the pick.
+    ``slots`` are positions in ``index.entries``; None means all. Tools that are absent from the result are not picked.
+    Callers clamp scores to 0..1; an exception ends the pick.
     """
 
     name: str
 
     def score_slots(
-        self, asked: Asked, index: ToolIndex, slots: Sequence[int] | None
+        self, query: Query, index: ToolIndex, slots: Sequence[int] | None
     ) -> Mapping[int, Score] | Awaitable[Mapping[int, Score]]:
-        """The scores by slot."""
+        """Return the scores by slot."""
         ...
 
 
 class Lexical:
-    """The default: BM25F over every field of the tools, calibrated to 0..1."""
+    """The default scorer: BM25F over every field of the tools, calibrated to 0..1."""
 
     name = "bm25f"
 
-    def score_slots(self, asked: Asked, index: ToolIndex, slots: Sequence[int] | None) -> dict[int, Score]:
+    def score_slots(self, query: Query, index: ToolIndex, slots: Sequence[int] | None) -> dict[int, Score]:
         """See ``Scorer``."""
-        found = index.weigh(asked.text, slots)
+        found = index.weigh(query.text, slots)
         return {slot: Score(calibrated(weight), matched(index.entry(slot))) for slot, weight in found.items()}
 
 
 class PerTool:
-    """A function of one tool, asked for each (contract 64, C32)."""
+    """A scorer that calls a function for each tool."""
 
     def __init__(self, function: ScorerFn) -> None:
         self.function = function
         self.name = getattr(function, "__name__", type(function).__name__)
 
-    async def score_slots(self, asked: Asked, index: ToolIndex, slots: Sequence[int] | None) -> dict[int, Score]:
-        """See ``Scorer``. A tool that the function fails on is left out, and logged; if it fails on all, it raises."""
+    async def score_slots(self, query: Query, index: ToolIndex, slots: Sequence[int] | None) -> dict[int, Score]:
+        """See ``Scorer``. A tool on which the function fails is left out and logged; if it fails on all, it raises."""
         chosen = index.slots() if slots is None else slots
         entries = [(slot, index.entry(slot)) for slot in chosen]
         rest = iter(entries)
@@ -79,15 +79,15 @@ class PerTool:
                 if index.entries[slot] is not entry:  # removed or replaced meanwhile
                     continue
                 try:
-                    answer = self.function(asked.input, entry.tool)
+                    answer = self.function(query.input, entry.tool)
                     if inspect.isawaitable(answer):
                         answer = await answer
                     else:
-                        await asyncio.sleep(0)  # so that the time limit also reaches a function that never waits
+                        await asyncio.sleep(0)  # lets the timeout reach a function that never awaits
                     found[slot] = score_from(answer)
-                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (one failure excludes one tool, C32)
+                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (one failure excludes one tool)
                     failed[slot] = failure_of(error)
-                if cancelling():  # which the function swallowed: its time is over all the same
+                if cancelling():  # the function swallowed it, but its time is over
                     return
 
         async with asyncio.TaskGroup() as group:
@@ -98,28 +98,28 @@ class PerTool:
 
 
 def keyword_overlap(input: Any, tool: Any) -> Score:
-    """The documents' default scorer (contract 65): the share of the input's words that the tool's text has.
+    """A simple scorer: the share of the input's words that the tool's text contains.
 
-    The tool's text is name, description and tags; identifiers are split and case is folded, nothing else. Give it as
+    The tool's text is name, description and tags; identifiers are split and case is folded, without stemming. Give it as
     ``scorer=keyword_overlap``, or call it: it needs no index.
     """
     entry = entry_of(tool)
-    asked = frozenset(plain_words(as_text(input)))
+    query = frozenset(plain_words(as_text(input)))
     has = frozenset(plain_words(as_text([entry.name, entry.get("description"), entry.get("tags")])))
-    score = len(asked & has) / len(asked) if asked else 0.0
+    score = len(query & has) / len(query) if query else 0.0
     return Score(score, matched(entry) if score else None)
 
 
 def matched(entry: Entry) -> str:
-    """The reason that the documents give (contract 65)."""
+    """The reason of a score by ``keyword_overlap``."""
     return f"matched keywords in {entry.name}"
 
 
 def as_scorer(scorer: Scorer | ScorerFn) -> Scorer:
-    """A scorer of many tools, made of a function of one where it is that.
+    """Convert a function of one tool to a scorer of many; scorers pass unchanged.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: the object is neither.
     """
     if isinstance(scorer, Scorer):
         return scorer
@@ -128,20 +128,22 @@ def as_scorer(scorer: Scorer | ScorerFn) -> Scorer:
     return PerTool(scorer)
 
 
-async def ask(scorer: Scorer, asked: Asked, index: ToolIndex, slots: Sequence[int] | None) -> Mapping[int, Score]:
-    """The answer of a scorer, plain or async; raises what it raised, see ``failure_of``."""
+async def run_scorer(
+    scorer: Scorer, query: Query, index: ToolIndex, slots: Sequence[int] | None
+) -> Mapping[int, Score]:
+    """Run a scorer, plain or async; raises its exceptions, see ``failure_of``."""
     before = cancelling()
     try:
-        answer = scorer.score_slots(asked, index, slots)
+        answer = scorer.score_slots(query, index, slots)
         return await answer if inspect.isawaitable(answer) else answer
     except asyncio.CancelledError as error:
         raise failure_of(error, before) from error
 
 
 def failure_of(error: BaseException, before: int = 0) -> Exception:
-    """What a scorer raised, as a failure. A cancellation that nobody asked for is one, too: not the pick was cancelled.
+    """Return the exception of a scorer as a failure, also a cancellation that the pick did not request.
 
-    *before* is how many cancellations of this task were asked for when the scorer began.
+    *before* is the number of requested cancellations of this task when the scorer began.
 
     Raises:
         BaseException: this task is being cancelled.
@@ -150,17 +152,17 @@ def failure_of(error: BaseException, before: int = 0) -> Exception:
         return error
     if cancelling() > before:
         raise error
-    return RuntimeError("the scorer was cancelled, and not by whoever asked it")
+    return RuntimeError("the scorer was cancelled, but the pick was not")
 
 
 def cancelling() -> int:
-    """How many cancellations of this task are asked for."""
+    """The number of requested cancellations of this task."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
 
 def score_from(answer: Any) -> Score:
-    """What a scorer answered, as a ``Score`` from 0 to 1; not-a-number is 0 (contract C32).
+    """Convert a scorer's result to a ``Score`` from 0 to 1; NaN is 0.
 
     Raises:
         TypeError: it is neither a number, a ``Score`` nor a mapping with a ``score``.
@@ -176,22 +178,22 @@ def score_from(answer: Any) -> Score:
 
 
 def clamped(value: float) -> float:
-    """Into 0..1; not-a-number is 0 (contract C32)."""
+    """Clamp to 0..1; NaN is 0."""
     return float(min(1.0, value)) if value > 0.0 else 0.0
 
 
 def tell_failures(scorer: str, index: ToolIndex, failed: Mapping[int, Exception], *, all_failed: bool) -> None:
-    """Log which tools could not be scored (contract C32).
+    """Log the tools that could not be scored.
 
     Raises:
-        Exception: none could be: the first failure.
+        Exception: all failed; this is the first failure.
     """
     for slot, error in sorted(failed.items()):
         entry = index.entries[slot]  # None: removed meanwhile
-        emit(Event.PICK_FAILED, tool="" if entry is None else entry.name, scorer=scorer, error=error)
+        emit(LogEvent.PICK_FAILED, tool="" if entry is None else entry.name, scorer=scorer, error=error)
     if failed and all_failed:
         first = failed[min(failed)]
         note = f"the scorer {scorer} failed on all of {len(failed)} tools"
-        if note not in getattr(first, "__notes__", ()):  # a scorer may raise the same object again and again
+        if note not in getattr(first, "__notes__", ()):  # a scorer may raise the same object repeatedly
             first.add_note(note)
         raise first

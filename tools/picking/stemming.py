@@ -1,4 +1,4 @@
-"""A light stemmer for English: Porter's first steps and the commonest endings, enough to join "forecasts" and "forecasting"."""
+"""A light stemmer for English: Porter's first steps and the most common endings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["stem"]
 
 _VOWELS = frozenset("aeiou")
 _DOUBLES = frozenset("bdfgmnprt")
-_LONG = (  # ending, what replaces it; the first that fits, where enough of the word is left
+_LONG = (  # ending and replacement; the first match applies, where enough of the word is left
     ("ational", "ate"),
     ("ization", "ize"),
     ("isation", "ize"),
@@ -33,8 +33,8 @@ _LAST = tuple("ement ance ence able ible ment ant ent ism ate iti ous ive ize is
 
 
 def stem(word: str) -> str:
-    """The stem of a lower-case word; words of other scripts, numbers and short words stay as they are."""
-    if len(word) < 4 or not word.isascii() or not word.isalpha() or word == "news":  # which is not the plural of "new"
+    """Return the stem of a lower-case word; words of other scripts, numbers and short words stay unchanged."""
+    if len(word) < 4 or not word.isascii() or not word.isalpha() or word == "news":  # not the plural of "new"
         return word
     word = _past(_plural(word))
     if word[-1] == "y" and len(word) > 2 and word[-2] not in _VOWELS:
@@ -73,7 +73,7 @@ def _past(word: str) -> str:
 
 
 def _shorter(word: str) -> str:
-    """Take off one last ending and a silent e, where two syllables are left."""
+    """Remove one last ending and a silent e, where two syllables are left."""
     for ending in _LAST:
         if word.endswith(ending):
             if _measure(word[: -len(ending)]) > 1:
@@ -93,7 +93,7 @@ def _shorter(word: str) -> str:
 
 
 def _measure(text: str) -> int:
-    """How many times a vowel is followed by a consonant: roughly, the syllables."""
+    """Count the changes from a vowel to a consonant, roughly the syllables."""
     found, was_vowel = 0, False
     for place, letter in enumerate(text):
         vowel = letter in _VOWELS or (letter == "y" and place > 0 and not was_vowel)
@@ -103,7 +103,7 @@ def _measure(text: str) -> int:
 
 
 def _closes(text: str) -> bool:
-    """Whether it ends in consonant, vowel, consonant, so that a silent e was there: "mak" of "making"."""
+    """True for consonant, vowel, consonant at the end, where a silent e was removed: "mak" of "making"."""
     if len(text) < 3:
         return False
     first, second, third = text[-3], text[-2], text[-1]

@@ -1,6 +1,6 @@
-"""From anything to words that can be compared: identifiers split, stems, pairs of letters for scripts without spaces.
+"""Text and words of a query or tool: split identifiers, stems, letter pairs for scripts without spaces.
 
-Nothing here depends on the order of a dict, on hash seeds or on the machine; time is bounded by ``MAX_TEXT``.
+Results do not depend on the order of a dict, on hash seeds or on the machine. Time is limited by ``MAX_TEXT``.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from callgate.tools.picking.words import STOP
 __all__ = ["MAX_TEXT", "as_text", "both_ends", "joined", "plain_words", "terms"]
 
 MAX_TEXT = 20_000
-"""Characters of a text that are read: of a longer one its beginning and its end, half each."""
+"""Characters of a text that are read; of a longer text, half of them from the start and half from the end."""
 
 _MAX_VALUES = 2_000
 _MAX_DEPTH = 32
 _MAX_WORD = 64
-_MAX_BITS = 2_000  # Python refuses to write out longer integers where it is told to
-_REMEMBERED = 32  # letters of a word whose reading is kept; longer ones are rare, and would fill the memory
+_MAX_BITS = 2_000  # Python refuses to format longer integers where a limit is set
+_REMEMBERED = 32  # characters of a word whose terms are cached; longer words are rare, and would fill the memory
 _WRITTEN = bool | int | float | bytes | bytearray | Decimal | datetime | date | time | UUID | PurePath
 
 _PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+|[^\x00-\x7f]+")
 _ASCII_WORD = re.compile(r"[A-Za-z0-9]+")
-# Scripts written without spaces: Thai, Lao, Myanmar, Khmer, kana, Han; and Hangul, whose words carry their particles.
+# Scripts without spaces: Thai, Lao, Myanmar, Khmer, kana, Han; and Hangul, whose words include particles.
 _DENSE = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
     "\uf900-\ufaff\U00020000-\U0003ffff"
@@ -46,10 +46,10 @@ _DENSE_START = re.compile(f"[{_DENSE}]")
 
 
 def terms(text: str) -> list[str]:
-    """The words of a text as an index keeps them: in order, repeated where they repeat, without stop words.
+    """Return the words of a text as an index keeps them: in order, with repetitions, without stop words.
 
-    ``getUserInfo``, ``get_user_info`` and ``get-user-info`` give the same words; a name in camel case also gives itself
-    as a whole. Text in Chinese, Japanese, Korean or Thai gives pairs of neighbouring letters.
+    ``getUserInfo``, ``get_user_info`` and ``get-user-info`` give the same words; a name in camel case also gives the
+    whole name. Text in Chinese, Japanese, Korean or Thai gives pairs of neighbouring letters.
     """
     found: list[str] = []
     for word in _words(text):
@@ -58,7 +58,7 @@ def terms(text: str) -> list[str]:
 
 
 def plain_words(text: str) -> list[str]:
-    """The words of a text, identifiers split and case folded, nothing else done to them (contract C32)."""
+    """Return the words of a text, with identifiers split and case folded, but without stemming."""
     found: list[str] = []
     for word in _words(text):
         found += _known_parts(word) if len(word) <= _REMEMBERED else _split(word)
@@ -66,10 +66,10 @@ def plain_words(text: str) -> list[str]:
 
 
 def as_text(value: Any) -> str:
-    """A value as text to search with; an object gives its keys and values, in the order of its keys (contract 65).
+    """Convert a value to text for a search; an object gives its keys and values, in the order of its keys.
 
-    Takes anything: what is deeper than 32 levels, or more than 2,000 values, or refers to itself, is cut. A text in it
-    counts by its two ends; one that is given by itself comes back as it is.
+    Any value is allowed. It is cut at 32 levels, 2,000 values, and cycles. Of a long text in an object, both ends count;
+    a plain text is returned unchanged.
     """
     if isinstance(value, str):
         return value
@@ -79,7 +79,7 @@ def as_text(value: Any) -> str:
 
 
 def both_ends(text: str, limit: int = MAX_TEXT) -> str:
-    """A text of at most about *limit* characters: of a longer one its beginning and its end, half each."""
+    """Shorten a text to about *limit* characters: half from the start and half from the end."""
     return text if len(text) <= limit else f"{text[: limit // 2]} {text[-(limit // 2) :]}"
 
 
@@ -92,7 +92,7 @@ def _words(text: str) -> list[str]:
 
 @cache
 def _any_word() -> re.Pattern[str]:
-    """Letters and digits of any script together with the signs that are part of its letters; made when first needed."""
+    """A pattern for letters and digits of any script with their combining marks; compiled at first use."""
     marks = [chr(code) for code in range(0x300, 0x3100) if unicodedata.category(chr(code))[0] == "M"]
     return re.compile(f"(?:[^\\W_]|[{''.join(marks)}])+")
 
@@ -124,13 +124,13 @@ _known_parts = lru_cache(maxsize=1 << 13)(_split)
 
 
 def _folded(word: str) -> str:
-    """Case folded, accents off: "Café" is "cafe"; signs of other scripts stay."""
+    """Fold case and remove accents: "Café" becomes "cafe"; marks of other scripts stay."""
     apart = unicodedata.normalize("NFD", word.casefold())
     return unicodedata.normalize("NFC", "".join(letter for letter in apart if not "\u0300" <= letter <= "\u036f"))
 
 
 class _Walk:
-    """One way through a value, of bounded length whatever refers to what; ``found`` is its texts."""
+    """One walk through a value, of limited length despite cycles; ``found`` are its texts."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
@@ -163,7 +163,7 @@ class _Walk:
             self.take(item, depth + 1)
 
     def _set(self, value: AbstractSet[Any], depth: int) -> None:
-        """In alphabetical order. Of a set that is too large nothing is kept: which part of it comes first is chance."""
+        """Add a set in alphabetical order. A set that is too large adds nothing, because its order is arbitrary."""
         kept, texts = self.found, list[str]()
         for item in value:
             if self.left <= 0:
@@ -189,7 +189,7 @@ def _state(value: Any) -> dict[str, Any] | None:
 
 
 def _safe_str(value: Any) -> str:
-    """What can be written out in few words; else the name of its type."""
+    """The text of a simple value; else the name of its type."""
     if isinstance(value, bytes | bytearray):
         return bytes(value[:MAX_TEXT]).decode("utf-8", "replace")
     if isinstance(value, int) and value.bit_length() > _MAX_BITS:
@@ -198,12 +198,12 @@ def _safe_str(value: Any) -> str:
 
 
 def _key(value: Any) -> str:
-    """The key of a mapping; of one that is a tuple or a member of an ``Enum``, what it holds."""
+    """The text of a mapping's key; for a tuple or a member of an ``Enum``, of its contents."""
     if isinstance(value, Enum):
         value = value.value
     return " ".join(map(_safe_str, value[:_MAX_DEPTH])) if isinstance(value, tuple) else _safe_str(value)
 
 
 def joined(parts: Iterable[str]) -> str:
-    """Texts one after another, kept apart."""
+    """Join texts with separators."""
     return "\n".join(part for part in parts if part)

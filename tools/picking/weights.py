@@ -1,4 +1,4 @@
-"""The numbers of the default scorer, all of them; the same for every catalogue (how they were found: benchmarks/selection.py)."""
+"""Parameters of the default scorer, the same for every catalogue; see benchmarks/selection.py for their choice."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["FIELDS", "Field"]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of BM25F: what a word in it weighs, how far length counts against it (b), and its usual length in words.
+    """One field of BM25F: the weight of a word, the influence of length (b), and the usual length in words.
 
-    The usual length is fixed, not the catalogue's mean: a tool's weights then depend on that tool alone, so that adding
-    or removing another one changes none of them, and a score means the same in any catalogue.
+    The usual length is fixed, not the mean of the catalogue. So the weights of a tool depend on that tool alone, other
+    tools do not change them, and a score means the same in any catalogue.
     """
 
     name: str
@@ -31,25 +31,25 @@ FIELDS = (
     Field("examples", 0.3, 0.5, 20.0),
 )
 K1 = 1.5
-"""Saturation: the second mention of a word adds less than the first."""
+"""Saturation: the second occurrence of a word adds less than the first."""
 
 WEAK_WORD = 0.5
-"""What a word of ``words.WEAK`` counts, beside its rarity."""
+"""The factor of a word of ``words.WEAK``, beside its rarity."""
 FAINT_WORD = 0.2
-"""What a word of ``words.FAINT`` counts."""
+"""The factor of a word of ``words.FAINT``."""
 NUMBER = 0.3
-"""What a number counts: most are values for a parameter and tell nothing about the tool."""
+"""The factor of a number: most are values for a parameter and say nothing about the tool."""
 GROUP = 0.45
-"""What a word of the same line of ``words.GROUPS`` counts, beside the word itself."""
+"""The factor of a word of the same line of ``words.GROUPS``, beside the word itself."""
 PAIR = 0.6
-"""What two words count that stand side by side in the query and in the tool."""
+"""The factor of two words that are neighbours in the query and in the tool."""
 
 LEAST_FACTOR = 0.06
-"""Worth times rarity below which a word is passed over; words of nearly every tool of a large catalogue lie there."""
+"""The minimum of factor times rarity; words of nearly every tool of a large catalogue are below it."""
 
 IDF_PRIOR = 500
-"""Tools that every catalogue is taken to have beside its own, so that rarity means something where there are three."""
+"""Tools that are added to the count of every catalogue, so that rarity is meaningful for three tools."""
 
 SCORE_HALF = 5.5
-"""Matched words, weighed, at which the score is one half."""
+"""The sum of word weights with a score of one half."""
 SCORE_STEEPNESS = 1.5

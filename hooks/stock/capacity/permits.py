@@ -1,4 +1,4 @@
-"""Places that calls take and give back: counted in this process, or held by token in a store that processes share."""
+"""Permits of a concurrency limit: counted in this process, or held by token in a store that processes share."""
 
 from __future__ import annotations
 
@@ -11,62 +11,62 @@ from typing import TypeAlias
 
 from callgate.hooks.host import Host
 from callgate.hooks.stock.keys import Key
-from callgate.providers.logs import Event, emit
+from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import SemaphoreStore
 
 
-class Turn(asyncio.Future[bool]):
-    """Whoever waits for a place waits for this. Nothing is taken meanwhile: a cancellation need not wait for it."""
+class Waiter(asyncio.Future[bool]):
+    """The future of a call in the wait queue. It holds nothing, so a cancellation need not wait for it."""
 
     may_be_left = True
 
 
-Line: TypeAlias = OrderedDict[Turn, None]
-"""Who waits for a place, the first first."""
+WaitQueue: TypeAlias = OrderedDict[Waiter, None]
+"""Waiters in the order of their arrival."""
 
 POLL = (0.05, 0.5)
-"""Seconds between two looks of the first in line at a shared store: at first, and at most."""
-AT_ONCE = 32
-"""Leases that are renewed at the same time."""
+"""Seconds between two attempts of the first waiter on a shared store: at first, and at most."""
+RENEWED_TOGETHER = 32
+"""Leases that are renewed concurrently."""
 
 
-async def wait_for(turn: Turn, seconds: float) -> bool:
-    """True when the turn has come; False when the time is over."""
+async def wait_for(waiter: Waiter, seconds: float) -> bool:
+    """Wait for a permit; return False when the time is over."""
 
-    def give_up() -> None:
-        if not turn.done():
-            turn.set_result(False)
+    def expire() -> None:
+        if not waiter.done():
+            waiter.set_result(False)
 
-    timer = asyncio.get_running_loop().call_later(seconds, give_up, context=contextvars.Context())
+    timer = asyncio.get_running_loop().call_later(seconds, expire, context=contextvars.Context())
     try:
-        return await turn
+        return await waiter
     finally:
         timer.cancel()
 
 
-class LocalPlaces:
-    """Counters, and lines in front of them. Whoever waits gets the next place that is given back: nobody overtakes."""
+class LocalPermits:
+    """Counters with wait queues. A returned permit goes to the first waiter, so no call overtakes another."""
 
-    def __init__(self, places: int) -> None:
-        self.places = places
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
         self.used: dict[Key, int] = {}
-        self.lines: dict[Key, Line] = {}
+        self.queues: dict[Key, WaitQueue] = {}
 
     def take(self, key: Key) -> bool:
-        """A place, if one is free; while anybody waits none is."""
+        """Take a permit if one is free; none is free while calls wait."""
         used = self.used.get(key, 0)
-        if used >= self.places:
+        if used >= self.limit:
             return False
         self.used[key] = used + 1
         return True
 
     def give(self, key: Key) -> None:
-        """To the first in line, else back."""
-        line = self.lines.get(key)
-        while line:
-            turn, _ = line.popitem(last=False)
-            if not turn.done():
-                turn.set_result(True)
+        """Hand the permit to the first waiter, or return it."""
+        queue = self.queues.get(key)
+        while queue:
+            waiter, _ = queue.popitem(last=False)
+            if not waiter.done():
+                waiter.set_result(True)
                 return
         if used := self.used[key] - 1:
             self.used[key] = used
@@ -74,119 +74,119 @@ class LocalPlaces:
             del self.used[key]
 
     def waiting(self, key: Key) -> int:
-        """How many are in line."""
-        return len(self.lines.get(key, ()))
+        """Return the length of the wait queue."""
+        return len(self.queues.get(key, ()))
 
-    async def queue(self, key: Key, seconds: float) -> bool:
-        """Wait in line, so long; whether a place was got."""
-        line = self.lines.setdefault(key, OrderedDict())
-        turn = Turn()
-        line[turn] = None
+    async def wait(self, key: Key, seconds: float) -> bool:
+        """Join the wait queue for at most *seconds*; return True with a permit."""
+        queue = self.queues.setdefault(key, OrderedDict())
+        waiter = Waiter()
+        queue[waiter] = None
         try:
-            return await wait_for(turn, seconds)
+            return await wait_for(waiter, seconds)
         except BaseException:
-            if turn.done() and not turn.cancelled() and turn.result():  # it came just before the cancellation
+            if waiter.done() and not waiter.cancelled() and waiter.result():  # the permit came before the cancellation
                 self.give(key)
             raise
         finally:
-            line.pop(turn, None)
-            if not line and self.lines.get(key) is line:
-                del self.lines[key]
+            queue.pop(waiter, None)
+            if not queue and self.queues.get(key) is queue:
+                del self.queues[key]
 
 
-class SharedPlaces:
-    """Leases in a store, one token a call. Those that are held are renewed every third of their time, all in one task.
+class SharedPermits:
+    """Permits as leases in a store, with one token per call. One task renews all held leases every third of the TTL.
 
-    No task runs while nothing is held. Lines are this process's own; between processes the first to look wins.
+    No task runs while no permit is held. Wait queues are per process; between processes the first to ask wins.
     """
 
-    def __init__(self, name: str, places: int, ttl: float) -> None:
-        self.name, self.places, self.ttl = name, places, ttl
+    def __init__(self, name: str, limit: int, ttl: float) -> None:
+        self.name, self.limit, self.ttl = name, limit, ttl
         self.held: dict[str, tuple[SemaphoreStore, Key]] = {}
-        self.lines: dict[Key, Line] = {}
+        self.queues: dict[Key, WaitQueue] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     @staticmethod
     def token() -> str:
-        """One that no other process makes, a fork of this one included."""
+        """Make a random token. No other process makes the same one, also not a fork of this process."""
         return secrets.token_hex(16)
 
     async def take(self, host: Host, store: SemaphoreStore, key: Key, token: str) -> bool:
-        """A place, if one is free. What fails half-way is given back, or is free when its time is over."""
+        """Take a permit if one is free. After a failure the permit is released, or expires with its TTL."""
         try:
-            taken = await store.acquire(*key, self.places, token, self.ttl)
+            taken = await store.acquire(*key, self.limit, token, self.ttl)
         except GeneratorExit:
             raise
-        except BaseException:  # perhaps it was taken all the same
+        except BaseException:  # the store may have granted it before the failure
             try:
                 await store.release(*key, token)
-            except Exception as error:  # noqa: BLE001  (why it failed is the news)
-                emit(Event.HOOK_FAILED, hook=self.name, error=error)
+            except Exception as error:  # noqa: BLE001  (the first error is the one to raise)
+                emit(LogEvent.HOOK_FAILED, hook=self.name, error=error)
             raise
         if taken:
             self.held[token] = (store, key)
-            self._keep_up(host)
+            self._schedule_renewal(host)
         return taken
 
     async def give(self, store: SemaphoreStore, key: Key, token: str) -> None:
-        """Back to the store; harmless when the token has no place."""
+        """Release the permit in the store; no effect for a token without a permit."""
         self.held.pop(token, None)
         try:
             await store.release(*key, token)
         finally:
-            self._call_up(key)
+            self._wake_first(key)
 
     def waiting(self, key: Key) -> int:
-        """How many are in line, in this process."""
-        return len(self.lines.get(key, ()))
+        """Return the length of this process's wait queue."""
+        return len(self.queues.get(key, ()))
 
-    async def queue(self, host: Host, store: SemaphoreStore, key: Key, token: str, seconds: float) -> bool:
-        """Wait in line, so long; whether a place was got. Only the first in line asks the store."""
+    async def wait(self, host: Host, store: SemaphoreStore, key: Key, token: str, seconds: float) -> bool:
+        """Join the wait queue for at most *seconds*; return True with a permit. Only the first waiter asks the store."""
         loop = asyncio.get_running_loop()
         until, pause = loop.time() + seconds, POLL[0]
-        line = self.lines.setdefault(key, OrderedDict())
-        turn = Turn()
-        line[turn] = None
+        queue = self.queues.setdefault(key, OrderedDict())
+        waiter = Waiter()
+        queue[waiter] = None
         try:
             while (left := until - loop.time()) > 0.0:
-                if next(iter(line)) is turn:
+                if next(iter(queue)) is waiter:
                     if await self.take(host, store, key, token):
                         return True
                     left, pause = min(left, pause * random.uniform(0.75, 1.25)), min(POLL[1], pause * 2)  # noqa: S311
-                await wait_for(turn, left)
-                if turn.done():
-                    turn = self._again(line, turn)
+                await wait_for(waiter, left)
+                if waiter.done():
+                    waiter = self._replaced(queue, waiter)
             return False
         finally:
-            line.pop(turn, None)
-            if not line and self.lines.get(key) is line:
-                del self.lines[key]
-            self._call_up(key)
+            queue.pop(waiter, None)
+            if not queue and self.queues.get(key) is queue:
+                del self.queues[key]
+            self._wake_first(key)
 
     @staticmethod
-    def _again(line: Line, spent: Turn) -> Turn:
-        """A new future in the place of one that is spent; its owner keeps his place in line."""
-        turn = Turn()
-        first = next(iter(line)) is spent
-        del line[spent]
-        line[turn] = None
+    def _replaced(queue: WaitQueue, done: Waiter) -> Waiter:
+        """Replace a finished waiter by a new one; the first waiter stays first."""
+        waiter = Waiter()
+        first = next(iter(queue)) is done
+        del queue[done]
+        queue[waiter] = None
         if first:
-            line.move_to_end(turn, last=False)
-        return turn
+            queue.move_to_end(waiter, last=False)
+        return waiter
 
-    def _call_up(self, key: Key) -> None:
-        line = self.lines.get(key)
-        if line and not (first := next(iter(line))).done():
+    def _wake_first(self, key: Key) -> None:
+        queue = self.queues.get(key)
+        if queue and not (first := next(iter(queue))).done():
             first.set_result(True)
 
     # ------------------------------------------------------------------ renewal
 
-    def _keep_up(self, host: Host) -> None:
-        """See to it that what is held is renewed in time."""
+    def _schedule_renewal(self, host: Host) -> None:
+        """Start the timer of the next renewal, unless it runs."""
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:  # the first time, or the loop of another gate is gone
+        if self._loop is not loop:  # the first permit, or the event loop of an earlier gate is closed
             self._loop, self._timer, self._task = loop, None, None
             host.at_close(self.stop)
         if self._timer is None and self._task is None:
@@ -200,8 +200,8 @@ class SharedPlaces:
     async def _renew(self) -> None:
         try:
             tokens = list(self.held)
-            for start in range(0, len(tokens), AT_ONCE):
-                await asyncio.gather(*map(self._renew_one, tokens[start : start + AT_ONCE]))
+            for start in range(0, len(tokens), RENEWED_TOGETHER):
+                await asyncio.gather(*map(self._renew_one, tokens[start : start + RENEWED_TOGETHER]))
         finally:
             self._task = None
             if self.held and self._loop is not None:
@@ -213,14 +213,14 @@ class SharedPlaces:
             return
         store, key = found
         try:
-            await store.acquire(*key, self.places, token, self.ttl)
-            if token not in self.held:  # given back meanwhile: what was renewed is nobody's
+            await store.acquire(*key, self.limit, token, self.ttl)
+            if token not in self.held:  # the call ended during the renewal: release the renewed lease
                 await store.release(*key, token)
-        except Exception as error:  # noqa: BLE001  (the next round tries again; the lease ends by itself)
-            emit(Event.HOOK_FAILED, hook=self.name, error=error)
+        except Exception as error:  # noqa: BLE001  (the next round renews it, or the lease expires)
+            emit(LogEvent.HOOK_FAILED, hook=self.name, error=error)
 
     async def stop(self) -> None:
-        """The gate closes: nothing is renewed any more."""
+        """Stop the renewal when the gate closes."""
         if self._timer is not None:
             self._timer.cancel()
         task, self._loop, self._timer, self._task = self._task, None, None, None

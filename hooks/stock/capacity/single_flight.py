@@ -1,7 +1,7 @@
-"""Single flight: of the calls that look for one value at one time, one gets it and the others wait.
+"""Single flight: of concurrent calls that need the same value, one computes it and the others wait for it.
 
-The one that leads has a release on the ledger of its call, so the runtime ends its flight exactly once, on every path.
-Flights are of one process and one event loop; nested calls never wait, so that no call waits for itself.
+The leading call has a release on the ledger of its call, so the runtime ends its flight exactly once on every path.
+A single flight spans one process and one event loop. Nested calls never wait, so a call cannot wait for itself.
 """
 
 from __future__ import annotations
@@ -16,39 +16,40 @@ from callgate.errors import DeadlineExceeded
 from callgate.hooks.stages import Stage
 from callgate.hooks.step import SYNC, Step
 from callgate.providers.stores.base import CacheEntry, CacheStore
-from callgate.providers.stores.memory import Key, MemoryCache
+from callgate.providers.stores.memory import MemoryCache
+from callgate.providers.stores.memory_changes import MemoryKey
 
 _LEAD: Any = object()
-"""What a waiter gets that is to lead from now on."""
+"""The response to a waiter that takes over as leader."""
 
 
-class Flight:
-    """One value under way, and the calls that wait for it."""
+class InFlightCall:
+    """One value that a leading call computes, and the calls that wait for it."""
 
-    __slots__ = ("loop", "waiters", "what")
+    __slots__ = ("key", "loop", "waiters")
 
-    def __init__(self, what: Any) -> None:
-        self.what = what  # it is known by
+    def __init__(self, key: Any) -> None:
+        self.key = key
         self.loop = get_running_loop()
-        self.waiters: deque[asyncio.Future[Any]] | None = None  # most land with nobody waiting
+        self.waiters: deque[asyncio.Future[Any]] | None = None  # most flights end without a waiter
 
     def wait(self) -> asyncio.Future[Any]:
-        """A place in line."""
+        """Join the wait queue."""
         if self.waiters is None:
             self.waiters = deque()
         waiter: asyncio.Future[Any] = self.loop.create_future()
         self.waiters.append(waiter)
         return waiter
 
-    def tell_all(self, value: bytes | None) -> None:
-        """Wake everybody: with the value, or with None to get it themselves."""
+    def wake_all(self, value: bytes | None) -> None:
+        """Wake all waiters with the value; with None each of them runs the tool itself."""
         while self.waiters:
             waiter = self.waiters.popleft()
             if not waiter.done():
                 waiter.set_result(value)
 
     def hand_over(self) -> bool:
-        """Let the first who still waits lead; False when nobody does."""
+        """Make the first waiter the leader; return False when there is no waiter."""
         while self.waiters:
             waiter = self.waiters.popleft()
             if not waiter.done():
@@ -57,101 +58,106 @@ class Flight:
         return False
 
 
-class Flights:
-    """The flights of one cache hook. ``rounds`` counts, for each tenant, how often entries were dropped."""
+class SingleFlight:
+    """The in-flight values of one cache hook. ``rounds`` counts, by tenant, how often entries were dropped."""
 
     def __init__(self) -> None:
-        self.under_way: dict[Any, Flight] = {}
+        self.in_flight: dict[Any, InFlightCall] = {}
         self.rounds: dict[str, int] = {}
 
     def forget(self, tenant: str) -> None:
-        """Entries are dropped: nothing that is under way for this tenant is kept, and nobody joins it any more."""
+        """Detach the tenant's in-flight values after a drop: they are not stored, and no further call joins them."""
         self.rounds[tenant] = self.rounds.get(tenant, 0) + 1
 
-    def has(self, host: Any, place: Key) -> bool:
-        """Whether somebody is getting this value."""
-        return (host, place, self.rounds.get(place[0], 0)) in self.under_way
+    def has(self, host: Any, key: MemoryKey) -> bool:
+        """Return True while a call computes this value."""
+        return (host, key, self.rounds.get(key[0], 0)) in self.in_flight
 
-    def join(self, ctx: Any, miss: Miss) -> Flight | None:
-        """The flight to wait for, or None: this call leads. Nested calls and other loops run alone."""
-        what = (ctx.plan.host, miss.place, miss.round)
-        flight = self.under_way.get(what)
+    def join(self, ctx: Any, miss: Miss) -> InFlightCall | None:
+        """Return the flight to wait for; None when this call leads, or runs alone (nested, or in another event loop)."""
+        key = (ctx.run.plan.host, miss.key, miss.round)
+        flight = self.in_flight.get(key)
         if flight is None:
-            self.under_way[what] = miss.flight = Flight(what)
-        elif ctx.depth == 0 and flight.loop is get_running_loop():
+            self.in_flight[key] = miss.leads = InFlightCall(key)
+        elif ctx.run.depth == 0 and flight.loop is get_running_loop():
             return flight
-        ctx.leases = ((SYNC, miss.settle, _STEP), ctx.leases)
+        ctx.run.leases = ((SYNC, miss.settle, _STEP), ctx.run.leases)
         return None
 
-    async def wait(self, miss: Miss, flight: Flight) -> bytes | None:
-        """The value; None to run the tool oneself, as the leader or alone."""
+    async def wait(self, miss: Miss, flight: InFlightCall) -> bytes | None:
+        """Wait for the value; None means that this call runs the tool itself, as the leader or alone."""
         waiter = flight.wait()
         try:
-            answer: bytes | None = await waiter
+            response: bytes | None = await waiter
         except BaseException as error:
             if waiter.done() and not waiter.cancelled() and waiter.result() is _LEAD:
-                miss.flight = flight
-                miss.land(None, error)
+                miss.leads = flight
+                miss.finish(None, error)
             elif not waiter.done():
                 waiter.cancel()
             raise
-        if answer is not _LEAD:
-            return answer
-        miss.flight = flight
+        if response is not _LEAD:
+            return response
+        miss.leads = flight
         return None
 
 
 class Miss:
-    """A call that found nothing: what it looked for, and what it will keep. Its ``settle`` is a release."""
+    """A call without a cache entry: the key that it looked up, and the value that it will store."""
 
-    __slots__ = ("cache", "flight", "place", "round", "store", "tags", "value")
+    __slots__ = ("cache", "key", "leads", "round", "store", "tags", "value")
 
-    def __init__(self, cache: Any, store: CacheStore, place: Key) -> None:
-        self.cache, self.store, self.place = cache, store, place
-        self.round: int = cache.flights.rounds.get(place[0], 0)
-        self.flight: Flight | None = None
+    def __init__(self, cache: Any, store: CacheStore, key: MemoryKey) -> None:
+        self.cache, self.store, self.key = cache, store, key
+        self.round: int = cache.single_flight.rounds.get(key[0], 0)
+        self.leads: InFlightCall | None = None
         self.value: bytes | None = None
         self.tags: frozenset[str] = _NONE
 
-    def board(self, ctx: Any) -> None:
-        """Have the runtime call ``settle`` once, when the call is over, whatever becomes of it."""
-        ctx.leases = ((SYNC, self.settle, _STEP), ctx.leases)
+    def register(self, ctx: Any) -> None:
+        """Have the runtime call ``settle`` once when the call is over, whatever its outcome."""
+        ctx.run.leases = ((SYNC, self.settle, _STEP), ctx.run.leases)
 
     def settle(self, ctx: Any) -> Awaitable[None] | None:
-        """Keep the value of a call that succeeded; give it to those who wait, or let one of them lead."""
+        """Store the value of a successful call and wake the waiters with it; after an error, hand over or wake them."""
         cache, value = self.cache, self.value
-        if ctx._error is not None:
-            self.land(None, ctx._error)
+        if ctx.run.error is not None:
+            self.finish(None, ctx.run.error)
             return None
-        if value is not None and self.round == cache.flights.rounds.get(self.place[0], 0):
-            host = ctx.plan.host
+        if value is not None and self.round == cache.single_flight.rounds.get(self.key[0], 0):
+            host = ctx.run.plan.host
             now = host.monotonic() + host.wall_offset
             fresh = now + cache.ttl
             entry = CacheEntry(value, now, fresh, fresh + cache.stale, self.tags)
             if type(self.store) is not MemoryCache:
-                return self._keep(entry)
-            self.store.put_now(self.place, entry)  # it does not wait, and does not fail
-        self.land(value)
+                return self._put(entry)
+            self.store.put_now(self.key, entry)  # in memory: it does not wait, and does not fail
+        self.finish(value)
         return None
 
-    async def _keep(self, entry: CacheEntry) -> None:
+    async def _put(self, entry: CacheEntry) -> None:
         try:
-            await self.store.put(*self.place, entry)
+            await self.store.put(*self.key, entry)
         finally:
-            self.land(entry.value)
+            self.finish(entry.value)
 
-    def land(self, value: bytes | None, error: BaseException | None = None) -> None:
-        """End the flight that this call leads, if any: *value* is for those who wait, *error* what ended the call."""
-        flight = self.flight
+    def finish(self, value: bytes | None, error: BaseException | None = None) -> None:
+        """End the flight that this call leads, if any.
+
+        Args:
+            value: the value for the waiters; None makes each of them run the tool itself.
+            error: the error that ended this call.
+        """
+        flight = self.leads
         if flight is None:
             return
         if isinstance(error, asyncio.CancelledError | DeadlineExceeded) and flight.hand_over():
-            return  # what ended the leader's call is not the tool's answer
-        under_way = self.cache.flights.under_way
-        if under_way.get(flight.what) is flight:  # who comes now begins another
-            del under_way[flight.what]
+            return  # the error belongs to the leader's call, not to the tool
+        in_flight = self.cache.single_flight.in_flight
+        if in_flight.get(flight.key) is flight:  # later calls begin another flight
+            del in_flight[flight.key]
         if flight.waiters:
-            flight.tell_all(value)
+            flight.wake_all(value)
 
 
 _NONE: frozenset[str] = frozenset()

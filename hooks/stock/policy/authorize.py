@@ -1,4 +1,4 @@
-"""``Authorize``: who may call which tool with what. Nothing passes that no rule permits, and what one forbids stays out."""
+"""``Authorize``: authorisation by roles, scopes and rules (RBAC, ABAC). The default is deny, and forbid wins."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from callgate.errors import Control, Denied, HookError, InvocationError
 from callgate.hooks.base import Hook, Step, not_overridden
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.stages import Stage
-from callgate.hooks.stock.options import HookOptions, set_options
+from callgate.hooks.stock.options import HookOptions, check_seconds, checked, set_options
 from callgate.hooks.stock.policy.rules import (
     FORBID,
     MAY_FORBID,
     PENDING,
     PERMIT,
-    Answer,
     Decider,
+    EventualJudgement,
+    Judgement,
     Rule,
     Ruling,
-    Said,
     Verdict,
     drop,
     permit,
@@ -33,55 +33,56 @@ from callgate.tools.naming import did_you_mean
 from callgate.tools.values import freeze
 
 _CODE = "not_authorized"
-_WITHOUT_INPUT = "it has rules on arguments and is not registered at will_authorize_input, where they would be asked"
+_WITHOUT_INPUT = "it has rules on arguments, but is not registered at will_authorize_input, where they are evaluated"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Concerned:
-    """What an ``Authorize`` has to say about one tool, worked out once: static rules in parts, and who has to be asked."""
+    """The rules of an ``Authorize`` for one tool, computed once: static rules as tuples, and deciders to call."""
 
     source: Any  # the plan
     static: tuple[tuple[bool, frozenset[str] | None, frozenset[str] | None, frozenset[str] | None, str], ...]
-    asked: tuple[Decider, ...]
+    deciders: tuple[Decider, ...]
     defaults: Mapping[str, Any]
-    heard: bool  # whether the plan asks it about the arguments, too
+    on_input: bool  # the plan runs will_authorize_input of this hook
 
 
 _AGAIN = (PENDING, MAY_FORBID)
 _MAY_PERMIT = (PERMIT, PENDING)
-_SAID: tuple[bool, tuple[Decider, ...], Mapping[str, Any]] = (True, (), {})
-"""What is kept for the second stage when the first has said it all."""
+_FINAL: tuple[bool, tuple[Decider, ...], Mapping[str, Any]] = (True, (), {})
+"""The state for the second stage when the first stage is final."""
 
 
 class Authorize(Hook):
-    """Lets a call pass when one of its deciders permits it, none forbids it, and none of them fails.
+    """Authorisation: a call passes when at least one decider permits it, none forbids it, and none fails.
 
-    Deciders are what ``permit`` and ``forbid`` make, ``CedarPolicy``, or objects of your own (``Decider``). No verdict
-    denies; an error or a hang denies. In which order they are given does not matter: they are asked in the order of
-    their ids, those without a condition of their own first, and the first that forbids ends it. Rules on arguments are
-    asked at ``will_authorize_input``, all others at ``will_authorize``. Several ``Authorize`` hooks have to agree.
+    Deciders are the rules that ``permit`` and ``forbid`` make, ``CedarPolicy``, or your own objects (``Decider``). A call
+    without a verdict is denied, and so is a call whose decider fails or times out. The order of the deciders does not
+    matter. Rules on arguments are evaluated at ``will_authorize_input``, all others at ``will_authorize``. A call has to
+    pass every ``Authorize`` hook.
 
     Args:
         deciders: at least one, unless *roles* or *scopes* is given.
-        roles: short for ``permit("roles", roles=...)``.
-        scopes: short for ``permit("scopes", scopes=...)``; with *roles* one rule that asks for both.
-        time_limit: seconds that one asynchronous decider may take. A plain function cannot be interrupted.
-        public: what a model is told of a denial; default "The call was denied."
-        options: those of ``Hook``: ``priority``, ``tools``, ``tags``, ``tenants``, ``timeout``, ``mode``, ``filter``.
+        roles: permit users with one of these roles; short for ``permit("roles", roles=...)``.
+        scopes: permit users with all of these scopes; together with *roles* one rule that requires both.
+        decider_timeout: seconds that one asynchronous decider may take. A plain function cannot be interrupted.
+        public: the message to the model after a denial; default "The call was denied."
+        options: the options of every hook: ``priority``, ``tools``, ``tags``, ``tenants``, ``mode``, ``filter``, ...
 
     Raises:
-        HookError: nothing that decides, two deciders of one id, or an option that means nothing.
+        HookError: no decider, two deciders with the same id, or a setting with an invalid value.
     """
 
     concern = "authorize"
     priority = 100
 
+    @checked
     def __init__(
         self,
         *deciders: Decider,
         roles: Collection[str] | None = None,
         scopes: Collection[str] | None = None,
-        time_limit: float = 5.0,
+        decider_timeout: float = 5.0,
         public: str | None = None,
         **options: Unpack[HookOptions],
     ) -> None:
@@ -90,26 +91,25 @@ class Authorize(Hook):
             short = permit("roles" if roles is not None else "scopes", roles=roles, scopes=scopes)
             deciders = (*deciders, short)
         _check(deciders)
-        if not time_limit > 0:
-            raise HookError(f"Authorize: time_limit is {time_limit!r}; give seconds above 0")
+        check_seconds("Authorize", "decider_timeout", decider_timeout)
         self.deciders = tuple(sorted(deciders, key=lambda one: one.id))
-        self.time_limit = time_limit
+        self.decider_timeout = decider_timeout
         self.public = public
         self._key = object()
         self._by_tool: dict[str, _Concerned] = {}
-        if all(isinstance(one, Rule) and one.when_input is None for one in deciders):  # nothing asks for arguments
+        if all(isinstance(one, Rule) and one.when_input is None for one in deciders):  # no rule reads arguments
             self.leaves_out = not_overridden(self, Authorize, (Stage.WILL_AUTHORIZE_INPUT,))
 
     # ------------------------------------------------------------------ the stages
 
     def will_authorize(self, ctx: InvokeContext) -> Step:
-        """Everything that can be said without the arguments."""
-        plan = ctx.plan
+        """Evaluate the rules that do not read arguments."""
+        plan = ctx.run.plan
         known = self._by_tool.get(plan.definition.name)
         if known is None or known.source is not plan:
             known = self._about(plan.definition, plan)
-        if ctx.step.shadow:
-            ctx.data[self._key] = _SAID  # what it would have denied is recorded once
+        if ctx.run.step.shadow:
+            ctx.data[self._key] = _FINAL  # a shadow records a would-be denial once
         user = ctx.user
         permitted = False
         for permits, roles, scopes, tenants, id in known.static:
@@ -121,72 +121,72 @@ class Authorize(Hook):
                 if not permits:
                     self._deny(ctx, f"forbidden by rule {id!r}")
                 permitted = True
-        if known.asked:
-            return self._ask_all(ctx, known, permitted)
+        if known.deciders:
+            return self._evaluate(ctx, known, permitted)
         if not permitted:
             self._deny(ctx, "no rule permits it")
         return None
 
-    async def _ask_all(self, ctx: InvokeContext, known: _Concerned, permitted: bool) -> None:
+    async def _evaluate(self, ctx: InvokeContext, known: _Concerned, permitted: bool) -> None:
         pending: list[Decider] = []
         may_permit = permitted
-        for one in known.asked:
-            verdict = await self._ask(ctx, one, None)
+        for one in known.deciders:
+            verdict = await self._verdict(ctx, one, None)
             permitted = permitted or verdict is PERMIT
             may_permit = may_permit or verdict in _MAY_PERMIT
             if verdict in _AGAIN:
                 pending.append(one)
-        if pending and not known.heard:
+        if pending and not known.on_input:
             self._deny(ctx, _WITHOUT_INPUT)
         if not may_permit:
             self._deny(ctx, "no rule permits it")
-        ctx.data[self._key] = (permitted, pending, known.defaults) if pending else _SAID
+        ctx.data[self._key] = (permitted, pending, known.defaults) if pending else _FINAL
 
     async def will_authorize_input(self, ctx: InvokeContext) -> None:
-        """The deciders that asked for the arguments. Where a filter left out the first stage, it is made up for."""
+        """Evaluate the deciders that read arguments; run the first stage here if a filter left it out."""
         if self._key not in ctx.data:
             answer = self.will_authorize(ctx)
             if answer is not None:
                 await answer
-        permitted, pending, defaults = ctx.data.get(self._key, _SAID)
+        permitted, pending, defaults = ctx.data.get(self._key, _FINAL)
         if not pending:
             return
         arguments = freeze({**defaults, **ctx.input})
         for one in pending:
-            verdict = await self._ask(ctx, one, arguments)
+            verdict = await self._verdict(ctx, one, arguments)
             permitted = permitted or verdict is PERMIT
         if not permitted:
             self._deny(ctx, "no rule permits it")
 
-    async def _ask(self, ctx: InvokeContext, one: Decider, arguments: Any) -> Verdict:
-        """One decider's verdict; FORBID, an error and a hang deny here."""
+    async def _verdict(self, ctx: InvokeContext, one: Decider, arguments: Any) -> Verdict:
+        """Return one decider's verdict. FORBID, an error and a timeout deny the call."""
         try:
-            answer: Answer = (
+            answer: EventualJudgement = (
                 one.before_input(ctx.user, ctx.tool)
                 if arguments is None
                 else one.on_input(ctx.user, ctx.tool, arguments)
             )
-            said = await self._in_time(answer) if isinstance(answer, Awaitable) else answer
-            verdict = _verdict_of(said, final=arguments is not None)
-        except (Exception, Control) as error:  # noqa: BLE001  (whatever it raises denies)
-            what = f"did not answer within {self.time_limit:g} s" if isinstance(error, _Hung) else "failed"
+            judgement = await self._in_time(answer) if isinstance(answer, Awaitable) else answer
+            verdict = _verdict_of(judgement, final=arguments is not None)
+        except (Exception, Control) as error:  # noqa: BLE001  (every error denies)
+            what = f"did not answer within {self.decider_timeout:g} s" if isinstance(error, _TimedOut) else "failed"
             self._deny(ctx, f"decider {one.id!r} {what}", error)
         if verdict is FORBID:
-            self._deny(ctx, f"forbidden by {said.reason if isinstance(said, Ruling) else f'rule {one.id!r}'}")
+            self._deny(ctx, f"forbidden by {judgement.reason if isinstance(judgement, Ruling) else f'rule {one.id!r}'}")
         return verdict
 
-    async def _in_time(self, answer: Awaitable[Said]) -> Said:
-        limit = asyncio.timeout(self.time_limit)
+    async def _in_time(self, answer: Awaitable[Judgement]) -> Judgement:
+        limit = asyncio.timeout(self.decider_timeout)
         try:
             async with limit:
-                said = await answer
+                judgement = await answer
         except TimeoutError as error:
             if limit.expired():
-                raise _Hung from error
+                raise _TimedOut from error
             raise
-        if limit.expired():  # it swallowed its cancellation: what it says now comes too late
-            raise _Hung
-        return said
+        if limit.expired():  # the decider suppressed its cancellation; its verdict is too late
+            raise _TimedOut
+        return judgement
 
     def _deny(self, ctx: InvokeContext, why: str, cause: BaseException | None = None) -> NoReturn:
         raise Denied(f"{ctx.user.id} may not call {ctx.tool_id}: {why}", code=_CODE, public=self.public) from cause
@@ -194,9 +194,9 @@ class Authorize(Hook):
     # ------------------------------------------------------------------ visibility
 
     def may_see(self, user: User, definition: ToolDefinition) -> bool:
-        """Whether a user is offered a tool, by the same rules: not what they would be denied whatever the arguments.
+        """Return False for a tool that the rules deny this user whatever the arguments.
 
-        A decider that has to wait cannot be asked here and hides the tool: see ``may_see_async``.
+        An asynchronous decider cannot be called here and hides the tool; see ``may_see_async``.
         """
         permitted = False
         for one in self.deciders:
@@ -206,7 +206,7 @@ class Authorize(Hook):
                     drop(answer)
                     return False
                 verdict = _verdict_of(answer)
-            except (Exception, Control):  # noqa: BLE001  (whatever it raises hides the tool)
+            except (Exception, Control):  # noqa: BLE001  (every error hides the tool)
                 return False
             if verdict is FORBID:
                 return False
@@ -214,13 +214,13 @@ class Authorize(Hook):
         return permitted
 
     async def may_see_async(self, user: User, definition: ToolDefinition) -> bool:
-        """``may_see`` that waits for deciders which have to wait, each within the time limit."""
+        """``may_see`` that awaits asynchronous deciders, each within ``decider_timeout``."""
         permitted = False
         for one in self.deciders:
             try:
                 answer = one.before_input(user, definition)
                 verdict = _verdict_of(await self._in_time(answer) if isinstance(answer, Awaitable) else answer)
-            except (Exception, Control):  # noqa: BLE001  (whatever it raises hides the tool)
+            except (Exception, Control):  # noqa: BLE001  (every error hides the tool)
                 return False
             if verdict is FORBID:
                 return False
@@ -230,10 +230,10 @@ class Authorize(Hook):
     # ------------------------------------------------------------------ registration
 
     def check_tools(self, definitions: Iterable[ToolDefinition]) -> None:
-        """Hold the rules against the tools there are: names that no tool has, policies that do not fit their arguments.
+        """Check the rules against the registered tools: unknown tool names, and policies that do not fit the arguments.
 
         Raises:
-            HookError: names the rule; a rule that forbids and is about no tool would be a silent hole.
+            HookError: a rule does not fit; the message names it. A ``forbid`` for a misspelt tool would forbid nothing.
         """
         tools = {definition.name: definition for definition in definitions}
         for one in self.deciders:
@@ -249,38 +249,43 @@ class Authorize(Hook):
         static = tuple(
             (one.verdict is PERMIT, one.roles, one.scopes, one.tenants, one.id) for one in rules if one.is_static
         )
-        asked = tuple(one for one in self.deciders if not isinstance(one, Rule) or (one in rules and not one.is_static))
+        deciders = tuple(
+            one for one in self.deciders if not isinstance(one, Rule) or (one in rules and not one.is_static)
+        )
         parts = ((tool.parameters or {}).get("properties") or {}).items()
         defaults = {name: part["default"] for name, part in parts if isinstance(part, dict) and "default" in part}
-        made = self._by_tool[tool.name] = _Concerned(source, static, asked, defaults, _asks_input(source, self))
+        made = self._by_tool[tool.name] = _Concerned(source, static, deciders, defaults, _runs_on_input(source, self))
         return made
 
 
-class _Hung(InvocationError):
-    """A decider took longer than its time."""
+class _TimedOut(InvocationError):
+    """A decider exceeded ``decider_timeout``."""
 
 
 def _check(deciders: tuple[Any, ...]) -> None:
     if not deciders:
-        raise HookError('Authorize without a rule denies everything; give it one, such as permit("staff", roles={...})')
+        raise HookError('Authorize without a rule denies every call; write Authorize(roles={"manager"}) or give rules')
     for one in deciders:
         if not isinstance(one, Decider) or inspect.isclass(one):
+            names = {one} if isinstance(one, str) else one
+            if isinstance(names, set | frozenset | list | tuple) and all(isinstance(name, str) for name in names):
+                raise HookError(f"Authorize takes rules by position; for roles write Authorize(roles={set(names)!r})")
             raise HookError(
-                f"Authorize takes what permit(...), forbid(...) and CedarPolicy(...) make, or an object with id, "
-                f"before_input and on_input; not {one!r:.80}"
+                f"Authorize takes permit(...), forbid(...), CedarPolicy(...), or an object with id, before_input and "
+                f"on_input; not {one!r:.80}"
             )
     ids = [one.id for one in deciders]
     for id in ids:
         if ids.count(id) > 1:
-            raise HookError(f"Authorize has two deciders named {id!r}; a denial could not say which")
+            raise HookError(f"Authorize has two deciders with the id {id!r}; give each rule an id of its own")
 
 
-def _verdict_of(said: Any, *, final: bool = False) -> Verdict:
-    verdict = said.verdict if isinstance(said, Ruling) else said
+def _verdict_of(judgement: Any, *, final: bool = False) -> Verdict:
+    verdict = judgement.verdict if isinstance(judgement, Ruling) else judgement
     if not isinstance(verdict, Verdict) or (final and verdict in _AGAIN):
-        raise TypeError(f"a decider answers with a Verdict, not {type(said).__name__}")
+        raise TypeError(f"a decider returns a Verdict, not {type(judgement).__name__}")
     return verdict
 
 
-def _asks_input(plan: Any, hook: Authorize) -> bool:
+def _runs_on_input(plan: Any, hook: Authorize) -> bool:
     return any(step.hook is hook and step.stage is Stage.WILL_AUTHORIZE_INPUT for _, _, step in plan.before)

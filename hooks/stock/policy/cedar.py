@@ -1,4 +1,4 @@
-"""``CedarPolicy``: policies in Cedar as one decider of an ``Authorize`` (extra ``policy``)."""
+"""``CedarPolicy``: Cedar policies as a decider of ``Authorize`` (extra ``policy``)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from callgate.errors import DefinitionError, HookError
 from callgate.hooks.stock.policy.cedar_schema import CALL, Type, arguments_type, schema_of, value_of
-from callgate.hooks.stock.policy.rules import ABSTAIN, MAY_FORBID, PENDING, PERMIT, Ruling, Said, Verdict
+from callgate.hooks.stock.policy.rules import ABSTAIN, MAY_FORBID, PENDING, PERMIT, Judgement, Ruling, Verdict
 from callgate.providers.principal import User
 from callgate.tools.declaring.declare import as_tool
 from callgate.tools.definition import ToolDefinition
@@ -23,30 +23,30 @@ _ARGS = {".": {"left": _CONTEXT, "attr": "args"}}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Known:
-    """What is worked out about one tool when the policies are checked."""
+    """The facts about one tool that ``check_tools`` computes."""
 
     definition: ToolDefinition
     arguments: Type
     entities: tuple[dict[str, Any], ...]
-    late: bool  # whether a policy that reads arguments may concern it
+    late: bool  # a policy that reads arguments may apply to it
 
 
 class CedarPolicy:
-    """Cedar policies, checked against the tools before any of them decides. Give it to ``Authorize``.
+    """A set of Cedar policies for ``Authorize``, validated against the tools before the first decision.
 
-    A policy sees ``principal`` (``User``, in ``Role`` and ``Tenant``), ``action`` (one a tool, all in
-    ``Action::"call"``), ``resource`` (``Tool``, in ``Tag``) and ``context.args``, typed by the tool's schema. Numbers
-    that need not be whole are Cedar decimals. Every policy needs an ``@id``: it is what a denial names.
+    A policy sees ``principal`` (``User``, in ``Role`` and ``Tenant``), ``action`` (one per tool, all in
+    ``Action::"call"``), ``resource`` (``Tool``, in ``Tag``) and ``context.args``, typed by the tool's schema. Arguments
+    of type ``number`` are Cedar decimals. Every policy needs an ``@id``, which the log names in a denial.
 
     Args:
-        policies: the text itself, or the path of a file with it (a ``Path``; a ``str`` is always text).
-        tools: the tools, or their definitions, or a registry; None leaves it to ``check_tools``. Until the policies are
-            checked, and for a tool that they were not checked against, the answer is an error, which denies.
-        id: the decider's own name.
+        policies: the text of the policies (``str``), or the file that holds it (``Path``).
+        tools: tools, definitions, or a registry; with None call ``check_tools`` later. A decision about a tool that the
+            policies were not checked against is an error, which denies the call.
+        id: the id of the decider.
 
     Raises:
-        HookError: cedarpy is not installed, or a policy does not parse, has no ``@id`` or one that is taken, is a
-            template, names a tool that is not there, or does not fit the types of the arguments.
+        HookError: cedarpy is not installed, or a policy does not parse, has no unique ``@id``, is a template, names an
+            unknown tool, or does not fit the types of the arguments.
     """
 
     def __init__(self, policies: str | PathLike[str], *, tools: Iterable[Any] | None = None, id: str = "cedar") -> None:
@@ -62,10 +62,10 @@ class CedarPolicy:
         late = {name: one for name, one in named.items() if _mentions(one, _CONTEXT)}
         self._all = self._set(named)
         self._early = self._set({name: one for name, one in named.items() if name not in late})
-        # Where one of these holds, a policy that reads arguments may yet speak: scopes alone, without conditions.
+        # The scopes of the policies that read arguments, without conditions: they show whether such a policy may apply.
         self._scopes = self._set({name: {**one, "effect": "permit", "conditions": []} for name, one in late.items()})
-        anybody = {"principal": {"op": "All"}, "effect": "permit", "conditions": []}
-        self._concerns = self._set({name: {**one, **anybody} for name, one in late.items()})
+        any_user = {"principal": {"op": "All"}, "effect": "permit", "conditions": []}
+        self._concerns = self._set({name: {**one, **any_user} for name, one in late.items()})
         self._has_early, self._has_late = len(late) < len(named), bool(late)
         self._late_permits = {name for name, one in late.items() if one["effect"] == "permit"}
         self._reads = _arguments_read(late)
@@ -76,7 +76,7 @@ class CedarPolicy:
     # ------------------------------------------------------------------ registration
 
     def check_tools(self, tools: Iterable[Any]) -> None:
-        """Generate the schema of these tools and hold every policy against it; takes the place of an earlier check.
+        """Validate every policy against the Cedar schema of these tools. A later check replaces an earlier one.
 
         Raises:
             HookError: a policy does not fit; the message names it.
@@ -86,8 +86,7 @@ class CedarPolicy:
         schema = schema_of(definitions)
         result = self._cedar.validate_policies(self._text, schema)
         if not result.validation_passed:
-            told = "; ".join(self._say(one.error) for one in result.errors)
-            raise HookError(f"{self.id}: {told}")
+            raise HookError(f"{self.id}: {'; '.join(self._named(one.error) for one in result.errors)}")
         for policy, name in self._tools_named():
             if name not in names:
                 raise HookError(f"{self.id}: policy {policy!r}: there is no tool {name!r}{did_you_mean(name, names)}")
@@ -111,30 +110,30 @@ class CedarPolicy:
         return _Known(tool, known.arguments, entities, late=late)
 
     def _parse(self, text: str) -> dict[str, Any]:
-        """The policies by ``@id``, in Cedar's JSON."""
+        """Parse the policies into Cedar's JSON, by ``@id``."""
         try:
             parsed = json.loads(self._cedar.policies_to_json_str(text))
         except ValueError as error:
             raise HookError(f"{self.id}: the policies do not parse: {error}") from error
         if parsed["templates"]:
-            raise HookError(f"{self.id}: a template decides nothing until it is linked; write policies without ?slots")
+            raise HookError(f"{self.id}: templates are not supported; write policies without ?slots")
         named: dict[str, Any] = {}
         self._positions: list[tuple[str, str]] = []
         for position, policy in parsed["staticPolicies"].items():
             name = (policy.get("annotations") or {}).get("id")
             if not name:
-                raise HookError(f'{self.id}: {position} has no @id("..."); a denial could not say which policy it was')
+                raise HookError(f'{self.id}: {position} has no @id("..."); add one, the log names it in a denial')
             if name in named:
                 raise HookError(f"{self.id}: two policies have the @id {name!r}")
             named[name] = policy
             self._positions.append((position, name))
         if not named:
-            raise HookError(f"{self.id}: there is no policy in it")
+            raise HookError(f"{self.id}: the text has no policy; give at least one")
         self._parsed = named
         return named
 
-    def _say(self, error: str) -> str:
-        """An error of the validator, which numbers policies, with their ``@id``s."""
+    def _named(self, error: str) -> str:
+        """Replace the policy numbers in an error of the validator by their ``@id``s."""
         for position, name in self._positions:
             error = error.replace(f"`{position}`", repr(name))
         return error
@@ -152,24 +151,24 @@ class CedarPolicy:
 
     # ------------------------------------------------------------------ deciding
 
-    def before_input(self, user: User, tool: ToolDefinition) -> Said:
-        """The policies that do not read arguments; to be asked again where one that does may concern user and tool."""
+    def before_input(self, user: User, tool: ToolDefinition) -> Judgement:
+        """Evaluate the policies that do not read arguments; PENDING or MAY_FORBID when another one may apply."""
         known = self._of(tool)
-        said = self._rule(self._early, user, known, {}) if self._has_early else ABSTAIN
-        if isinstance(said, Ruling) or not known.late:
-            return said
+        judgement = self._judge(self._early, user, known, {}) if self._has_early else ABSTAIN
+        if isinstance(judgement, Ruling) or not known.late:
+            return judgement
         concerned = self._ask(self._scopes, user, known, {})[1]
         if not concerned:
-            return said
-        return PENDING if said is PERMIT or self._late_permits.intersection(concerned) else MAY_FORBID
+            return judgement
+        return PENDING if judgement is PERMIT or self._late_permits.intersection(concerned) else MAY_FORBID
 
-    def on_input(self, user: User, tool: ToolDefinition, arguments: Mapping[str, Any]) -> Said:
-        """All policies, with the arguments that they read."""
+    def on_input(self, user: User, tool: ToolDefinition, arguments: Mapping[str, Any]) -> Judgement:
+        """Evaluate all policies with the arguments that they read."""
         known = self._of(tool)
         read = {name: value for name, value in arguments.items() if self._reads is None or name in self._reads}
-        return self._rule(self._all, user, known, value_of(known.arguments, read))
+        return self._judge(self._all, user, known, value_of(known.arguments, read))
 
-    def _rule(self, policies: Any, user: User, known: _Known, arguments: Mapping[str, Any]) -> Said:
+    def _judge(self, policies: Any, user: User, known: _Known, arguments: Mapping[str, Any]) -> Judgement:
         allowed, reasons = self._ask(policies, user, known, arguments)
         if allowed:
             return PERMIT
@@ -178,11 +177,11 @@ class CedarPolicy:
         return Ruling(Verdict.FORBID, f"{self.id} policy {', '.join(map(repr, sorted(reasons)))}")
 
     def _ask(self, policies: Any, user: User, known: _Known, arguments: Mapping[str, Any]) -> tuple[bool, list[str]]:
-        """Cedar's answer and the policies behind it. Cedar skips a policy that fails: here that is an error."""
-        who = {"type": "User", "id": user.id}
+        """Return Cedar's decision and the ids of its policies. A policy that Cedar skips after a failure is an error here."""
+        principal = {"type": "User", "id": user.id}
         name = known.definition.name
         request = {
-            "principal": who,
+            "principal": principal,
             "action": {"type": "Action", "id": name},
             "resource": {"type": "Tool", "id": name},
             "context": {"args": arguments},
@@ -196,8 +195,8 @@ class CedarPolicy:
         known = self._known.get(tool.name)
         if known is None or (known.definition is not tool and known.definition != tool):
             raise DefinitionError(
-                f"{self.id}: the policies were not checked against tool {tool.name!r}; give CedarPolicy(tools=...) or "
-                "call check_tools"
+                f"{self.id}: the policies were not checked against tool {tool.name!r}; write CedarPolicy(..., tools=...) "
+                "or call check_tools"
             )
         return known
 
@@ -226,12 +225,12 @@ def _mentions(policy: Any, wanted: Any) -> bool:
 
 
 def _arguments_read(policies: Mapping[str, Any]) -> frozenset[str] | None:
-    """Which arguments some policies read; None when one looks at them as a whole."""
+    """Return the arguments that policies read; None when a policy reads them as a whole."""
     read: set[str] = set()
 
     def walk(node: Any) -> bool:
         if isinstance(node, list):
-            return all([walk(part) for part in node])  # noqa: C419  (all of them, whatever the first says)
+            return all([walk(part) for part in node])  # noqa: C419  (walk every part: walking collects)
         if not isinstance(node, dict):
             return True
         for way in (".", "has"):

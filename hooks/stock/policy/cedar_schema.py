@@ -1,4 +1,4 @@
-"""Cedar's view of tools: a schema from their definitions, and arguments as Cedar values. Pure; knows nothing of the library."""
+"""Cedar schemas from tool definitions, and arguments as Cedar values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from callgate.tools.definition import ToolDefinition
 
 Type: TypeAlias = dict[str, Any]
 CALL = "call"
-"""The group that every tool's action is in: ``action in Action::"call"``."""
+"""The group of all tool actions: ``action in Action::"call"``."""
 _STRING, _LONG, _BOOLEAN = {"type": "String"}, {"type": "Long"}, {"type": "Boolean"}
 _DECIMAL = {"type": "Extension", "name": "decimal"}
 _NULL = {"type": "Null"}
@@ -18,12 +18,12 @@ _PLAIN = {"string": _STRING, "integer": _LONG, "boolean": _BOOLEAN, "number": _D
 _STRINGS = {"type": "Set", "element": _STRING}
 _LONG_RANGE = range(-(2**63), 2**63)
 _FOUR = Decimal("0.0001")
-_MOST = Decimal("922337203685477.5807")
+_LARGEST = Decimal("922337203685477.5807")
 _DEPTH = 16
 
 
 def schema_of(tools: Iterable[ToolDefinition]) -> dict[str, Any]:
-    """A Cedar schema in JSON: ``User`` in ``Role`` and ``Tenant``, ``Tool`` in ``Tag``, an action for each tool."""
+    """Make a Cedar schema in JSON: ``User`` in ``Role`` and ``Tenant``, ``Tool`` in ``Tag``, an action for each tool."""
     text = {"type": "String", "required": True}
     user = {"id": text, "tenant": {"type": "String", "required": False}, "roles": _STRINGS, "scopes": _STRINGS}
     tool = {"name": text, "version": text, "effect": {"type": "String", "required": False}, "tags": _STRINGS}
@@ -41,7 +41,7 @@ def schema_of(tools: Iterable[ToolDefinition]) -> dict[str, Any]:
 
 
 def arguments_type(tool: ToolDefinition) -> Type:
-    """The record of a tool's arguments; what Cedar has no type for is not in it, so no policy can read it."""
+    """Return the record type of a tool's arguments, without those that Cedar has no type for."""
     root = tool.parameters or {}
     found, _ = _type_of({"type": "object", **root}, root, 0)
     return found or _record({})
@@ -52,7 +52,7 @@ def _record(attributes: Mapping[str, Any]) -> Type:
 
 
 def _type_of(schema: Any, root: Any, depth: int) -> tuple[Type | None, bool]:
-    """The Cedar type of a JSON Schema, None when there is none, and whether null is allowed, too."""
+    """Return the Cedar type of a JSON Schema (None: there is none), and True when the schema allows null."""
     found = _alternatives(schema, root, depth)
     types = [one for one in found if one != _NULL]
     agreed = types[0] if types and all(one == types[0] for one in types) else None
@@ -88,7 +88,7 @@ def _object(schema: Mapping[str, Any], root: Any, depth: int) -> Type:
     attributes: dict[str, Any] = {}
     for name, part in (schema.get("properties") or {}).items():
         type_, nullable = _type_of(part, root, depth + 1)
-        if type_ is None or name.startswith("__"):  # Cedar's JSON gives such keys a meaning
+        if type_ is None or name.startswith("__"):  # Cedar's JSON reserves such keys
             continue
         filled = depth == 0 and isinstance(part, Mapping) and part.get("default") is not None
         attributes[name] = {**type_, "required": (name in required or filled) and not nullable}
@@ -109,11 +109,11 @@ def _resolved(reference: Any, root: Any) -> Any:
 
 
 def value_of(type_: Type, value: Any) -> Any:
-    """A JSON value as Cedar's JSON, by its type; a null inside a record is left out.
+    """Convert a JSON value to Cedar's JSON by its type; a null inside a record is left out.
 
     Raises:
-        ValueError: Cedar cannot hold it exactly.
-        TypeError: it is not of that type.
+        ValueError: Cedar cannot represent the value exactly.
+        TypeError: the value does not have the type.
     """
     kind = type_["type"]
     if kind == "Record" and isinstance(value, Mapping):
@@ -129,7 +129,7 @@ def value_of(type_: Type, value: Any) -> Any:
         return value
     if kind in ("Long", "Extension") and isinstance(value, int | float) and not isinstance(value, bool):
         return _long(value) if kind == "Long" else _decimal(value)
-    raise TypeError(f"an argument is no {kind}")
+    raise TypeError(f"an argument is not of Cedar's type {kind}")
 
 
 def _long(value: float) -> int:
@@ -140,12 +140,12 @@ def _long(value: float) -> int:
 
 
 def _decimal(value: float) -> dict[str, Any]:
-    """Cedar knows no floats. A number goes in as the decimal it was written as, or not at all: rounding could decide."""
+    """Convert a number to a Cedar decimal, exactly: a rounded number could change the decision."""
     exact = Decimal(repr(value))
     try:
         rounded = exact.quantize(_FOUR)
     except InvalidOperation:
         raise ValueError("a number does not fit into Cedar's decimal") from None
-    if rounded != exact or abs(exact) > _MOST:
-        raise ValueError("a number does not fit into Cedar's decimal (four places after the point)")
+    if rounded != exact or abs(exact) > _LARGEST:
+        raise ValueError("a number does not fit into Cedar's decimal (four digits after the point)")
     return {"__extn": {"fn": "decimal", "arg": f"{rounded:f}"}}

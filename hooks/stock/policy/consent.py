@@ -1,4 +1,4 @@
-"""``Consent``: a tool runs only after its user has agreed to it, once for each scope, until they take it back."""
+"""``Consent``: a tool runs only with the consent of its user, granted per tool and scope until it is revoked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from callgate.errors import HookError
 from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.host import Host
-from callgate.hooks.stock.options import HookOptions, set_options
+from callgate.hooks.stock.options import HookOptions, check_choice, check_seconds, checked, set_options
 from callgate.providers.principal import ANONYMOUS, User
 from callgate.providers.stores.base import Grant, Store
 from callgate.tools.definition import ToolDefinition
@@ -20,53 +20,53 @@ DAY = 86_400.0
 
 
 class Consent(Hook):
-    """Asks a user once for each tool and scope, and remembers the answer until it expires or is revoked.
+    """User consent: asks once per tool and scope, and stores the grant until it expires or is revoked.
 
-    Without a grant the call is answered with a challenge instead of running the tool. Your application shows it to the
-    person, and calls ``await consent.grant(user, tool)`` when they agree; the next call passes. What a challenge says is
-    made from the tool's name and the scopes, never from what a model wrote. Nobody who is not signed in can agree:
-    anonymous calls are denied. A store that fails denies.
+    Without a grant the tool does not run, and the call ends with a challenge. Your application shows the challenge to
+    the user, and calls ``await consent.grant(user, tool)`` when they agree; the next call passes. The challenge is made
+    of the tool's name and the scopes, never of text from a model. Anonymous calls are denied, and so are all calls while
+    the store fails.
 
     Args:
-        store: where grants are kept; default: the store of the gate that it was last called in.
-        ask: ``"respond"`` ends the call with the challenge as its output; ``"suspend"`` ends it as suspended, and a
-            person who resumes it with ``Respond({"granted": True})`` has agreed.
-        ttl: seconds that a grant lasts, None for ever; default 30 days.
-        scope: what the user agrees to: a name, several, or a function from the tool's definition to them. A function
-            that gives none says that the tool needs no consent.
-        text: a function from definition and missing scopes to the sentence that the person reads.
-        wait: with ``ask="suspend"``, seconds until the suspension expires; None leaves that to the gate.
-        now: wall clock for ``grant``, in seconds since the epoch; default: the gate's, once a call has been seen.
-        options: those of ``Hook``: ``priority``, ``tools``, ``tags``, ``tenants``, ``timeout``, ``mode``, ``filter``.
+        scope: the scope of the consent: a name, several, or a function from the tool's definition to them. A tool for
+            which the function returns none needs no consent.
+        ttl: seconds until a grant expires; None: never. Default: 30 days.
+        ask: ``"respond"`` ends the call with the challenge as its output. ``"suspend"`` suspends the call until its user
+            resumes it with ``Respond({"granted": True})``.
+        expires: with ``ask="suspend"``, seconds until the suspension expires; None: the setting of the gate.
+        text: a function from definition and missing scopes to the sentence that the user reads.
+        store: where grants are kept; default: the store of the gate of the last call.
+        now: wall clock for ``grant``, in seconds since the epoch; default: the clock of the gate after the first call.
+        options: the options of every hook: ``priority``, ``tools``, ``tags``, ``tenants``, ``mode``, ``filter``, ...
 
     Raises:
-        HookError: an option that means nothing.
+        HookError: a setting has an invalid value.
     """
 
     concern = "consent"
     priority = 100
 
+    @checked
     def __init__(
         self,
-        store: Store | None = None,
-        *,
-        ask: Literal["respond", "suspend"] = "respond",
-        ttl: float | None = 30 * DAY,
         scope: Scopes = "use",
+        *,
+        ttl: float | None = 30 * DAY,
+        ask: Literal["respond", "suspend"] = "respond",
+        expires: float | None = None,
         text: Callable[[ToolDefinition, Sequence[str]], str] | None = None,
-        wait: float | None = None,
+        store: Store | None = None,
         now: Callable[[], float] | None = None,
         **options: Unpack[HookOptions],
     ) -> None:
         set_options(self, options)
-        if ask not in ("respond", "suspend"):
-            raise HookError(f"Consent: ask is {ask!r}; choose 'respond' or 'suspend'")
-        for name, seconds in (("ttl", ttl), ("wait", wait)):
-            if seconds is not None and not seconds > 0:
-                raise HookError(f"Consent: {name} is {seconds!r}; give seconds above 0, or None")
+        check_choice("Consent", "ask", ask, ("respond", "suspend"))
+        for name, seconds in (("ttl", ttl), ("expires", expires)):
+            if seconds is not None:
+                check_seconds("Consent", name, seconds)
         self._fixed = None if callable(scope) else _scopes(scope)
         if self._fixed == ():
-            raise HookError("Consent: scope names nothing to agree to; give a name, or a function of the definition")
+            raise HookError("Consent: scope is empty; give a name such as 'mail:read', or a function of the definition")
         self._scope = scope
         self._store = store
         self._host: Host | None = None
@@ -75,20 +75,20 @@ class Consent(Hook):
         self._now = now
         self.ask = ask
         self.ttl = ttl
-        self.wait = wait
+        self.expires = expires
 
     async def will_check_consent(self, ctx: InvokeContext) -> None:
-        """Look for a grant of every scope; ask for those that are missing."""
+        """Look up a grant for every scope, and ask the user for the missing ones."""
         scopes = self._fixed or self._scopes_of(ctx.tool)
         if not scopes:
             return
         user = ctx.user
         if user.id == ANONYMOUS.id:
-            ctx.abort("consent needs somebody who is signed in", code="consent_required")
+            ctx.abort("consent needs an authenticated user", code="consent_required")
         store = self._store
         if store is None:
-            self._host = ctx.host
-            store = ctx.host.store
+            self._host = ctx.run.plan.host
+            store = ctx.run.plan.host.store
         find, tenant, tool = store.consents.find, user.tenant or "", ctx.tool_id
         missing = [scope for scope in scopes if await find(tenant, user.id, tool, scope) is None]
         if missing:
@@ -110,7 +110,7 @@ class Consent(Hook):
             "required": ["granted"],
             "additionalProperties": False,
         }
-        answer: dict[str, bool] = ctx.suspend("consent", message, schema=schema, expires=self.wait)
+        answer: dict[str, bool] = ctx.suspend("consent", message, schema=schema, expires=self.expires)
         return answer
 
     def _scopes_of(self, tool: ToolDefinition) -> tuple[str, ...]:
@@ -131,21 +131,28 @@ class Consent(Hook):
         ttl: float | None = None,
         store: Store | None = None,
     ) -> tuple[Grant, ...]:
-        """Remember that a user agreed; a newer grant takes the place of an older one.
+        """Store a user's consent; a newer grant replaces an older one.
 
-        Call it for the person who agreed, authenticated by you, never because a model says so. *tool* is its wire name
-        or definition, *scope* what was agreed to: by default what the hook asks for. *ttl* is in seconds, by default the
-        hook's.
+        Call it for a user whom your application has authenticated, never because of the output of a model.
+
+        Args:
+            user: the user who agreed.
+            tool: the tool's name or definition.
+            scope: the scopes of the consent; default: those that the hook asks for.
+            ttl: seconds until the grant expires; default: the setting of the hook.
+            store: where to store it; default: the store of the hook.
 
         Raises:
-            HookError: nobody who is signed in, no scope, or no store is known yet.
+            HookError: the user is anonymous, there is no scope, or the store is not known yet.
         """
         if user.id == ANONYMOUS.id:
-            raise HookError("an anonymous user cannot agree to anything: all of them would have")
+            raise HookError(
+                "Consent.grant: an anonymous user cannot consent, all of them share one id; authenticate the user"
+            )
         name = tool if isinstance(tool, str) else tool.name
         lasts = self.ttl if ttl is None else ttl
-        if lasts is not None and not lasts > 0:
-            raise HookError(f"Consent.grant: ttl is {ttl!r}; give seconds above 0")
+        if lasts is not None:
+            check_seconds("Consent.grant", "ttl", lasts)
         kept, now = self._store_for(store), self._time()
         until = None if lasts is None else now + lasts
         grants = tuple(Grant(user.id, name, one, now, until) for one in self._agreed(tool, scope))
@@ -156,11 +163,11 @@ class Consent(Hook):
     async def revoke(
         self, user: User, tool: str | None = None, scope: str | None = None, *, store: Store | None = None
     ) -> int:
-        """Take back a user's grants: all, those of a tool, or of one scope; how many there were. The next call asks."""
+        """Revoke a user's grants: all, those of a tool, or of one scope. Returns their number; the next call asks again."""
         return await self._store_for(store).consents.revoke(user.tenant or "", user.id, tool, scope)
 
     async def list(self, user: User, *, store: Store | None = None) -> Sequence[Grant]:
-        """A user's grants, the oldest first."""
+        """Return a user's grants, the oldest first."""
         return await self._store_for(store).consents.list(user.tenant or "", user.id)
 
     def _agreed(self, tool: str | ToolDefinition, scope: str | Collection[str] | None) -> tuple[str, ...]:
@@ -174,7 +181,7 @@ class Consent(Hook):
         else:
             agreed = self._scopes_of(tool)
         if not agreed:
-            raise HookError("Consent.grant: say which scope was agreed to")
+            raise HookError("Consent.grant: the scope of this tool is not known yet; write grant(user, tool, scope)")
         return agreed
 
     def _time(self) -> float:
@@ -188,14 +195,16 @@ class Consent(Hook):
             if store is not None:
                 return store
         raise HookError(
-            "Consent knows no store before its first call; give it one, the same as the gate's: Consent(store=...)"
+            "Consent: the store is not known before the first call; give it the store of the gate: Consent(store=...)"
         )
 
 
 def _scopes(given: Any) -> tuple[str, ...]:
+    if not isinstance(given, str | Collection):
+        raise HookError(f"Consent: scope is {given!r:.80}; give a name such as 'mail:read' (a store goes to store=)")
     found = (given,) if isinstance(given, str) else tuple(dict.fromkeys(given))
     if not all(isinstance(one, str) and one for one in found):
-        raise HookError("Consent: a scope is a text such as 'refunds'")
+        raise HookError("Consent: a scope is a name such as 'mail:read'")
     return found
 
 

@@ -1,79 +1,84 @@
-"""``FeatureFlags``: tools that are switched on and off while the service runs, by OpenFeature or by a source of your own."""
+"""``FeatureFlags``: enables and disables tools at run time, by OpenFeature or your own source of flags."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from string import Formatter
-from typing import Any, Literal, TypeAlias, Unpack
+from typing import Any, Literal, Protocol, TypeAlias, Unpack
 
 from callgate.errors import Denied, HookError, InvocationError
 from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.stock.options import HookOptions, set_options
+from callgate.hooks.stock.options import HookOptions, check_choice, check_seconds, checked, set_options
 from callgate.providers.principal import User
 from callgate.tools.definition import ToolDefinition
 
 Value: TypeAlias = bool | None
 Source: TypeAlias = Mapping[str, bool] | Callable[[str, User, ToolDefinition], Value | Awaitable[Value]]
-"""A mapping that is read at every call, or a function of key, user and definition; None says that there is no such flag."""
-_Ask: TypeAlias = Callable[[str, User, ToolDefinition], Any]
+"""A mapping, read at every call, or a function of key, user and definition. None: there is no such flag."""
+_Read: TypeAlias = Callable[[str, User, ToolDefinition], Any]
+
+
+class FlagClient(Protocol):
+    """A client of OpenFeature."""
+
+    @property
+    def get_boolean_details_async(self) -> Callable[..., Awaitable[Any]]:
+        """Evaluate a boolean flag."""
+        ...
 
 
 class FeatureFlags(Hook):
-    """Runs a tool only while its flags are on; they are read at every call, so a change needs no new start.
+    """Feature flags: a tool runs only while all its flags are on. Flags are read at every call.
 
     Args:
-        client: an OpenFeature client (extra ``flags``), asked for booleans with the user as targeting key and tenant,
-            tool, version, effect, roles and scopes as attributes; without it and without *source* the client of the
-            application's default provider.
-        source: instead of a client, a mapping or a function.
-        keys: names of the flags that all have to be on, with ``{tool}`` and ``{tenant}`` filled in. For somebody
-            without a tenant a key with ``{tenant}`` counts as missing.
-        missing: what a flag means that does not exist: ``"off"``, or ``"on"`` where flags are kill switches.
-        unreachable: ``"off"`` denies when the provider fails or does not answer; ``"on"`` lets the call pass and records
-            it. A value that is no boolean always denies.
-        time_limit: seconds for one flag, where asking has to wait. A plain function cannot be interrupted.
-        options: those of ``Hook``: ``priority``, ``tools``, ``tags``, ``tenants``, ``timeout``, ``mode``, ``filter``.
+        source: a mapping, a function of key, user and definition, or an OpenFeature client (extra ``flags``). Default:
+            the OpenFeature client of the application. The client gets the user as targeting key; tenant, tool, version,
+            effect, roles and scopes are attributes.
+        keys: the flags that all have to be on; ``{tool}`` and ``{tenant}`` are filled in. For a user without a tenant, a
+            flag with ``{tenant}`` does not exist.
+        default: the value of a flag that does not exist; True where flags are kill switches.
+        on_provider_failure: ``"deny"`` denies the call when the flag cannot be read; ``"allow"`` lets it pass and
+            records the failure. A value that is not a boolean always denies.
+        flag_timeout: seconds to read one flag asynchronously. A plain function cannot be interrupted.
+        options: the options of every hook: ``priority``, ``tools``, ``tags``, ``tenants``, ``mode``, ``filter``, ...
 
     Raises:
-        HookError: both a client and a source, a key with an unknown part, an option that means nothing, or neither a
-            client nor a source and openfeature-sdk is not installed.
+        HookError: a key with an unknown part, a setting with an invalid value, or openfeature-sdk is not installed and
+            there is no source.
     """
 
     concern = "flags"
     priority = 100
 
+    @checked
     def __init__(
         self,
-        client: Any = None,
+        source: Source | FlagClient | None = None,
         *,
-        source: Source | None = None,
         keys: str | Sequence[str] = ("callgate.{tool}",),
-        missing: Literal["off", "on"] = "off",
-        unreachable: Literal["off", "on"] = "off",
-        time_limit: float = 2.0,
+        default: bool = False,
+        on_provider_failure: Literal["deny", "allow"] = "deny",
+        flag_timeout: float = 2.0,
         **options: Unpack[HookOptions],
     ) -> None:
         set_options(self, options)
-        if client is not None and source is not None:
-            raise HookError("FeatureFlags takes a client or a source, not both")
-        for name, choice in (("missing", missing), ("unreachable", unreachable)):
-            if choice not in ("off", "on"):
-                raise HookError(f"FeatureFlags: {name} is {choice!r}; choose 'off' or 'on'")
-        if not time_limit > 0:
-            raise HookError(f"FeatureFlags: time_limit is {time_limit!r}; give seconds above 0")
+        if not isinstance(default, bool):
+            raise HookError(f"FeatureFlags: default is {default!r}; give True or False")
+        check_choice("FeatureFlags", "on_provider_failure", on_provider_failure, ("deny", "allow"))
+        check_seconds("FeatureFlags", "flag_timeout", flag_timeout)
         self._keys = tuple(_parts(key) for key in ((keys,) if isinstance(keys, str) else keys))
         if not self._keys:
             raise HookError("FeatureFlags: keys is empty; give at least one, such as 'callgate.{tool}'")
-        self._ask = _from_source(source) if source is not None else _from_client(client)
+        self._read = _reader_of(source)
         self._by_tool: dict[str, tuple[tuple[str, ...], ...]] = {}
-        self.missing = missing
-        self.unreachable = unreachable
-        self.time_limit = time_limit
+        self.default = default
+        self.on_provider_failure = on_provider_failure
+        self.flag_timeout = flag_timeout
 
     async def will_check_feature_flags(self, ctx: InvokeContext) -> None:
-        """Every flag of the call has to be on."""
+        """Deny the call unless all its flags are on."""
         tenant = ctx.user.tenant
         for parts in self._by_tool.get(ctx.tool_id) or self._keys_of(ctx.tool_id):
             if len(parts) == 1:
@@ -84,33 +89,33 @@ class FeatureFlags(Hook):
                 key = tenant.join(parts)
                 on = await self._value(ctx, key)
             if on is None:
-                on = self.missing == "on"
+                on = self.default
             if not on:
                 ctx.abort(f"flag {key!r} is off", code="switched_off", public="This tool is switched off.")
 
     async def _value(self, ctx: InvokeContext, key: str) -> Value:
-        """The flag, None when there is none; what is unreachable denies here, or is recorded and counts as on."""
+        """Read a flag; None when it does not exist. After a failure deny the call, or record the failure and return True."""
         try:
-            answer = self._ask(key, ctx.user, ctx.tool)
-            if isinstance(answer, Awaitable):
-                answer = await self._in_time(answer)
-        except _NoBoolean:
-            answer = _NoBoolean
+            value = self._read(key, ctx.user, ctx.tool)
+            if isinstance(value, Awaitable):
+                value = await self._in_time(value)
+        except _NotBoolean:
+            value = _NotBoolean
         except Exception as error:
-            if self.unreachable == "on":
+            if self.on_provider_failure == "allow":
                 ctx.suppress(error)
                 return True
-            told = f"flag {key!r} could not be read: {type(error).__name__}"
-            raise Denied(told, code="flag_unreadable") from error
-        if answer is not None and not isinstance(answer, bool):
-            ctx.abort(f"flag {key!r} is no boolean", code="flag_unreadable")
-        return answer
+            failure = f"flag {key!r} could not be read: {type(error).__name__}"
+            raise Denied(failure, code="flag_unreadable") from error
+        if value is not None and not isinstance(value, bool):
+            ctx.abort(f"flag {key!r} is not a boolean", code="flag_unreadable")
+        return value
 
-    async def _in_time(self, answer: Awaitable[Any]) -> Any:
-        limit = asyncio.timeout(self.time_limit)
+    async def _in_time(self, pending: Awaitable[Any]) -> Any:
+        limit = asyncio.timeout(self.flag_timeout)
         async with limit:
-            value = await answer
-        if limit.expired():  # it swallowed its cancellation: what it says now comes too late
+            value = await pending
+        if limit.expired():  # the source suppressed its cancellation; its value is too late
             raise TimeoutError
         return value
 
@@ -121,38 +126,42 @@ class FeatureFlags(Hook):
         return made
 
 
-class _NoBoolean(InvocationError):
-    """A flag there is, that is no boolean."""
+class _NotBoolean(InvocationError):
+    """The flag exists, but is not a boolean."""
 
 
 class _Unreachable(InvocationError):
-    """The provider of flags could not be asked."""
+    """The provider could not evaluate the flag."""
 
 
 def _parts(key: str) -> tuple[str, ...]:
-    """A key, cut at ``{tenant}``: what a tenant is called cannot be taken for a part of the pattern."""
+    """Split a key at ``{tenant}``, so that braces in the name of a tenant are never replaced."""
     if not isinstance(key, str) or not key:
-        raise HookError(f"FeatureFlags: a key is a text such as 'callgate.{{tool}}', not {key!r}")
+        raise HookError(f"FeatureFlags: keys has {key!r}; give texts such as 'callgate.{{tool}}'")
     try:
         found = {name for _, name, _, _ in Formatter().parse(key) if name is not None}
     except ValueError as error:
         raise HookError(f"FeatureFlags: key {key!r}: {error}") from error
     if not found <= {"tool", "tenant"} or key.count("{") != key.count("{tool}") + key.count("{tenant}"):
-        raise HookError(f"FeatureFlags: key {key!r} may hold {{tool}} and {{tenant}}, nothing else in braces")
+        raise HookError(f"FeatureFlags: key {key!r} may have {{tool}} and {{tenant}}, and no other braces")
     return tuple(key.split("{tenant}"))
 
 
-def _from_source(source: Any) -> _Ask:
+def _reader_of(source: Any) -> _Read:
     if isinstance(source, Mapping):
         flags: Mapping[str, Any] = source
         return lambda key, *_: flags.get(key)
+    if source is None or hasattr(source, "get_boolean_details_async"):
+        return _from_client(source)
     if not callable(source):
-        raise HookError(f"FeatureFlags: source is {type(source).__name__}; give a mapping or a function")
-    ask: _Ask = source
-    return ask
+        raise HookError(
+            f"FeatureFlags: source is a {type(source).__name__}; give a mapping, a function or an OpenFeature client"
+        )
+    read: _Read = source
+    return read
 
 
-def _from_client(client: Any) -> _Ask:
+def _from_client(given: Any) -> _Read:
     try:
         from openfeature import api
         from openfeature.evaluation_context import EvaluationContext
@@ -161,15 +170,11 @@ def _from_client(client: Any) -> _Ask:
         from openfeature.provider.no_op_provider import NoOpProvider
     except ImportError as error:
         raise HookError(
-            'FeatureFlags needs openfeature-sdk; install it with pip install "callgate[flags]", or give source='
+            'FeatureFlags needs openfeature-sdk; run pip install "callgate[flags]", or write FeatureFlags({...})'
         ) from error
-    asked = api.get_client() if client is None else client
-    if not hasattr(asked, "get_boolean_details_async"):
-        raise HookError(
-            f"FeatureFlags takes an OpenFeature client, not {type(asked).__name__}; for others give source="
-        )
+    client = api.get_client() if given is None else given
 
-    async def ask(key: str, user: User, tool: ToolDefinition) -> Value:
+    async def read(key: str, user: User, tool: ToolDefinition) -> Value:
         attributes: dict[str, Any] = {
             "tool": tool.name,
             "version": tool.version,
@@ -180,16 +185,16 @@ def _from_client(client: Any) -> _Ask:
             attributes["tenant"] = user.tenant
         if tool.effect is not None:
             attributes["effect"] = tool.effect.value
-        if isinstance(getattr(asked, "provider", None), NoOpProvider):
+        if isinstance(getattr(client, "provider", None), NoOpProvider):
             raise _Unreachable("no OpenFeature provider is set")
-        found = await asked.get_boolean_details_async(key, False, EvaluationContext(user.id, attributes))
+        found = await client.get_boolean_details_async(key, False, EvaluationContext(user.id, attributes))
         if found.error_code is ErrorCode.FLAG_NOT_FOUND:
             return None
         if found.error_code is ErrorCode.TYPE_MISMATCH:
-            raise _NoBoolean
+            raise _NotBoolean
         if found.error_code is not None or found.reason == Reason.ERROR:
             raise _Unreachable(str(found.error_code))
         value: Value = found.value
         return value
 
-    return ask
+    return read

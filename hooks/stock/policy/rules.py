@@ -1,4 +1,4 @@
-"""What decides whether a call may go on: verdicts, the declarative rules ``permit`` and ``forbid``, and the protocol behind them."""
+"""Authorisation rules: ``permit`` and ``forbid``, verdicts, and the ``Decider`` protocol."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from callgate.tools.definition import ToolDefinition
 
 
 class Verdict(Enum):
-    """What one decider says.
+    """The verdict of one decider.
 
-    ``PENDING``: it cannot tell without the arguments, ask it again when they are known. ``MAY_FORBID``: the same, but it
-    will not permit.
+    ``PENDING``: the verdict depends on the arguments, so call ``on_input`` when they are known. ``MAY_FORBID``: the same
+    for a decider that can only forbid or abstain.
     """
 
     PERMIT = "permit"
@@ -30,44 +30,44 @@ PERMIT, FORBID, ABSTAIN, PENDING, MAY_FORBID = Verdict
 
 
 class Ruling(NamedTuple):
-    """A verdict with what the log is told of it."""
+    """A verdict with a reason for the log."""
 
     verdict: Verdict
     reason: str
 
 
-Said: TypeAlias = Verdict | Ruling
-Answer: TypeAlias = Said | Awaitable[Said]
+Judgement: TypeAlias = Verdict | Ruling
+EventualJudgement: TypeAlias = Judgement | Awaitable[Judgement]
 Predicate: TypeAlias = Callable[[User, ToolDefinition], bool | Awaitable[bool]]
-"""Asked before the arguments are known."""
+"""A condition on user and tool."""
 InputPredicate: TypeAlias = Callable[[User, ToolDefinition, Mapping[str, Any]], bool | Awaitable[bool]]
-"""Asked with the validated arguments, which are frozen; what the call leaves out has its default."""
+"""A condition on user, tool and the validated, frozen arguments; missing ones have the default of the schema."""
 
 
 @runtime_checkable
 class Decider(Protocol):
-    """One voice of an ``Authorize``: a rule, a set of Cedar policies, or an object of your own.
+    """A decider of an ``Authorize``: a rule, a set of Cedar policies, or your own object.
 
-    ``id`` is what a denial names in the log. What it raises denies.
+    The log names its ``id`` in a denial. An exception in a decider denies the call.
     """
 
     @property
     def id(self) -> str:
-        """Its name, unique within an ``Authorize``."""
+        """The name, unique within an ``Authorize``."""
         ...
 
-    def before_input(self, user: User, tool: ToolDefinition) -> Answer:
-        """The verdict on user and tool alone; ``PENDING`` or ``MAY_FORBID`` to be asked again."""
+    def before_input(self, user: User, tool: ToolDefinition) -> EventualJudgement:
+        """Return the verdict on user and tool; ``PENDING`` or ``MAY_FORBID`` when it depends on the arguments."""
         ...
 
-    def on_input(self, user: User, tool: ToolDefinition, arguments: Mapping[str, Any]) -> Answer:
-        """The verdict on the arguments; asked only after ``PENDING`` or ``MAY_FORBID``."""
+    def on_input(self, user: User, tool: ToolDefinition, arguments: Mapping[str, Any]) -> EventualJudgement:
+        """Return the verdict on the arguments; called only after ``PENDING`` or ``MAY_FORBID``."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """Permits or forbids where all of its conditions hold, and abstains elsewhere. Made by ``permit`` and ``forbid``."""
+    """A rule made by ``permit`` or ``forbid``. It gives its verdict when all its conditions hold, and abstains otherwise."""
 
     id: str
     verdict: Verdict
@@ -82,11 +82,11 @@ class Rule:
 
     @property
     def is_static(self) -> bool:
-        """Whether roles, scopes and tenants say it all: nothing is called."""
+        """True when roles, scopes and tenants are the only conditions, so that no function is called."""
         return self.when is None and self.when_input is None
 
     def concerns(self, tool: ToolDefinition) -> bool:
-        """Whether the rule is about this tool at all."""
+        """Return True when the rule applies to this tool."""
         return (
             (self.tools is None or tool.name in self.tools)
             and (self.tags is None or not self.tags.isdisjoint(tool.tags))
@@ -94,14 +94,14 @@ class Rule:
         )
 
     def fits(self, user: User) -> bool:
-        """Whether the user has one of the roles, all of the scopes, and one of the tenants."""
+        """Return True when the user has one of the roles, all scopes, and one of the tenants."""
         return (
             (self.roles is None or not self.roles.isdisjoint(user.roles))
             and (self.scopes is None or self.scopes.issubset(user.scopes))
             and (self.tenants is None or user.tenant in self.tenants)
         )
 
-    def before_input(self, user: User, tool: ToolDefinition) -> Answer:
+    def before_input(self, user: User, tool: ToolDefinition) -> EventualJudgement:
         """See ``Decider``."""
         if not (self.concerns(tool) and self.fits(user)):
             return ABSTAIN
@@ -109,7 +109,7 @@ class Rule:
         holds = self.verdict if self.when_input is None else again
         return holds if self.when is None else _verdict(self.when(user, tool), holds)
 
-    def on_input(self, user: User, tool: ToolDefinition, arguments: Mapping[str, Any]) -> Answer:
+    def on_input(self, user: User, tool: ToolDefinition, arguments: Mapping[str, Any]) -> EventualJudgement:
         """See ``Decider``."""
         assert self.when_input is not None
         return _verdict(self.when_input(user, tool, arguments), self.verdict)
@@ -127,21 +127,21 @@ def permit(
     when: Predicate | None = None,
     when_input: InputPredicate | None = None,
 ) -> Rule:
-    """A rule that lets calls pass, unless another forbids them. Every condition that is given has to hold.
+    """Make a rule that permits calls for which all given conditions hold. A ``forbid`` rule overrides it.
 
     Args:
-        id: what logs and audit call the rule.
+        id: the name of the rule in logs and the audit log.
         roles: the user has one of them.
         scopes: the user has all of them.
         tenants: the user belongs to one of them.
-        tools: wire names of the tools it is about.
+        tools: the tool has one of these names.
         tags: the tool has one of them.
         effects: the tool's effect is one of them, such as ``"read"``.
-        when: asked with user and tool; returns a ``bool``, or an awaitable of one.
-        when_input: asked with user, tool and the validated arguments, frozen.
+        when: a function of user and tool that returns a ``bool``, or an awaitable of one.
+        when_input: the same with the validated, frozen arguments as the third parameter.
 
     Raises:
-        HookError: no id, or a condition that could never hold.
+        HookError: no id, or a condition that no call could meet.
     """
     return _rule(id, PERMIT, when, when_input, roles, scopes, tenants, tools, tags, effects)
 
@@ -158,10 +158,10 @@ def forbid(
     when: Predicate | None = None,
     when_input: InputPredicate | None = None,
 ) -> Rule:
-    """A rule that refuses calls, whatever permits them; the conditions are those of ``permit``.
+    """Make a rule that denies calls, also permitted ones; it takes the conditions of ``permit``.
 
     Raises:
-        HookError: no id, or a condition that could never hold.
+        HookError: no id, or a condition that no call could meet.
     """
     return _rule(id, FORBID, when, when_input, roles, scopes, tenants, tools, tags, effects)
 
@@ -171,19 +171,19 @@ _NAMES = ("roles", "scopes", "tenants", "tools", "tags", "effects")
 
 def _rule(id: str, verdict: Verdict, when: Any, when_input: Any, *given: Collection[str] | None) -> Rule:
     if not isinstance(id, str) or not id:
-        raise HookError(f"a rule is named by a text such as 'managers-refund', not {id!r}")
+        raise HookError(f"a rule needs an id such as 'managers-refund'; {id!r} was given")
     names = {name: names_of(f"rule {id!r}", name, value) for name, value in zip(_NAMES, given, strict=True)}
-    for name, asked in (("when", when), ("when_input", when_input)):
-        if asked is not None and not callable(asked):
-            raise HookError(f"rule {id!r}: {name} is {asked!r}; give a function")
+    for name, condition in (("when", when), ("when_input", when_input)):
+        if condition is not None and not callable(condition):
+            raise HookError(f"rule {id!r}: {name} is {condition!r}; give a function")
     return Rule(id, verdict, **names, when=when, when_input=when_input)
 
 
 def names_of(where: str, what: str, given: Collection[str] | None) -> frozenset[str] | None:
-    """A collection of names, frozen; None stays None.
+    """Freeze a collection of names; None stays None.
 
     Raises:
-        HookError: one text instead of a collection, an empty one, or something else than text in it.
+        HookError: a single text, an empty collection, or an item that is not text.
     """
     if given is None:
         return None
@@ -191,11 +191,11 @@ def names_of(where: str, what: str, given: Collection[str] | None) -> frozenset[
         raise HookError(f"{where}: {what} takes a collection of names; write {what}={{{given!r}}}")
     found = frozenset(given)
     if not found or not all(isinstance(name, str) for name in found):
-        raise HookError(f"{where}: {what} takes names, at least one; leave it out where it does not matter")
+        raise HookError(f"{where}: {what} takes at least one name; leave it out to match all")
     return found
 
 
-def _verdict(answer: Any, holds: Verdict) -> Answer:
+def _verdict(answer: Any, holds: Verdict) -> EventualJudgement:
     if answer is True:
         return holds
     if answer is False:
@@ -206,7 +206,7 @@ def _verdict(answer: Any, holds: Verdict) -> Answer:
 
 
 class _Later:
-    """The verdict of a condition that has to be awaited."""
+    """The verdict of an asynchronous condition."""
 
     __slots__ = ("_answer", "_holds")
 
@@ -223,12 +223,12 @@ class _Later:
         return found
 
     def close(self) -> None:
-        """Nobody will await it."""
+        """Discard the awaitable without awaiting it."""
         drop(self._answer)
 
 
 def drop(answer: Any) -> None:
-    """Do away with an awaitable that nobody will await."""
+    """Discard an awaitable without awaiting it."""
     for name in ("close", "cancel"):
         way = getattr(answer, name, None)
         if way is not None:

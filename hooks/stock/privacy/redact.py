@@ -1,14 +1,15 @@
-"""``Redact``: values that logs, records, errors and readers may not see, by place, by name and by what they look like."""
+"""``Redact``: masks values by member name, JSON Pointer or detector in records, errors, logs and outputs."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from callgate.errors import CallgateError, HookError
 from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.stock.options import HookOptions, checked, set_options
 from callgate.providers.detectors import DETECTORS, MASK, detect
 from callgate.providers.registry import MISSING
 from callgate.providers.scrubbing import Scrubber
@@ -19,7 +20,7 @@ _SIDES = ("input", "output")
 
 
 class _Node:
-    """One segment of the pointers: what lies below it, and whether a pointer ends here."""
+    """One segment of the pointers: the segments below it, and ``ends`` if a pointer ends here."""
 
     __slots__ = ("below", "ends")
 
@@ -29,73 +30,76 @@ class _Node:
 
 
 class Redact(Hook):
-    """Masks values in the input that records show, and in the output that its reader gets.
+    """Masking of sensitive values in records of the input, and in the output for the reader.
 
-    The tool gets its arguments as they are. What logs, audit, spans and histories show of them is ``ctx.masked_input``,
-    and what is masked there is taken out of errors and logs of the call as well.
+    The tool gets the original arguments. Logs, the audit log, spans and histories get ``ctx.masked_input``. Masked values
+    are also removed from the errors and logs of the call.
 
     Args:
-        pointers: JSON Pointers such as ``"/card/number"``; ``*`` stands for every member or item: ``"/people/*/iban"``.
-        keys: names of members, wherever they are; case and signs make no difference (``apiKey``, ``API-KEY``).
-        detectors: kinds of value by their look, in texts, keys and whole numbers: ``"card"``, ``"email"``, ``"jwt"``,
+        names: names of members, at any depth: ``Redact("password", "token")``. Case and punctuation are ignored:
+            ``apiKey`` is ``API-KEY``.
+        pointers: JSON Pointers such as ``"/card/number"``; ``*`` matches every member or item: ``"/people/*/iban"``.
+        detectors: kinds of values to find in texts, member names and whole numbers: ``"card"``, ``"email"``, ``"jwt"``,
             ``"bearer"``, ``"api_key"``, ``"private_key"``.
-        at: which side it masks; both by default.
-        mask: what stands in the place of a masked value; text within a text is always replaced by ``***``.
-        mode: ``"shadow"`` masks nothing and records how many values it would have masked.
+        at: the sides that it masks; default: input and output.
+        mask: the replacement of a masked value. Text inside a text is always replaced by ``***``.
+        options: the options of every hook: ``tools``, ``tags``, ``tenants``, ``filter``, ... With ``mode="shadow"`` it
+            masks nothing, and records how many values it would mask.
 
     Raises:
-        HookError: nothing to mask, no such detector, or what is no JSON Pointer.
+        HookError: nothing to mask, an unknown detector, or an invalid JSON Pointer.
     """
 
     concern = "redact"
     priority = 0
 
+    @checked
     def __init__(
         self,
-        *,
+        *names: str,
         pointers: Iterable[str] = (),
-        keys: Iterable[str] = (),
         detectors: Iterable[str] = (),
         at: Iterable[Literal["input", "output"]] = ("input", "output"),
         mask: Any = MASK,
-        mode: Literal["enforce", "shadow"] = "enforce",
+        **options: Unpack[HookOptions],
     ) -> None:
-        for name, given in (("pointers", pointers), ("keys", keys), ("detectors", detectors), ("at", at)):
+        set_options(self, options)
+        for setting, given in (("pointers", pointers), ("detectors", detectors), ("at", at)):
             if isinstance(given, str):
-                raise HookError(f"Redact: {name} takes a collection; write {name}=[{given!r}]")
+                raise HookError(f"Redact: {setting} takes a collection; write {setting}=[{given!r}]")
         self._pointers = _tree(pointers)
-        self._keys = frozenset(_plain(key) for key in keys)
-        names = list(detectors)
-        for name in names:
-            if name not in DETECTORS:
-                raise HookError(f"Redact: there is no detector {name!r}{did_you_mean(name, DETECTORS)}")
-        self._detectors = tuple(DETECTORS[name] for name in names)
+        self._names = frozenset(map(_name, names))
+        kinds = list(detectors)
+        for kind in kinds:
+            if kind not in DETECTORS:
+                raise HookError(f"Redact: there is no detector {kind!r}{did_you_mean(kind, DETECTORS)}")
+        self._detectors = tuple(DETECTORS[kind] for kind in kinds)
         sides = frozenset(at)
         if not sides or not sides <= frozenset(_SIDES):
             raise HookError(f"Redact: at is {sorted(sides)}; choose from {', '.join(_SIDES)}")
-        if not (self._pointers.below or self._pointers.ends or self._keys or names):
-            raise HookError("Redact: give pointers, keys or detectors; without any it masks nothing")
+        if not (self._pointers.below or self._pointers.ends or self._names or kinds):
+            raise HookError("Redact masks nothing; write Redact('password'), or give pointers= or detectors=")
         self._input, self._output = "input" in sides, "output" in sides
-        self._mask, self.mode = mask, mode
+        self._mask = mask
 
     # ------------------------------------------------------------------ stages
 
     def did_create_invoke_context(self, ctx: InvokeContext) -> None:
-        """A call may end before its input is masked, denied or invalid: what records show of it is masked then."""
-        if self._input and not ctx.step.shadow:
-            ctx._maskers = (*ctx._maskers, self._mask_raw)
+        """Register the mask for calls that end early, denied or invalid: their records show masked input too."""
+        if self._input and not ctx.run.step.shadow:
+            ctx.run.maskers = (*ctx.run.maskers, self._mask_raw)
             Scrubber.of(ctx).add_masked((), self._detectors)
 
     def will_redact_input(self, ctx: InvokeContext) -> None:
-        """Write ``ctx.masked_input``, and have what was masked taken out of texts."""
+        """Write ``ctx.masked_input``, and remove masked values from errors and logs."""
         if not self._input:
             return
         found: list[Any] = []
         masked = self.masked(ctx.input, found)
-        if ctx.step.shadow:
+        if ctx.run.step.shadow:
             _would("input", found)
         if found:
-            alone = ctx._masked is MISSING and len(ctx._maskers) == 1
+            alone = ctx.run.masked is MISSING and len(ctx.run.maskers) == 1
             ctx.masked_input = masked if alone else self.masked(ctx.masked_input)
             Scrubber.of(ctx).add_masked(_texts(found))
 
@@ -107,7 +111,7 @@ class Redact(Hook):
         masked = self.masked(ctx.output, found)
         if not found:
             return
-        if ctx.step.shadow:
+        if ctx.run.step.shadow:
             _would("output", found)
         ctx.mask_output(masked)
         Scrubber.of(ctx).add_masked(_texts(found))
@@ -115,9 +119,9 @@ class Redact(Hook):
     # ------------------------------------------------------------------ masking
 
     def masked(self, value: Any, found: list[Any] | None = None) -> Any:
-        """A JSON value with what this hook masks masked; the same object where that is nothing.
+        """Mask a JSON value; the same object comes back when nothing is masked.
 
-        What was masked is added to *found*.
+        The original of each masked value is appended to *found*.
         """
         found = [] if found is None else found
         if self._pointers.ends:
@@ -126,17 +130,17 @@ class Redact(Hook):
         return self._walk(value, (self._pointers,), found)
 
     def _mask_raw(self, value: Any) -> Any:
-        """What is not parsed yet has no places and no names: it is masked whole."""
+        """Mask raw input. Text that is not parsed yet has no members, so it is masked as a whole."""
         return self.masked(value) if isinstance(value, Mapping | list) else MASK
 
     def _walk(self, value: Any, nodes: tuple[_Node, ...], found: list[Any]) -> Any:
         if isinstance(value, str):
             return self._text(value, found)
         if isinstance(value, Mapping):
-            if nodes or self._keys or self._detectors:
+            if nodes or self._names or self._detectors:
                 return self._members(value, nodes, found)
         elif isinstance(value, list | tuple):
-            if nodes or self._keys or self._detectors:
+            if nodes or self._names or self._detectors:
                 return self._items(value, nodes, found)
         elif self._detectors and isinstance(value, int) and not isinstance(value, bool):
             shown = str(value)
@@ -151,9 +155,11 @@ class Redact(Hook):
         for key, item in value.items():
             below = _below(nodes, key)
             shown = self._text(key, found) if isinstance(key, str) else key
-            while shown in masked:  # two masked keys are two members still
+            while shown in masked:  # two masked names stay two members
                 shown = f"{shown}*"
-            if any(node.ends for node in below) or (self._keys and isinstance(key, str) and _plain(key) in self._keys):
+            if any(node.ends for node in below) or (
+                self._names and isinstance(key, str) and _plain(key) in self._names
+            ):
                 found.append(item)
                 masked[shown] = self._mask
             else:
@@ -193,7 +199,7 @@ def _tree(pointers: Iterable[str]) -> _Node:
     root = _Node()
     for pointer in pointers:
         if pointer and not pointer.startswith("/"):
-            raise HookError(f"Redact: {pointer!r} is no JSON Pointer; write {'/' + pointer!r}")
+            raise HookError(f"Redact: {pointer!r} is not a JSON Pointer; write {'/' + pointer!r}")
         node = root
         for part in pointer.split("/")[1:]:
             node = node.below.setdefault(part.replace("~1", "/").replace("~0", "~"), _Node())
@@ -201,12 +207,22 @@ def _tree(pointers: Iterable[str]) -> _Node:
     return root
 
 
+def _name(given: Any) -> str:
+    if isinstance(given, list | tuple | set | frozenset):
+        raise HookError(f"Redact takes names one by one; write Redact({', '.join(map(repr, given))})")
+    if not isinstance(given, str) or not given:
+        raise HookError(f"Redact: {given!r} is not the name of a member; write Redact('password')")
+    if given.startswith("/"):
+        raise HookError(f"Redact: {given!r} is a JSON Pointer; write Redact(pointers=[{given!r}])")
+    return _plain(given)
+
+
 def _plain(key: str) -> str:
     return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", key).casefold())) or key
 
 
 def _texts(values: Iterable[Any]) -> Iterable[str]:
-    """The texts and numbers within values that were masked."""
+    """Yield the texts and numbers inside masked values."""
     for value in values:
         if isinstance(value, str):
             yield value

@@ -1,4 +1,4 @@
-"""``Secrets``: values that tools need and nobody may see: bound as request providers, scrubbed from all that comes back."""
+"""``Secrets``: binds secrets for tools, and removes them from outputs, errors and records."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ import asyncio
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 from callgate.errors import CallgateError, HookError
 from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
-from callgate.providers.scrubbing import SHORTEST, Scrubber, spellings
+from callgate.hooks.stock.options import HookOptions, checked, set_options
+from callgate.providers.scrubbing import SHORTEST_SECRET, Scrubber, spellings
 
 Source: TypeAlias = Callable[[InvokeContext], str | Awaitable[str]]
-"""Reads one secret for an invocation; plain or async."""
+"""A function that reads one secret for an invocation; plain or async."""
 
 
 class SecretMissing(CallgateError):
-    """A source had no value, or one that cannot be kept secret; the message names the secret, never its value."""
+    """A source has no value, or a value too short to be kept secret. The message names the secret, never its value."""
 
     code = "secret_missing"
 
 
 def from_env(name: str) -> Source:
-    """A secret from an environment variable, read at every call."""
+    """Make a source that reads an environment variable at every call."""
 
     def read(_ctx: InvokeContext) -> str:
         return os.environ.get(name, "")
@@ -33,7 +34,7 @@ def from_env(name: str) -> Source:
 
 
 def from_keyring(service: str, username: str) -> Source:
-    """A secret from the system's keyring, read in a thread at every call. Needs the extra ``keyring``.
+    """Make a source that reads the system's keyring at every call, in a thread. Needs the extra ``keyring``.
 
     Raises:
         HookError: the extra is not installed.
@@ -41,7 +42,7 @@ def from_keyring(service: str, username: str) -> Source:
     try:
         import keyring
     except ImportError as error:
-        raise HookError("from_keyring needs the extra: pip install 'callgate[keyring]'") from error
+        raise HookError('from_keyring needs keyring; run pip install "callgate[keyring]"') from error
 
     async def read(_ctx: InvokeContext) -> str:
         return await asyncio.to_thread(keyring.get_password, service, username) or ""
@@ -50,28 +51,31 @@ def from_keyring(service: str, username: str) -> Source:
 
 
 class Secrets(Hook):
-    """Binds secrets for the tools that declare them, and takes them out of everything that comes back.
+    """Secret injection: binds secrets for the tools that declare them, and removes them from all results and records.
 
-    A tool asks for one with ``key: Annotated[str, Provide["billing_key"]]``; a model can neither see nor send it. Each
-    value that was injected becomes ``***`` in output, cache, errors, logs, spans, histories, audit and progress, also
-    where it is written as URLs, base64 or JSON write it.
+    A tool declares a secret with ``key: Annotated[str, Provide["billing_key"]]``; a model can neither see nor send it.
+    Each injected value becomes ``***`` in the output, cache, errors, logs, spans, histories, audit log and progress. Its
+    spellings in URLs, base64 and JSON are found too.
 
     Args:
-        sources: by token, as ``Provide[...]`` names it, a function that reads the value for an invocation:
-            ``from_env("BILLING_KEY")``, ``from_keyring("billing", "callgate")``, or any function of the context, plain
-            or async. Values are texts of at least 4 characters: a shorter one could not be told from other text.
-        mode: ``"shadow"`` binds nothing; it reads the sources and records which of them failed.
+        sources: by token, as in ``Provide[...]``, a function that reads the value for an invocation:
+            ``from_env("BILLING_KEY")``, ``from_keyring("billing", "callgate")``, or a function of the context, plain or
+            async. Values have at least 4 characters: a shorter one cannot be distinguished from other text.
+        options: the options of every hook: ``tools``, ``tags``, ``tenants``, ``filter``, ... With ``mode="shadow"`` it
+            binds nothing: it reads the sources and records their failures.
 
     Raises:
-        HookError: no sources, or one that is no function.
+        HookError: no sources, or a source that is not a function.
     """
 
     concern = "secrets"
     priority = 0
 
-    def __init__(self, sources: Mapping[Any, Source], *, mode: Literal["enforce", "shadow"] = "enforce") -> None:
-        if not sources:
-            raise HookError("Secrets: give at least one source, such as {'billing_key': from_env('BILLING_KEY')}")
+    @checked
+    def __init__(self, sources: Mapping[Any, Source], **options: Unpack[HookOptions]) -> None:
+        set_options(self, options)
+        if not isinstance(sources, Mapping) or not sources:
+            raise HookError("Secrets needs sources by token; write Secrets({'billing_key': from_env('BILLING_KEY')})")
         for token, source in sources.items():
             if not callable(source):
                 raise HookError(
@@ -80,11 +84,10 @@ class Secrets(Hook):
                 )
         self._sources = dict(sources)
         self.binds = tuple(sources)
-        self.mode = mode
-        self._known: dict[Any, tuple[str, tuple[str, ...]]] = {}  # what a source gave last, and its spellings
+        self._known: dict[Any, tuple[str, tuple[str, ...]]] = {}  # by token: the last value and its spellings
 
     async def will_inject_secrets(self, ctx: InvokeContext) -> None:
-        """Read the sources and bind what they give.
+        """Read the sources and bind their values.
 
         Raises:
             SecretMissing: a source has no value.
@@ -95,23 +98,23 @@ class Secrets(Hook):
             value = source(ctx)
             found[token] = value = await value if inspect.isawaitable(value) else value
             hidden += self._spellings(token, value)
-        if ctx.step.shadow:
+        if ctx.run.step.shadow:
             return
         Scrubber.of(ctx).add_secrets(hidden)
         ctx.bind_providers(found.items())
 
     def did_execute(self, ctx: InvokeContext) -> None:
-        """Scrub what the tool returned, before a cache, a history or another hook's record has it."""
-        self._scrub(ctx, ctx._output_json)
+        """Remove secrets from the tool's output before a cache, a history or another hook reads it."""
+        self._scrub(ctx, ctx.run.output_json)
 
     def will_redact_output(self, ctx: InvokeContext) -> None:
-        """Scrub what came from elsewhere: a hook that wraps the tool, a part that is streamed."""
+        """Remove secrets from outputs that bypassed ``did_execute``: of a wrapper, or a streamed part."""
         self._scrub(ctx, None)
 
     def _scrub(self, ctx: InvokeContext, data: bytes | None) -> None:
-        if ctx.step.shadow or ctx.scrubber is None:
+        if ctx.run.step.shadow or ctx.run.scrubber is None:
             return
-        clean = ctx.scrubber.value(ctx.output, data)
+        clean = ctx.run.scrubber.value(ctx.output, data)
         if clean is not ctx.output:
             ctx.mask_output(clean)
 
@@ -120,9 +123,9 @@ class Secrets(Hook):
         if known is not None and known[0] == value:
             return known[1]
         if not isinstance(value, str) or not value:
-            raise SecretMissing(f"the source of {_name(token)} has no value: it gave {type(value).__name__}")
-        if len(value) < SHORTEST:
-            raise SecretMissing(f"the value of {_name(token)} has fewer than {SHORTEST} characters")
+            raise SecretMissing(f"the source of {_name(token)} has no value: it returned {type(value).__name__}")
+        if len(value) < SHORTEST_SECRET:
+            raise SecretMissing(f"the value of {_name(token)} has fewer than {SHORTEST_SECRET} characters")
         made = spellings(value)
         self._known[token] = (value, made)
         return made

@@ -1,4 +1,4 @@
-"""``Audit``: a row about every call that nobody can change unseen, and one before every effect."""
+"""``Audit``: a tamper-evident audit log with a row for every call, and one before every effect."""
 
 from __future__ import annotations
 
@@ -13,83 +13,82 @@ import orjson
 
 from callgate.errors import Denied, HookError, InvocationError, Suspended
 from callgate.hooks.base import Hook
-from callgate.hooks.builtin import FROZEN
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.stock.options import HookOptions, is_number, set_options
-from callgate.hooks.stock.records.audit_chain import Anchor, Chain, Sealed, micros
+from callgate.hooks.facts import FROZEN
+from callgate.hooks.stock.options import HookOptions, check_count, check_seconds, checked, set_options
+from callgate.hooks.stock.records.audit_chain import Anchor, Chain, ChainedRows, micros
 from callgate.hooks.stock.records.audit_sinks import is_async, to_function, to_log
 from callgate.hooks.stock.records.masking import ShownInput
 from callgate.providers.ids import new_id
-from callgate.providers.logs import Event, emit
+from callgate.providers.logs import LogEvent, emit
 from callgate.providers.registry import MISSING
 from callgate.providers.stores.base import AuditRow, Store
-from callgate.providers.stores.memory import MemoryAudit
+from callgate.providers.stores.memory_audit import MemoryAudit
 from callgate.tools.calls import Outcome
 from callgate.tools.definition import Effect
 from callgate.tools.values import SCALARS, clip, compact, hash_of
 
 Sink: TypeAlias = Callable[[AuditRow], Awaitable[None] | None]
-"""Takes one row; what it raises means that the row is not written."""
+"""Takes one row; an exception means that the row is not written."""
 
 VERSION = 1
-"""Of the shape of a row's body: ``v`` in it."""
+"""The version of the row format: ``v`` in the body."""
 
 
 class Audit(Hook):
-    """Writes a row about how every call ended, denied and invalid ones included, and one before every effect.
+    """Audit log: a row with the outcome of every call, denied and invalid calls included, and a row before every effect.
 
-    Rows of one gate form a segment: numbered without gaps, each sealed with the hash of the one before. ``callgate audit
-    verify ADDRESS`` finds rows that were changed, taken out or moved. The end of a segment can be cut off unseen as far
-    back as its last anchor, and an anchor beside the rows helps only against those who cannot reach it: keep anchors
-    elsewhere, by *on_anchor* or from the log event ``audit.anchored``.
+    The rows of one gate form a segment: numbered without gaps, each with the hash of the row before it. ``callgate audit
+    verify ADDRESS`` finds altered, missing and moved rows. A truncation after the last anchor cannot be detected. An
+    anchor beside the rows does not protect against an attacker who can write both: keep anchors elsewhere, with
+    *on_anchor* or from the log event ``audit.anchored``.
 
-    A tool that is not declared ``read`` runs only once a row says that it will: where that cannot be written the call is
-    denied with code ``audit_failed``. A row about the end that cannot be written changes nothing any more; it is in
-    ``ctx.suppressed`` and logged.
+    A tool that is not declared ``read`` runs only after the row of its intent is written; otherwise the call is denied
+    with the code ``audit_failed``. A failure to write the row of the outcome does not change the outcome: it is in
+    ``ctx.suppressed``, and logged.
 
     Args:
         sink: ``"log"`` for log events, or a function of the ``AuditRow``, plain or async; default: the store.
-        store: where rows go; default: the store of the gate.
-        anchor_every: rows between two anchors; one more is written as the gate closes.
+        store: where rows are stored; default: the store of the gate.
+        anchor_every: rows between two anchors; a further anchor is written when the gate closes.
         on_anchor: an async function of segment, number, hash and time (seconds since the epoch), called at each anchor.
-        arguments: False keeps the masked arguments out of the rows, and only their hash in.
-        secret_keys: further names of keys whose values are masked where no hook masked the arguments.
-        write_limit: seconds that one write may take.
-        options: those of every hook: ``priority``, ``tools``, ``tags``, ``tenants``, ``mode``, ...
+        arguments: False leaves the masked arguments out of the rows; their hash stays.
+        secret_keys: names of further members to mask when no hook masks the arguments.
+        write_timeout: seconds that one write may take.
+        options: the options of every hook: ``priority``, ``tools``, ``tags``, ``tenants``, ``mode``, ``filter``, ...
 
     Raises:
-        HookError: a setting that means nothing.
+        HookError: a setting has an invalid value.
     """
 
     concern = "audit"
-    priority = -1000  # will_execute: after every hook that may still refuse the attempt
+    priority = -1000  # at will_execute: after every hook that may refuse the attempt
 
+    @checked
     def __init__(
         self,
         sink: Literal["log"] | Sink | None = None,
-        store: Store | None = None,
         *,
+        store: Store | None = None,
         anchor_every: int = 100,
         on_anchor: Anchor | None = None,
         arguments: bool = True,
         secret_keys: Collection[str] = (),
-        write_limit: float = 5.0,
+        write_timeout: float = 5.0,
         **options: Unpack[HookOptions],
     ) -> None:
         if sink is not None and store is not None:
-            raise HookError("Audit writes to a sink or to a store; register it twice to write to both")
+            raise HookError("Audit writes to a sink or to a store; register two Audit hooks to write to both")
         if not (sink is None or sink == "log" or callable(sink)):
-            raise HookError(f'Audit: a sink is "log" or a function of the row, not {sink!r}')
-        if not is_number(anchor_every, least=1, whole=True):
-            raise HookError(f"Audit: anchor_every is {anchor_every!r}; give a number of rows, 1 at the least")
-        if not is_number(write_limit, least=0.001):
-            raise HookError(f"Audit: write_limit is {write_limit!r}; give seconds above 0")
+            raise HookError(f'Audit: sink is {sink!r:.80}; give "log" or a function of the row; a store goes to store=')
+        check_count("Audit", "anchor_every", anchor_every)
+        check_seconds("Audit", "write_timeout", write_timeout)
         self._sink = sink
         self._store = store
         self._every = anchor_every
         self._on_anchor = on_anchor
         self._shows = arguments
-        self._limit = write_limit
+        self._timeout = write_timeout
         self._shown = ShownInput(secret_keys)
         self._chains: WeakKeyDictionary[Any, Chain] = WeakKeyDictionary()
         self._host: Any = None
@@ -99,74 +98,74 @@ class Audit(Hook):
     # ------------------------------------------------------------------ stages
 
     def will_execute(self, ctx: InvokeContext) -> Any:
-        """Before each attempt of a tool that may change the world: a row that says so, or no attempt."""
-        claim = ctx.claim
-        if ctx.tool.effect is Effect.READ or (claim is not None and ctx.attempt == 1 and self in claim.together):
+        """Write the intent row before each attempt of a tool that is not ``read``; without the row, no attempt."""
+        claim = ctx.run.claim
+        if ctx.tool.effect is Effect.READ or (claim is not None and ctx.run.attempt == 1 and self in claim.together):
             return None
         return self._intend(ctx)
 
     def will_audit(self, ctx: InvokeContext) -> Any:
-        """The row about how the call ended."""
-        claim = ctx.claim
+        """Write the row of the outcome."""
+        claim = ctx.run.claim
         if claim is not None and self in claim.together:
             claim.records = (*claim.records, (self, self._ended(ctx)))
             return None
-        chain = self._chain_of(ctx.plan.host)
+        chain = self._chain_of(ctx.run.plan.host)
         tenant = ctx.user.tenant or ""
-        if not chain.keeps_back:
+        if not chain.deferred:
             return chain.add(tenant, self._ended(ctx))
         facts = _facts(ctx)
-        # One flat tuple: the fewer containers are kept, the less the garbage collector has to look at.
+        # One flat tuple: fewer objects for the garbage collector to visit.
         chain.noted.append((tenant, dict, self._ended(ctx)) if facts is None else (tenant, self._from_facts, *facts))
         return None
 
     def did_audit(self, ctx: InvokeContext) -> Any:
-        """Anchor the head when enough rows came since the last time."""
-        chain = self._chain_of(ctx.plan.host)
+        """Anchor the head if enough rows were written since the last anchor."""
+        chain = self._chain_of(ctx.run.plan.host)
         return chain.anchor_if_due() if chain.unanchored >= self._every else None
 
     async def _intend(self, ctx: InvokeContext) -> None:
         try:
-            body, chain = self._known(ctx, "intent", ctx.host.monotonic()), self._chain_of(ctx.host)
-            if chain.keeps_back:
+            body, chain = self._known(ctx, "intent", ctx.run.plan.host.monotonic()), self._chain_of(ctx.run.plan.host)
+            if chain.deferred:
                 chain.noted.append((ctx.user.tenant or "", dict, body))
             else:
                 await chain.add(ctx.user.tenant or "", body)
         except Exception as error:
-            raise Denied(f"no audit record of {ctx.tool_id} could be written", code="audit_failed") from error
+            raise Denied(f"the audit row of {ctx.tool_id} could not be written", code="audit_failed") from error
 
     # ------------------------------------------------------------------ together with the effect ledger
 
     def joins_ledger(self, store: Store) -> bool:
-        """Whether its rows about an effect are written in the transactions of the ledger, which is in *store*."""
+        """Return True when the ledger in *store* writes the rows of effects in its own transactions."""
         return store.durable and self._sink is None and (self._store is None or self._store is store)
 
-    def sealing_intent(self, ctx: InvokeContext) -> AbstractAsyncContextManager[Sealed]:
-        """The row that says that a tool will run."""
-        return self.sealing(ctx.host, self._known(ctx, "intent", ctx.host.monotonic()))
+    def sealing_intent(self, ctx: InvokeContext) -> AbstractAsyncContextManager[ChainedRows]:
+        """Give the intent row to the ledger, which writes it."""
+        return self.sealing(ctx.run.plan.host, self._known(ctx, "intent", ctx.run.plan.host.monotonic()))
 
-    def sealing(self, host: Any, body: dict[str, Any]) -> AbstractAsyncContextManager[Sealed]:
-        """A row, to be written by the ledger."""
+    def sealing(self, host: Any, body: dict[str, Any]) -> AbstractAsyncContextManager[ChainedRows]:
+        """Give a row to the ledger, which writes it."""
         return self._chain_of(host).sealing([body])
 
     # ------------------------------------------------------------------ rows
 
     def _known(self, ctx: InvokeContext, kind: str, at: float) -> dict[str, Any]:
-        """What is known of a call at any time; integers, texts, and what is masked of the arguments."""
-        user, definition, call = ctx.user, ctx.plan.definition, ctx._call
+        """Return the fields that every row has: integers, texts, and the masked arguments."""
+        user, definition, call = ctx.user, ctx.run.plan.definition, ctx.run.tool_call
         shown, masked = self._shown(ctx) if self._shows else (None, [])
-        hydration = ctx.hydration
+        hydration = ctx.run.hydration
         return {
             "v": VERSION,
             "kind": kind,
-            "at_us": micros(at + ctx.host.wall_offset),
+            "at_us": micros(at + ctx.run.plan.host.wall_offset),
             "request_id": ctx.request_id,
             "call_id": None if call is None else call.id,
-            "session_id": ctx.session_id,
-            "depth": ctx.depth,
-            "attempt": ctx.attempt,
+            "session_id": ctx.run.session_id,
+            "depth": ctx.run.depth,
+            "attempt": ctx.run.attempt,
             "tool": definition.name,
-            "called": None if call is None or call.tool == definition.name else clip(str(call.tool)),
+            "called": None if call is None or call.name == definition.name else clip(str(call.name)),
             "version": definition.version,
             "effect": None if definition.effect is None else definition.effect.value,
             "tenant": user.tenant,
@@ -176,51 +175,51 @@ class Audit(Hook):
             "input_hash": _input_hash(ctx),
             "input": shown,
             "masked": masked,
-            "rules": list(ctx.parse_rules if hydration is None else hydration.provenance.rules),
+            "rules": list(ctx.run.parse_rules if hydration is None else hydration.provenance.rules),
             "repaired": hydration is not None and hydration.provenance.repaired,
         }
 
     def _from_facts(
         self, plan: Any, arguments: Any, user: Any, started: float, finished: float, output: Any, *names: Any
     ) -> dict[str, Any]:
-        """The row that the context would have made when it ended."""
+        """Make the outcome row from the facts of ``_facts``."""
         ctx: Any = InvokeContext(plan, arguments, user, started)
-        ctx._input_state, ctx.outcome, ctx.finished = FROZEN, Outcome.SUCCESS, finished
-        ctx._output = orjson.loads(output) if output.__class__ is bytes else output
+        ctx.run.input_state, ctx.run.outcome, ctx.run.finished = FROZEN, Outcome.SUCCESS, finished
+        ctx.run.output = orjson.loads(output) if output.__class__ is bytes else output
         for name, value in zip(_NAMES, names, strict=True):
-            setattr(ctx, name, value)
+            setattr(ctx.run, name, value)
         return self._ended(ctx)
 
     def _ended(self, ctx: InvokeContext) -> dict[str, Any]:
-        finished = ctx.finished if ctx.finished is not None else ctx.host.monotonic()
+        finished = ctx.run.finished if ctx.run.finished is not None else ctx.run.plan.host.monotonic()
         body = self._known(ctx, "outcome", finished)
-        error = ctx._error
-        body["outcome"] = (ctx.outcome or Outcome.ERROR).value
-        body["started_us"] = micros(ctx.started + ctx.host.wall_offset)
-        body["duration_us"] = micros(finished - ctx.started)
-        body["executed"] = ctx.executed
-        body["cache_hit"] = ctx.cache_hit
-        body["frozen"] = ctx._input_state == FROZEN
-        if ctx.replayed:
+        error = ctx.run.error
+        body["outcome"] = (ctx.run.outcome or Outcome.ERROR).value
+        body["started_us"] = micros(ctx.run.started + ctx.run.plan.host.wall_offset)
+        body["duration_us"] = micros(finished - ctx.run.started)
+        body["executed"] = ctx.run.executed
+        body["cache_hit"] = ctx.run.cache_hit
+        body["frozen"] = ctx.run.input_state == FROZEN
+        if ctx.run.replayed:
             body["replayed"] = True
-        if ctx.resumed is not None:
-            body["approved_by"] = sorted({user.id for _, user, _ in ctx.resumed.bound.approvals})
+        if ctx.run.resumed is not None:
+            body["approved_by"] = sorted({user.id for _, user, _ in ctx.run.resumed.bound.approvals})
         if error is None:
-            body["output_hash"] = _safe_hash(ctx._output)
-            body["output_validated"] = ctx.validate_response and ctx.plan.builtins.output is not None
+            body["output_hash"] = _safe_hash(ctx.run.output)
+            body["output_validated"] = ctx.run.validate_response and ctx.run.plan.builtins.output is not None
             return body
-        step = ctx.failed_in or ctx.step
+        step = ctx.run.failed_in or ctx.run.step
         reason = _reason(error)
         body["code"] = code_of(ctx, error)
         body["error"] = type(error).__name__
         body["stage"], body["hook"], body["own"] = step.stage.value, step.name, step.hook is None
-        body["reason"] = None if reason is None else self._shown.text(reason, ctx.scrubber)
+        body["reason"] = None if reason is None else self._shown.text(reason, ctx.run.scrubber)
         return body
 
     # ------------------------------------------------------------------ where rows go
 
     def _chain_of(self, host: Any) -> Chain:
-        """The segment that this hook writes for a gate."""
+        """Return the segment that this hook writes for a gate."""
         if host is self._host and self._chain is not None:
             return self._chain
         chain = self._chains.get(host)
@@ -234,17 +233,17 @@ class Audit(Hook):
         sink = self._sink
         if sink is None:
             kept = (self._store or host.store).audit
-            in_memory = type(kept) is MemoryAudit  # a subclass may wait
+            in_memory = type(kept) is MemoryAudit  # a subclass may await
             chain = Chain(
                 kept.append,
                 self._anchoring(kept.anchor),
                 lambda: float(host.monotonic() + host.wall_offset),
                 in_place=in_memory,
-                limit=self._limit,
+                limit=self._timeout,
                 every=self._every,
             )
             if isinstance(kept, MemoryAudit) and in_memory and self._on_anchor is None:
-                chain.keep_back()
+                chain.defer()
                 kept.before_reading.append(chain.settle)
             return chain
         put = to_log if sink == "log" else to_function(sink)
@@ -254,25 +253,25 @@ class Audit(Hook):
             self._anchoring(None),
             lambda: float(host.monotonic() + host.wall_offset),
             in_place=in_place,
-            limit=self._limit,
+            limit=self._timeout,
             every=self._every,
         )
 
     def _anchoring(self, kept: Anchor | None) -> Anchor:
-        told = self._on_anchor
+        on_anchor = self._on_anchor
 
         async def anchor(segment: str, number: int, hash: str, at: float) -> None:
-            emit(Event.AUDIT_ANCHORED, segment=segment, number=number, hash=hash)
+            emit(LogEvent.AUDIT_ANCHORED, segment=segment, number=number, hash=hash)
             if kept is not None:
                 await kept(segment, number, hash, at)
-            if told is not None:
-                await told(segment, number, hash, at)
+            if on_anchor is not None:
+                await on_anchor(segment, number, hash, at)
 
         return anchor
 
 
 class _Closing:
-    """Anchors a segment as its gate closes; what fails there keeps nothing else from being closed."""
+    """Writes the last anchor when the gate closes. Its failures do not stop other cleanups."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
@@ -281,14 +280,14 @@ class _Closing:
         try:
             await self.chain.close()
         except (Exception, asyncio.CancelledError) as error:
-            emit(Event.PROVIDER_FAILED, provider="audit", phase="anchor", error=error)
+            emit(LogEvent.PROVIDER_FAILED, provider="audit", phase="anchor", error=error)
             if not isinstance(error, Exception):
                 raise
 
 
 _NAMES = (
-    "_request_id",
-    "_call",
+    "request_id",
+    "tool_call",
     "session_id",
     "depth",
     "attempt",
@@ -297,51 +296,52 @@ _NAMES = (
     "cache_hit",
     "validate_response",
 )
-_their = attrgetter(*_NAMES)
+_named_facts = attrgetter(*_NAMES)
 
 
 def _facts(ctx: Any) -> tuple[Any, ...] | None:
-    """What a row about a plain success is made from, taken now and made into a row when somebody reads; None for others.
+    """Return the facts of a successful call, from which a row is made when the log is read; None for other calls.
 
-    Only where nobody can change what is kept: flat arguments, of which hooks and the tool get copies, and no masks.
+    Only for calls whose facts cannot change later: flat arguments, which hooks and tools get as copies, and no masks.
     """
-    plan = ctx.plan
+    run = ctx.run
+    plan = run.plan
     if (
-        ctx._error is not None
+        run.error is not None
         or not plan.builtins.flat
-        or ctx._input_state != FROZEN
-        or ctx._masked is not MISSING
-        or ctx._maskers
-        or ctx.scrubber is not None
-        or ctx.hydration is not None
-        or ctx.resumed is not None
-        or ctx.replayed
+        or run.input_state != FROZEN
+        or run.masked is not MISSING
+        or run.maskers
+        or run.scrubber is not None
+        or run.hydration is not None
+        or run.resumed is not None
+        or run.replayed
     ):
         return None
-    output = ctx._output
+    output = run.output
     if output.__class__ not in SCALARS:
         try:
             output = compact(orjson.dumps(output))
         except TypeError:
             return None
-    if ctx._request_id is None:
-        ctx._request_id = new_id()
-    return plan, ctx._input, ctx.user, ctx.started, ctx.finished, output, *_their(ctx)
+    if run.request_id is None:
+        run.request_id = new_id()
+    return plan, run.input, ctx.user, run.started, run.finished, output, *_named_facts(run)
 
 
 def code_of(ctx: Any, error: BaseException) -> str:
-    """The code that a caller sees for an error."""
+    """Return the error code that the caller gets."""
     if isinstance(error, asyncio.CancelledError):
         return "cancelled"
     if isinstance(error, InvocationError):
         return error.code
-    if ctx.outcome is Outcome.DENIED:
+    if ctx.run.outcome is Outcome.DENIED:
         return "policy_error"
-    return "tool_failed" if ctx.failed_in is ctx.plan.running else "hook_failed"
+    return "tool_failed" if ctx.run.failed_in is ctx.run.plan.running else "hook_failed"
 
 
 def _reason(error: BaseException) -> str | None:
-    """What a hook said, or which rule was broken; nothing of what a tool or a library said: it may hold anything."""
+    """Return the reason that a hook or the gate gave; never the text of an exception of a tool or a library."""
     if isinstance(error, Suspended):
         return getattr(error.pending, "kind", None)
     own = isinstance(error, InvocationError) and not error.__class__.__name__.startswith("Tool") and bool(error.args)
@@ -349,11 +349,11 @@ def _reason(error: BaseException) -> str | None:
 
 
 def _input_hash(ctx: Any) -> str | None:
-    if ctx._input_state == FROZEN:
-        return _safe_hash(ctx._input)
+    if ctx.run.input_state == FROZEN:
+        return _safe_hash(ctx.run.input)
     try:
         return ctx.input_hash  # type: ignore[no-any-return]
-    except (TypeError, ValueError, RecursionError):  # what a caller handed over is no JSON
+    except (TypeError, ValueError, RecursionError):  # the input of the caller is not JSON
         return None
 
 

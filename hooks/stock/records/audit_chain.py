@@ -1,7 +1,7 @@
-"""The chain of audit rows that one gate writes: sealing, writing in order, anchoring its head.
+"""The hash chain of an audit log: hashes rows, writes them in order, and anchors the head.
 
-A segment is a run of rows, numbered from 1 without gaps, each sealed with the hash of the one before. Where a write
-fails, nobody knows whether the row is there: the segment ends, and the next one begins with the last hash that is known.
+A segment is a sequence of rows without gaps, numbered from 1. Each row has the hash of the row before it. After a failed
+write it is unknown whether the row exists: the segment ends, and the next one begins with the last known hash.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ from callgate.providers.stores.base import AuditRow, AuditStore
 from callgate.tools.values import FLOAT, PLAIN, hash_of
 
 Put: TypeAlias = Callable[[str, Sequence[AuditRow]], Awaitable[None]]
-"""Writes rows of a tenant, all or none."""
+"""Writes the rows of a tenant, all or none."""
 Anchor: TypeAlias = Callable[[str, int, str, float], Awaitable[None]]
-"""Writes down a head: segment, number, hash, seconds since the epoch."""
+"""Stores an anchor: segment, number, hash, seconds since the epoch."""
 
 _Entry: TypeAlias = tuple[dict[str, Any], asyncio.Future[None]]
 
-MOST_AT_ONCE = 256
-"""Rows that are written together when calls wait for a slow store."""
+MAX_BATCH = 256
+"""The maximum number of rows in one write."""
 
 
 def row_hash(body: Mapping[str, Any], segment: str, number: int, previous: str) -> str:
-    """The seal of a row: SHA-256 over the canonical JSON of its body, segment, number and the hash before it.
+    """Hash a row: SHA-256 over the canonical JSON of its body, segment, number and the previous hash.
 
     Raises:
         TypeError: the body is not JSON.
-        ValueError: a number in it is not finite.
+        ValueError: a number in the body is not finite.
     """
     return hash_of({"body": body, "number": number, "previous": previous, "segment": segment})
 
 
-def _seal(body: Mapping[str, Any], segment: str, number: int, previous: str) -> str:
-    """``row_hash`` of a body that Callgate made: a float can only be in the arguments, and only those are looked at."""
+def _own_row_hash(body: Mapping[str, Any], segment: str, number: int, previous: str) -> str:
+    """``row_hash``, faster, for a body that Callgate made: only its arguments can contain a float."""
     shown = body.get("input")
     try:
         if not shown or not FLOAT.search(orjson.dumps(shown)):
             whole = {"body": body, "number": number, "previous": previous, "segment": segment}
             return sha256(orjson.dumps(whole, option=PLAIN)).hexdigest()
-    except TypeError:  # integers that are too long for it, half a surrogate pair
+    except TypeError:  # an integer beyond 64 bits, or an unpaired surrogate
         pass
     return row_hash(body, segment, number, previous)
 
 
 def micros(seconds: float) -> int:
-    """Whole microseconds: integers have one spelling in JSON, whatever store they have been in."""
+    """Convert seconds to whole microseconds. An integer has the same JSON in every store."""
     return round(seconds * 1_000_000)
 
 
-class Sealed:
-    """Rows with their places in a chain."""
+class ChainedRows:
+    """Rows with their numbers and hashes in a chain."""
 
     __slots__ = ("rows", "tried")
 
@@ -68,17 +68,17 @@ class Sealed:
         self.tried = False
 
     async def put(self, audit: AuditStore, tenant: str) -> None:
-        """Write them."""
+        """Write the rows."""
         self.tried = True
         await audit.append(tenant, self.rows)
 
 
 class Chain:
-    """One gate's segment, and the rows that wait to be written to it.
+    """The segment of one gate, and the queue of rows to write.
 
-    With ``in_place`` *put* never waits, and no task is made. Otherwise one task writes, and rows that come meanwhile go
-    together; ``limit`` is in seconds, for one write. The task is not the caller's: a call that is cancelled while it
-    waits leaves no gap and no row half-written.
+    With ``in_place`` *put* never waits, and no task is created. Otherwise one task writes, and rows that arrive in the
+    meantime form the next batch. ``limit`` is the timeout of one write in seconds. The writes do not run in the caller's
+    task, so a cancelled call leaves no gap and no partial row.
     """
 
     def __init__(
@@ -96,29 +96,29 @@ class Chain:
         self._now = now
         self._in_place = in_place
         self._limit = limit
-        self._turn = asyncio.Lock()  # whoever seals rows: the next hash depends on whether they are written
-        self._waiting: dict[str, list[_Entry]] = {}  # by tenant: rows of one are written together
+        self._lock = asyncio.Lock()  # the next hash depends on whether the rows before are written
+        self._waiting: dict[str, list[_Entry]] = {}  # by tenant: one batch has one tenant
         self._writer: asyncio.Task[None] | None = None
         self._every = every
         self.noted: list[tuple[Any, ...]] = []
         self._closed = False
-        self.keeps_back = False
+        self.deferred = False
         self.head = ""
         self.unanchored = 0
         self._begin()
 
     def _begin(self) -> None:
-        """A new segment. Its first row names the last hash that is known, so that the one before is not lost unseen."""
+        """Begin a segment. Its first row has the last known hash, so the loss of the previous segment is detected."""
         began = datetime.fromtimestamp(self._now(), UTC)
         self.segment = f"{began:%Y%m%dT%H%M%S}.{secrets.token_hex(8)}"
         self.number = 0
         self.unanchored = 0
 
     async def add(self, tenant: str, body: dict[str, Any]) -> None:
-        """Seal a row and write it; returns when it is written. The body says when: ``at_us``.
+        """Hash a row and write it; returns when it is written. The time of the row is ``at_us`` in the body.
 
         Raises:
-            StoreError: it was not written, or nobody knows.
+            StoreError: the row was not written, or that is unknown.
         """
         if self._in_place:
             await self._write(tenant, [body])
@@ -130,28 +130,28 @@ class Chain:
         await written
 
     async def anchor_if_due(self) -> None:
-        """Anchor the head when enough rows came since the last time."""
+        """Anchor the head if enough rows were written since the last anchor."""
         if self.unanchored >= self._every:
             await self.anchor()
 
     async def close(self) -> None:
-        """Anchor the head for good."""
+        """Write the last anchor."""
         self._closed = True
-        if not self.keeps_back:
+        if not self.deferred:
             await self.anchor()
 
     # ------------------------------------------------------------------ in memory
 
-    def keep_back(self) -> None:
-        """Seal rows only when ``settle`` is called: for a store in memory, before somebody reads it.
+    def defer(self) -> None:
+        """Hash rows only in ``settle``: a store in memory calls it before each read.
 
-        Until then they are in ``noted``: a tenant, a function, and the facts that it makes the row of. They must be the
-        row's own: nobody may change them.
+        Until then ``noted`` has them: a tenant, a function, and the facts that the function makes the row of. No other
+        code may change these facts.
         """
-        self.keeps_back = True
+        self.deferred = True
 
     def settle(self) -> None:
-        """Seal what was noted, in order, with the anchors that are due."""
+        """Hash and write the noted rows in order, with the anchors that are due."""
         noted, self.noted = self.noted, []
         for tenant, make, *facts in noted:
             _at_once(self._write(tenant, [make(*facts)]))
@@ -166,66 +166,67 @@ class Chain:
             while self._waiting:
                 tenant = next(iter(self._waiting))
                 entries = self._waiting.pop(tenant)
-                batch, rest = entries[:MOST_AT_ONCE], entries[MOST_AT_ONCE:]
+                batch, rest = entries[:MAX_BATCH], entries[MAX_BATCH:]
                 if rest:
-                    self._waiting[tenant] = rest  # at the end: every tenant has its turn
+                    self._waiting[tenant] = rest  # at the end: the tenants alternate
                 try:
                     async with asyncio.timeout(self._limit):
                         await self._write(tenant, [body for body, _ in batch])
                 except BaseException as error:
-                    _tell(batch, error)
+                    _resolve(batch, error)
                     if not isinstance(error, Exception):
                         raise
                 else:
-                    _tell(batch, None)
-        finally:  # also when the loop ends under it: nobody may be left waiting
+                    _resolve(batch, None)
+        finally:  # also when the event loop ends: no caller may wait forever
             self._writer = None
             for left in self._waiting.values():
-                _tell(left, StoreError("the audit record was not written"))
+                _resolve(left, StoreError("the audit row was not written: the writer was stopped"))
             self._waiting.clear()
 
     async def _write(self, tenant: str, bodies: Sequence[dict[str, Any]]) -> None:
-        async with self.sealing(bodies) as sealed:
-            sealed.tried = True
-            await self._put(tenant, sealed.rows)
+        async with self.sealing(bodies) as chained:
+            chained.tried = True
+            await self._put(tenant, chained.rows)
 
     @asynccontextmanager
-    async def sealing(self, bodies: Sequence[dict[str, Any]]) -> AsyncGenerator[Sealed, None]:
-        """Rows that are next in the chain, for whoever writes them within this context; nobody else has a turn then.
+    async def sealing(self, bodies: Sequence[dict[str, Any]]) -> AsyncGenerator[ChainedRows, None]:
+        """Give the next rows of the chain to the caller, who writes them in this context, under the lock of the chain.
 
-        What is not tried is not in the chain. What is tried and fails may be there or not: no row may take its number.
+        Rows without an attempt to write them do not enter the chain. After a failed attempt the rows may exist, so their
+        numbers are not used again.
         """
-        async with self._turn:
+        async with self._lock:
             rows: list[AuditRow] = []
             number, head = self.number, self.head
             for body in bodies:
                 number += 1
-                seal = _seal(body, self.segment, number, head)
-                rows.append(AuditRow(self.segment, number, body["at_us"] / 1_000_000, body, head, seal))
-                head = seal
-            sealed = Sealed(rows)
+                hash = _own_row_hash(body, self.segment, number, head)
+                rows.append(AuditRow(self.segment, number, body["at_us"] / 1_000_000, body, head, hash))
+                head = hash
+            chained = ChainedRows(rows)
             try:
-                yield sealed
+                yield chained
             except BaseException:
-                if sealed.tried:
+                if chained.tried:
                     self._begin()
                 raise
-            if sealed.tried:
+            if chained.tried:
                 self.number, self.head = number, head
                 self.unanchored += len(rows)
 
     async def anchor(self) -> None:
-        """Write down the head, if rows came since it was last written down.
+        """Store an anchor of the head, if rows were written since the last one.
 
         Raises:
-            StoreError: it was not written; the next attempt covers it.
+            StoreError: the anchor was not stored; the next one covers its rows.
         """
         count, self.unanchored = self.unanchored, 0
         if not count or self._anchor is None:
             return
         segment = self.segment
         try:
-            if self.keeps_back:
+            if self.deferred:
                 await self._anchor(segment, self.number, self.head, self._now())
                 return
             async with asyncio.timeout(self._limit):
@@ -237,7 +238,7 @@ class Chain:
 
 
 def _at_once(work: Coroutine[Any, Any, None]) -> None:
-    """Run what never waits."""
+    """Run a coroutine that never waits."""
     try:
         work.send(None)
     except StopIteration:
@@ -246,13 +247,13 @@ def _at_once(work: Coroutine[Any, Any, None]) -> None:
     raise StoreError("a store in memory waited")
 
 
-def _tell(batch: Iterable[_Entry], error: BaseException | None) -> None:
+def _resolve(batch: Iterable[_Entry], error: BaseException | None) -> None:
     for _, written in batch:
-        if written.done():  # its caller was cancelled and waits no longer
+        if written.done():  # its caller was cancelled
             continue
         if error is None:
             written.set_result(None)
-        else:  # one each: an exception that several raise gathers all their tracebacks
-            told = StoreError(f"the audit record was not written: {type(error).__name__}")
-            told.__cause__ = error
-            written.set_exception(told)
+        else:  # one exception per call: a shared one collects the tracebacks of all calls
+            failure = StoreError(f"the audit row was not written: {type(error).__name__}")
+            failure.__cause__ = error
+            written.set_exception(failure)

@@ -1,4 +1,4 @@
-"""Where audit rows go that are not kept in a store: the log, or a function of the application."""
+"""Audit sinks other than a store: the log, and functions of the application."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from callgate.errors import HookError
-from callgate.providers.logs import IDS, Event, emit
+from callgate.providers.logs import IDS, LogEvent, emit
 from callgate.providers.stores.base import AuditRow
 
 
 async def to_log(_tenant: str, rows: Sequence[AuditRow]) -> None:
-    """Rows as events: ids and hashes stand at the top, where the redaction knows that they are long by nature."""
+    """Log rows as events. Ids and hashes are at the top level, where the redaction of logs does not mask them."""
     for row in rows:
         top = {name: row.body.get(name) for name in (*IDS, "input_hash", "output_hash")}
         emit(
-            Event.AUDIT_ROW,
+            LogEvent.AUDIT_ROW,
             **top,
             kind=row.body["kind"],
             segment=row.segment,
@@ -28,12 +28,12 @@ async def to_log(_tenant: str, rows: Sequence[AuditRow]) -> None:
 
 
 def is_async(sink: Any) -> bool:
-    """Whether a function of a row waits."""
+    """Return True for an async function, or an object with an async ``__call__``."""
     return inspect.iscoroutinefunction(sink) or inspect.iscoroutinefunction(getattr(sink, "__call__", None))  # noqa: B004
 
 
 def to_function(sink: Any) -> Callable[[str, Sequence[AuditRow]], Awaitable[None]]:
-    """What hands rows to a function of the application, one by one."""
+    """Make a function that passes rows to a function of the application, one by one."""
     if is_async(sink):
 
         async def put(_tenant: str, rows: Sequence[AuditRow]) -> None:
@@ -45,8 +45,8 @@ def to_function(sink: Any) -> Callable[[str, Sequence[AuditRow]], Awaitable[None
     async def put_at_once(_tenant: str, rows: Sequence[AuditRow]) -> None:
         for row in rows:
             answer = sink(row)
-            if inspect.iscoroutine(answer):  # rows would overtake each other
+            if inspect.iscoroutine(answer):  # without await, rows would be written out of order
                 answer.close()
-                raise HookError("Audit: a sink that waits is an async function, not one that returns a coroutine")
+                raise HookError("Audit: the sink returned a coroutine; declare it with async def")
 
     return put_at_once

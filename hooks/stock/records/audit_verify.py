@@ -1,4 +1,4 @@
-"""Looks through an audit record for what was changed, taken out, moved, or cut off."""
+"""Verification of an audit log: finds altered, missing, duplicate, moved and truncated rows."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ Head: TypeAlias = tuple[str, int, str, float]
 
 @dataclass(frozen=True, slots=True)
 class AuditProblem:
-    """One thing that is wrong. ``number`` is the row in its segment, None where it is about the whole of it.
+    """One problem in an audit log. ``number`` is the row in its segment; None for a problem of the whole log.
 
-    ``kind``: ``altered`` (its seal does not fit), ``missing`` (rows are gone), ``twice``, ``order`` (it does not follow
-    the row before), ``cut`` (rows that an anchor knows are gone), ``moved`` (it stands under another tenant), ``unread``.
+    ``kind``: ``altered`` (the hash does not match), ``missing`` (rows are missing), ``twice`` (a duplicate number),
+    ``order`` (the row does not follow the one before), ``cut`` (rows covered by an anchor are missing), ``moved`` (the
+    row is stored under another tenant), ``unread`` (the log cannot be read).
     """
 
     kind: str
@@ -34,7 +35,7 @@ class AuditProblem:
 
 @dataclass
 class AuditReport:
-    """What a verification saw. ``unanchored`` counts rows behind the last anchor of their segment: their loss would not show."""
+    """The result of a verification. ``unanchored`` counts rows after the last anchor; their loss cannot be detected."""
 
     rows: int = 0
     segments: int = 0
@@ -44,36 +45,36 @@ class AuditReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """True when there are no problems."""
         return not self.problems
 
     def __str__(self) -> str:
-        verdict = "nothing is wrong" if self.ok else f"{len(self.problems)} problems"
+        verdict = "no problems" if self.ok else f"{len(self.problems)} problems"
         return "\n".join((f"{self.title}: {verdict}", *map(str, self.problems), *self.notes))
 
     @property
     def title(self) -> str:
-        """How much was looked at."""
-        return f"audit record of {self.rows} rows in {self.segments} segments with {self.anchors} anchors"
+        """A summary of what was verified."""
+        return f"audit log of {self.rows} rows in {self.segments} segments with {self.anchors} anchors"
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What this verification cannot tell."""
+        """The limits of this verification."""
         if not self.unanchored:
             return ()
         return (
-            f"{self.unanchored} rows came after the last anchor of their segment: had more been cut off, nothing would show it",
+            f"{self.unanchored} rows come after the last anchor of their segment: a truncation there cannot be detected",
         )
 
     def __rich__(self) -> Any:
         """A table for rich."""
         from rich.console import Group
         from rich.table import Table
-        from rich.text import Text  # what stands in a record is no markup
+        from rich.text import Text  # Text: a log may contain markup
 
         if self.ok:
-            return Group(Text(f"{self.title}: nothing is wrong", style="green"), *map(Text, self.notes))
-        table = Table("problem", "segment", "row", "what is wrong", title=Text(self.title))
+            return Group(Text(f"{self.title}: no problems", style="green"), *map(Text, self.notes))
+        table = Table("problem", "segment", "row", "description", title=Text(self.title))
         for one in self.problems:
             place = "" if one.number is None else str(one.number)
             table.add_row(Text(one.kind, style="red"), Text(one.segment), place, Text(one.text))
@@ -81,7 +82,7 @@ class AuditReport:
 
 
 class _Segment:
-    """What is kept of a segment's rows: number → hash before, hash."""
+    """The hashes of a segment's rows: number → previous hash, hash."""
 
     def __init__(self) -> None:
         self.rows: dict[int, tuple[str, str]] = {}
@@ -89,7 +90,7 @@ class _Segment:
 
 
 class Verifier:
-    """Takes rows in any order, then anchors, then says what is wrong."""
+    """Takes rows in any order, then anchors, and reports the problems."""
 
     def __init__(self) -> None:
         self.report = AuditReport()
@@ -97,21 +98,21 @@ class Verifier:
         self._hashes: set[str] = set()
 
     def row(self, row: AuditRow) -> None:
-        """One row: its seal, its time, and that it is the only one of its number."""
+        """Check the hash, the time and the number of one row."""
         self.report.rows += 1
         segment = self._segments.setdefault(row.segment, _Segment())
         if row.number in segment.rows:
-            self._found("twice", row.segment, row.number, "there is another row of that number")
+            self._found("twice", row.segment, row.number, "another row has this number")
             return
         segment.rows[row.number] = (row.previous, row.hash)
         self._hashes.add(row.hash)
-        if not _sealed(row):
-            self._found("altered", row.segment, row.number, "the row does not fit its hash")
+        if not _hash_matches(row):
+            self._found("altered", row.segment, row.number, "the row does not match its hash")
         elif row.number < 1:
-            self._found("order", row.segment, row.number, "rows are numbered from 1")
+            self._found("order", row.segment, row.number, "row numbers begin at 1")
 
     def end(self, anchors: Iterable[Head]) -> AuditReport:
-        """The chains, and the anchors beside them."""
+        """Check the chains and the anchors, and return the report."""
         for name, segment in self._segments.items():
             self._chain(name, segment)
         for name, number, hash, _ in sorted(set(anchors)):
@@ -130,9 +131,9 @@ class Verifier:
                 self._found("missing", name, number, f"{gone} missing before it")
             elif number == 1:
                 if previous and previous not in self._hashes:
-                    self._found("cut", name, 1, "it goes on from a row of another segment, and that row is gone")
+                    self._found("cut", name, 1, "it continues a row of another segment, and that row is missing")
             elif previous != head:
-                self._found("order", name, number, "it does not follow the row before it")
+                self._found("order", name, number, "its previous hash is not the hash of the row before it")
             before, head = number, hash
 
     def _anchor(self, name: str, number: int, hash: str) -> None:
@@ -140,32 +141,41 @@ class Verifier:
         known = None if segment is None else segment.rows.get(number)
         if segment is None or known is None:
             last = max(segment.rows, default=0) if segment is not None else 0
-            self._found("cut", name, number, f"an anchor knows {number} rows; the last that is there is {last}")
+            self._found("cut", name, number, f"an anchor covers {number} rows; the last row is {last}")
             return
         if known[1] != hash:
-            self._found("altered", name, number, "the row has another hash than its anchor")
+            self._found("altered", name, number, "the hash of the row differs from its anchor")
         segment.anchored = max(segment.anchored, number)
 
     def _found(self, kind: str, segment: str, number: int | None, text: str) -> None:
         self.report.problems.append(AuditProblem(kind, segment, number, text))
 
 
-def _sealed(row: AuditRow) -> bool:
+def _hash_matches(row: AuditRow) -> bool:
     try:
         return (
             row_hash(row.body, row.segment, row.number, row.previous) == row.hash
             and micros(row.at) == row.body["at_us"]
         )
-    except (TypeError, ValueError, KeyError, RecursionError):  # a body that no hash can be made of was never sealed
+    except (
+        TypeError,
+        ValueError,
+        KeyError,
+        RecursionError,
+    ):  # a body that cannot be hashed was never written by Callgate
         return False
 
 
 async def verify_audit(audit: AuditStore, anchors: Iterable[Head] = ()) -> AuditReport:
-    """Verify all that a store's audit part holds, against its own anchors and those given (kept elsewhere, one hopes).
+    """Verify the audit log of a store against its own anchors and the given ones.
 
-    Every alteration, gap, doubled row and broken order is found, and rows that an anchor knows and the record lacks.
-    What was cut off behind the last anchor is not, nor a record that was written anew with all its anchors: only an
-    anchor out of the writer's reach shows that. Holds two hashes a row in memory.
+    It finds every altered, missing, duplicate or reordered row, and missing rows that an anchor covers. It cannot find a
+    truncation after the last anchor, or a log rewritten together with its anchors. Against a rewrite, give anchors that
+    are kept where the writer of the log has no access. Memory: two hashes per row.
+
+    Args:
+        audit: the audit part of a store: ``store.audit``.
+        anchors: further anchors.
     """
     verifier = Verifier()
     owners: dict[str, set[tuple[str, int]]] = {}
@@ -178,16 +188,16 @@ async def verify_audit(audit: AuditStore, anchors: Iterable[Head] = ()) -> Audit
             async for row in audit.read(tenant):
                 expected.discard((row.segment, row.number))
             for segment, number in sorted(expected):
-                verifier._found("moved", segment, number, "it does not stand under the tenant that it names")
+                verifier._found("moved", segment, number, "the row is not stored under the tenant that it names")
         heads = [*await audit.anchors(), *anchors]
-    except Exception as error:  # noqa: BLE001  (a record that cannot be read to its end is wrong, whatever the reason)
-        verifier._found("unread", "?", None, f"the record cannot be read on: {type(error).__name__}")
+    except Exception as error:  # noqa: BLE001  (a log that cannot be read completely is a problem)
+        verifier._found("unread", "?", None, f"reading the log failed: {type(error).__name__}")
         return verifier.end(anchors)
     return verifier.end(heads)
 
 
 async def verify_rows(rows: Iterable[AuditRow] | AsyncIterable[AuditRow], anchors: Iterable[Head] = ()) -> AuditReport:
-    """The same for rows from anywhere, such as a sink of your own."""
+    """Verify rows from any source, such as your own sink."""
     verifier = Verifier()
     if isinstance(rows, AsyncIterable):
         async for row in rows:

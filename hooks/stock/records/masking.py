@@ -1,4 +1,4 @@
-"""What a record may show of the arguments: masked by a hook, or else by the detectors of the logs; never raw."""
+"""The masked arguments for records: masked by a hook, or else by the detectors of the logs."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ from typing import Any
 
 import orjson
 
-from callgate.hooks.builtin import FROZEN
+from callgate.hooks.facts import FROZEN
 from callgate.providers.redaction import Redactor, redact_text
 from callgate.providers.registry import MISSING
 from callgate.tools.values import pointer
 
-_SHORT = 12  # no kind of secret that the detectors know is a word of fewer letters and digits
+_SHORT = 12  # the detectors find no secret in a shorter word of letters and digits
 _HARMLESS = frozenset({int, float, bool, type(None)})
 
 
 class ShownInput:
-    """Makes the masked view of a call's arguments. ``keys`` are further names of keys whose values are masked."""
+    """Makes the masked view of a call's arguments. ``keys``: names of further members to mask."""
 
     def __init__(self, keys: Any = ()) -> None:
         self._redact = Redactor(keys)
         self._is_secret = lru_cache(maxsize=1024)(self._redact.is_secret)
 
     def __call__(self, ctx: Any) -> tuple[Any, list[str]]:
-        """The view, and JSON Pointers to where it differs from the arguments.
+        """Return the masked view, and JSON Pointers to its differences from the arguments.
 
-        None for arguments that never were valid, unless a hook masks those too: nobody has said what they are.
+        The view is None for arguments that were never valid, unless a hook masks them: their content is unknown.
         """
-        frozen = ctx._input_state == FROZEN
-        if ctx._masked is MISSING and not ctx._maskers:
+        frozen = ctx.run.input_state == FROZEN
+        if ctx.run.masked is MISSING and not ctx.run.maskers:
             if not frozen:
                 return None, []
-            if ctx.scrubber is None and self._is_plain(ctx._input):
-                return dict(ctx._input), []
-            shown = self._redact(ctx._input)
-            shown = shown if ctx.scrubber is None else ctx.scrubber.value(shown)
+            if ctx.run.scrubber is None and self._is_plain(ctx.run.input):
+                return dict(ctx.run.input), []
+            shown = self._redact(ctx.run.input)
+            shown = shown if ctx.run.scrubber is None else ctx.run.scrubber.value(shown)
         else:
             shown = self._snapshot(ctx.masked_input)
-        return shown, list(_differences(ctx._input if frozen else ctx.input, shown, ()))
+        return shown, list(_differences(ctx.run.input if frozen else ctx.input, shown, ()))
 
     def text(self, text: str, scrubber: Any = None) -> str:
-        """A reason that a hook gave, with what looks like a secret masked."""
+        """Mask secrets in the reason that a hook gave."""
         return redact_text(text if scrubber is None else scrubber.text(text))
 
     def _is_plain(self, arguments: Any) -> bool:
-        """Whether the detectors would find nothing, seen without asking them: most calls are so."""
+        """Return True when the detectors cannot find anything. This fast path covers most calls."""
         for key, value in arguments.items():
             if value.__class__ not in _HARMLESS and not (
                 value.__class__ is str and len(value) < _SHORT and (value.isalnum() or not value)
@@ -59,7 +59,7 @@ class ShownInput:
     def _snapshot(self, masked: Any) -> Any:
         try:
             return orjson.loads(orjson.dumps(masked))
-        except (TypeError, ValueError):  # no JSON, or integers that are too long for it
+        except (TypeError, ValueError):  # not JSON, or an integer beyond 64 bits
             return self._redact(masked)
 
 

@@ -1,7 +1,7 @@
-"""``Metrics`` and ``Tracing``: calls as OpenTelemetry sees them; nothing at all while no provider is given.
+"""``Metrics`` and ``Tracing``: OpenTelemetry metrics and spans. Without a provider they do nothing.
 
-Names follow the semantic conventions for generative AI (``execute_tool``), which are still in development; what they
-have no name for is under ``callgate.``. The package of the conventions is not needed.
+Names follow the semantic conventions for generative AI (``execute_tool``), which are still in development. Names outside
+of the conventions begin with ``callgate.``. The package of the conventions is not needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from callgate.errors import HookError, InvocationError
 from callgate.hooks.base import Hook, not_overridden
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.stages import Stage
-from callgate.hooks.stock.options import HookOptions, set_options
+from callgate.hooks.stock.options import HookOptions, checked, set_options
 from callgate.hooks.stock.records.masking import ShownInput
 from callgate.providers.registry import MISSING
 from callgate.tools.calls import Outcome
@@ -37,30 +37,34 @@ _FAILED = frozenset({Outcome.ERROR, Outcome.UNKNOWN})
 
 
 def error_type(ctx: Any) -> str | None:
-    """What ended a call, in few different words: the code of its error, or the type of what the tool or a hook raised."""
-    error = ctx._error
+    """Return the error of a call as a value of low cardinality: its error code, or the type of the exception."""
+    error = ctx.run.error
     if error is None:
         return None
-    if ctx.outcome is Outcome.CANCELLED:
+    if ctx.run.outcome is Outcome.CANCELLED:
         return "cancelled"
     return error.code if isinstance(error, InvocationError) else type(error).__name__
 
 
 class Metrics(Hook):
-    """Counts calls and measures how long they take.
+    """OpenTelemetry metrics: counters of calls and a histogram of their duration.
 
-    ``gen_ai.execute_tool.duration`` is a histogram in seconds, by tool and, for calls that failed, ``error.type``;
-    ``callgate.calls`` counts all calls by tool, outcome and code, ``callgate.denials`` those that were refused and
-    ``callgate.errors`` those that broke, by tool and code. No user, tenant or id is on any of them.
+    ``gen_ai.execute_tool.duration`` is a histogram in seconds, by tool and, for failed calls, ``error.type``.
+    ``callgate.calls`` counts all calls by tool, outcome and code. ``callgate.denials`` counts refused calls and
+    ``callgate.errors`` failed calls, by tool and code. No metric has a user, tenant or id as an attribute.
 
     Args:
-        meter_provider: an OpenTelemetry ``MeterProvider``, such as ``opentelemetry.metrics.get_meter_provider()``; None
-            measures nothing, imports nothing, and costs nothing.
-        options: those of every hook: ``tools``, ``tags``, ``tenants``, ...
+        meter_provider: an OpenTelemetry ``MeterProvider``, such as ``opentelemetry.metrics.get_meter_provider()``. With
+            None it measures nothing, and does not import OpenTelemetry.
+        options: the options of every hook: ``tools``, ``tags``, ``tenants``, ``filter``, ...
+
+    Raises:
+        HookError: the provider is not a ``MeterProvider``.
     """
 
     concern = "metrics"
 
+    @checked
     def __init__(self, meter_provider: Any = None, **options: Unpack[HookOptions]) -> None:
         self._calls: Any = None
         if meter_provider is not None:
@@ -78,23 +82,23 @@ class Metrics(Hook):
         set_options(self, options)
 
     def on_metrics(self, ctx: InvokeContext) -> None:
-        """One call has ended."""
-        tool, outcome, kind = ctx.plan.definition.name, ctx.outcome or Outcome.ERROR, error_type(ctx)
+        """Record one call."""
+        tool, outcome, kind = ctx.run.plan.definition.name, ctx.run.outcome or Outcome.ERROR, error_type(ctx)
         measured = {OPERATION: "execute_tool", TOOL: tool}
-        told = {TOOL: tool, "callgate.outcome": outcome.value}
+        counted = {TOOL: tool, "callgate.outcome": outcome.value}
         if kind is not None:
             measured[ERROR_TYPE] = kind
-            told["callgate.code"] = kind
+            counted["callgate.code"] = kind
             if outcome in _REFUSED:
                 self._denials.add(1, {TOOL: tool, "callgate.code": kind})
             elif outcome in _FAILED:
                 self._errors.add(1, {TOOL: tool, "callgate.code": kind})
-        self._calls.add(1, told)
+        self._calls.add(1, counted)
         self._duration.record(ctx.duration or 0.0, measured)
 
 
 class _Span:
-    """What a call's span needs until it ends."""
+    """The state of a call's span."""
 
     __slots__ = ("mark", "span", "stage", "token")
 
@@ -106,27 +110,28 @@ class _Span:
 
 
 class Tracing(Hook):
-    """One span ``execute_tool NAME`` a call: from its first stage to its last, whatever happens in between.
+    """OpenTelemetry tracing: one span ``execute_tool NAME`` per call, from its first stage to its last.
 
-    Its parent is the span that is current where the gate is called; what the tool and hooks do, nested calls included,
-    lies under it. A refused, failed or cancelled call has ``error.type`` and status ERROR, without any text. Attempts
-    after the first are events.
+    The parent is the current span of the caller. Spans of the tool, of hooks and of nested calls are its children. The
+    span of a refused, failed or cancelled call has ``error.type`` and status ERROR, without a description. Retries are
+    events.
 
     Args:
-        tracer_provider: an OpenTelemetry ``TracerProvider``, such as ``opentelemetry.trace.get_tracer_provider()``; None
-            traces nothing, imports nothing, and costs nothing.
-        arguments: put the masked arguments on the span, as ``gen_ai.tool.call.arguments``.
-        stages: an event ``callgate.stage`` for each stage, with its seconds.
-        secret_keys: further names of keys whose values are masked where no hook masked the arguments.
-        options: those of every hook: ``tools``, ``tags``, ``tenants``, ...
+        tracer_provider: an OpenTelemetry ``TracerProvider``, such as ``opentelemetry.trace.get_tracer_provider()``. With
+            None it traces nothing, and does not import OpenTelemetry.
+        arguments: True puts the masked arguments on the span, as ``gen_ai.tool.call.arguments``.
+        stages: True adds an event ``callgate.stage`` for each stage, with its duration in seconds.
+        secret_keys: names of further members to mask when no hook masks the arguments.
+        options: the options of every hook: ``tools``, ``tags``, ``tenants``, ``filter``, ...
 
     Raises:
-        HookError: the provider is none, or OpenTelemetry is not installed.
+        HookError: the provider is not a ``TracerProvider``, or OpenTelemetry is not installed.
     """
 
     concern = "tracing"
-    priority = 10_000  # the span begins before, and covers, what every other hook does
+    priority = 10_000  # the span starts before all other hooks and covers them
 
+    @checked
     def __init__(
         self,
         tracer_provider: Any = None,
@@ -144,7 +149,7 @@ class Tracing(Hook):
             try:
                 from opentelemetry import context, trace
             except ImportError:
-                raise HookError('Tracing needs OpenTelemetry: pip install "callgate[otel]"') from None
+                raise HookError('Tracing needs OpenTelemetry; run pip install "callgate[otel]"') from None
             self._attach, self._detach = context.attach, context.detach
             self._with_span, self._internal = trace.set_span_in_context, trace.SpanKind.INTERNAL
             self._error = trace.Status(trace.StatusCode.ERROR)
@@ -154,23 +159,23 @@ class Tracing(Hook):
         set_options(self, options)
 
     def will_create_invoke_context(self, ctx: InvokeContext) -> None:
-        """Begin the span and make it the current one."""
+        """Start the span and make it the current one."""
         self._begin(ctx)
         if self._marks:
             self._passes(ctx, Stage.WILL_CREATE_INVOKE_CONTEXT)
 
     def on_retry(self, ctx: InvokeContext) -> None:
-        """An attempt after the first."""
+        """Add an event for an attempt after the first."""
         kept = ctx.data.get(self._key)
         if kept is not None:
-            kept.span.add_event("callgate.retry", {"callgate.attempt": ctx.attempt})
+            kept.span.add_event("callgate.retry", {"callgate.attempt": ctx.run.attempt})
 
     def will_finalize_invoke(self, ctx: InvokeContext) -> None:
-        """End the span and bring back the one that was current before."""
+        """End the span and restore the previous current span."""
         if self._marks:
             self._passes(ctx, None)
         kept = ctx.data.pop(self._key, MISSING)
-        if kept is MISSING:  # another hook ended the call before this one saw it
+        if kept is MISSING:  # another hook ended the call before the span started
             kept = self._begin(ctx, current=False)
         try:
             self._finish(ctx, kept.span)
@@ -180,11 +185,11 @@ class Tracing(Hook):
                 self._detach(kept.token)
 
     def _passes(self, ctx: Any, stage: Stage | None) -> None:
-        """Note the time at a stage; ``_MARKED`` are those that can be passed without changing what the plan does."""
+        """Add the event of the previous stage. Only stages of ``_MARKED``: a method there does not change the plan."""
         kept = ctx.data.get(self._key)
         if kept is None:
             return
-        now = ctx.host.monotonic()
+        now = ctx.run.plan.host.monotonic()
         if kept.stage is not None:
             kept.span.add_event(
                 "callgate.stage", {"callgate.stage": kept.stage.value, "callgate.stage.duration": now - kept.mark}
@@ -192,7 +197,7 @@ class Tracing(Hook):
         kept.stage, kept.mark = stage, now
 
     def _begin(self, ctx: Any, *, current: bool = True) -> _Span:
-        definition, call = ctx.plan.definition, ctx._call
+        definition, call = ctx.run.plan.definition, ctx.run.tool_call
         attributes = {
             OPERATION: "execute_tool",
             TOOL: definition.name,
@@ -204,8 +209,8 @@ class Tracing(Hook):
         }
         if call is not None:
             attributes[CALL_ID] = call.id
-        if ctx.session_id is not None:
-            attributes[CONVERSATION] = ctx.session_id
+        if ctx.run.session_id is not None:
+            attributes[CONVERSATION] = ctx.run.session_id
         if ctx.user.tenant is not None:
             attributes["callgate.tenant"] = ctx.user.tenant
         span = self._tracer.start_span(f"execute_tool {definition.name}", kind=self._internal, attributes=attributes)
@@ -218,33 +223,33 @@ class Tracing(Hook):
     def _finish(self, ctx: Any, span: Any) -> None:
         if not span.is_recording():
             return
-        span.set_attribute("callgate.outcome", (ctx.outcome or Outcome.ERROR).value)
-        span.set_attribute("callgate.executed", ctx.executed)
-        if ctx.attempt > 1:
-            span.set_attribute("callgate.attempt", ctx.attempt)
-        if ctx.cache_hit is not None:
-            span.set_attribute("callgate.cache_hit", ctx.cache_hit)
+        span.set_attribute("callgate.outcome", (ctx.run.outcome or Outcome.ERROR).value)
+        span.set_attribute("callgate.executed", ctx.run.executed)
+        if ctx.run.attempt > 1:
+            span.set_attribute("callgate.attempt", ctx.run.attempt)
+        if ctx.run.cache_hit is not None:
+            span.set_attribute("callgate.cache_hit", ctx.run.cache_hit)
         if self._shown is not None:
             shown, _ = self._shown(ctx)
             if shown is not None:
                 span.set_attribute(ARGUMENTS, orjson.dumps(shown).decode())
-        if ctx.outcome is Outcome.SUSPENDED:
+        if ctx.run.outcome is Outcome.SUSPENDED:
             return
         if (kind := error_type(ctx)) is not None:
             span.set_attribute(ERROR_TYPE, kind)
             span.set_status(self._error)
-            span.set_attribute("callgate.stage", str(ctx.failed_in.stage.value if ctx.failed_in else ""))
+            span.set_attribute("callgate.stage", str(ctx.run.failed_in.stage.value if ctx.run.failed_in else ""))
 
 
 _MARKED = frozenset(Stage) - {
     Stage.WILL_CREATE_INVOKE_CONTEXT,
     Stage.WILL_FINALIZE_INVOKE,
     Stage.ON_RETRY,
-    Stage.AROUND_EXECUTE,  # it would make a roundabout of every plan
-    Stage.WILL_READ_CACHE,  # who looks there has looked into a cache
+    Stage.AROUND_EXECUTE,  # it would make the plan wrap every tool
+    Stage.WILL_READ_CACHE,  # a hook there counts as a cache
     Stage.DID_CACHE_HIT,
     Stage.DID_CACHE_MISS,
-    Stage.WILL_ACQUIRE_QUOTA,  # who acquires gives back
+    Stage.WILL_ACQUIRE_QUOTA,  # an acquire needs its release
     Stage.DID_RELEASE_QUOTA,
     Stage.WILL_ACQUIRE_SEMAPHORE,
     Stage.DID_RELEASE_SEMAPHORE,
@@ -267,7 +272,7 @@ for _stage in _MARKED:
 def _from(provider: Any, method: str, hook: str) -> Any:
     make = getattr(provider, method, None)
     if not callable(make):
-        raise HookError(f"{hook}: {type(provider).__name__} is no provider of OpenTelemetry: it has no {method}()")
+        raise HookError(f"{hook}: {type(provider).__name__} has no {method}(); give a provider of OpenTelemetry")
     return make("callgate")
 
 
@@ -278,7 +283,7 @@ __all__ = ["Metrics", "Tracing"]
 
 
 def current_trace() -> dict[str, str] | None:
-    """The headers (W3C Trace Context) of the span that is current here; None where nobody traces."""
+    """Return the headers (W3C Trace Context) of the current span; None without a span."""
     if "opentelemetry.trace" not in sys.modules:
         return None
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -290,7 +295,7 @@ def current_trace() -> dict[str, str] | None:
 
 @contextmanager
 def continued(headers: Mapping[str, str] | None) -> Generator[None, None, None]:
-    """Spans in here are children of the span that the headers tell of."""
+    """Make spans in this context children of the span in the headers (W3C Trace Context)."""
     if headers is None or find_spec("opentelemetry") is None:
         yield
         return

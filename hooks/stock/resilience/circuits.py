@@ -1,7 +1,7 @@
-"""What circuit breakers know: failures, until when a circuit is open, and who probes it; here or in a shared store.
+"""Circuits of the circuit breaker, in this process or in a shared store.
 
-A circuit is closed, and counts failures; open, and lets nothing through; or half open, once its time is over, and lets
-a few probes through: one that succeeds closes it, one that fails opens it again.
+A closed circuit counts failures. An open circuit refuses calls. After ``open_for`` seconds it is half open and lets a
+few probes through: a successful probe closes it, a failed probe opens it again.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from callgate.hooks.stock.keys import Key
 from callgate.providers.stores.base import CacheEntry, Limit, Store
 
 BUSY_PROBING = 1.0
-"""Seconds after which a call is told to come back while others probe."""
+"""Retry-after in seconds while other calls probe."""
 STORE_LIMIT = 2.0
-"""Seconds that the store may take to note how a call ended."""
-MANY = 10_000
-"""Circuits that are kept before those without recent failures are dropped."""
+"""Seconds that the store may take to record an outcome."""
+MAX_CIRCUITS = 10_000
+"""Circuits in memory; above it, those without recent failures are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a breaker was given: *failures* in *window* seconds open it for *open_for*; then *probes* at a time."""
+    """Settings of a breaker: *failures* in *window* seconds open it for *open_for* seconds; then *probes* at a time."""
 
     failures: int
     window: float
@@ -38,7 +38,7 @@ class Settings:
 
 
 class Refused(Exception):
-    """The circuit lets nothing through; come back in *seconds*."""
+    """The circuit is open; try again in *seconds*."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
@@ -46,7 +46,7 @@ class Refused(Exception):
 
 
 class Circuit:
-    """One circuit in this process: the times of its last failures, and until when it is open (None: closed)."""
+    """One circuit in this process: the times of its last failures, and the end of its open state (None: closed)."""
 
     __slots__ = ("failed", "open_until", "probing")
 
@@ -57,17 +57,17 @@ class Circuit:
 
 
 class LocalCircuits:
-    """Circuits in this process. Those that had no failure are not kept, and cost nothing."""
+    """Circuits in this process. A circuit without failures uses no memory."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.known: dict[Key, Circuit] = {}
 
     def enter(self, key: Key, now: float) -> Circuit | None:
-        """The circuit, if this call probes it; None for any other call that may pass.
+        """Return the circuit if this call is its probe; None for any other call that may pass.
 
         Raises:
-            Refused: it is open.
+            Refused: the circuit is open.
         """
         circuit = self.known.get(key)
         if circuit is None or circuit.open_until is None:
@@ -80,7 +80,7 @@ class LocalCircuits:
         return circuit
 
     def leave(self, key: Key, probed: Circuit | None, failed: bool | None, now: float) -> None:
-        """How a call ended: failed, well, or None for neither. A probe's place is given back."""
+        """Record an outcome: True for a failure, False for a success, None for neither. A probe returns its permit."""
         if probed is not None:
             probed.probing -= 1
             if self.known.get(key) is probed and probed.open_until is not None:
@@ -95,10 +95,10 @@ class LocalCircuits:
     def _count(self, key: Key, now: float) -> None:
         circuit = self.known.get(key)
         if circuit is None:
-            if len(self.known) >= MANY:
+            if len(self.known) >= MAX_CIRCUITS:
                 self._sweep(now)
             circuit = self.known[key] = Circuit(self.settings)
-        if circuit.open_until is not None:  # it opened while this call ran
+        if circuit.open_until is not None:  # the circuit opened while this call ran
             return
         circuit.failed.append(now)
         if len(circuit.failed) == self.settings.failures and now - circuit.failed[0] <= self.settings.window:
@@ -113,11 +113,11 @@ class LocalCircuits:
 
 
 class SharedCircuits:
-    """Circuits in a store, made of what every store has.
+    """Circuits in a store, built from its quotas, cache and semaphores.
 
-    Failures are units of a quota; the one that takes the last opens the circuit, which is a cache entry: fresh while it
-    is open, stale while it is half open. Probes are places of a semaphore. What a circuit is, is asked at most once in
-    *refresh* seconds; a failure here is seen here at once. When the store fails, calls pass.
+    Failures are units of a quota, and the failure that takes the last unit opens the circuit. An open circuit is a cache
+    entry: fresh while open, stale while half open. Probes hold permits of a semaphore. A process reads a circuit at most
+    once in *refresh* seconds, and knows its own failures at once. When the store fails, calls pass.
     """
 
     def __init__(self, settings: Settings, refresh: float) -> None:
@@ -127,12 +127,12 @@ class SharedCircuits:
         self.seen: dict[Key, tuple[float, CacheEntry | None]] = {}
 
     async def enter(self, ctx: InvokeContext, store: Store, key: Key) -> bool:
-        """Whether this call probes.
+        """Return True if this call is a probe.
 
         Raises:
             Refused: the circuit is open.
         """
-        now = ctx.host.monotonic()
+        now = ctx.run.plan.host.monotonic()
         at, entry = self.seen.get(key, (0.0, None))
         if key not in self.seen or now - at >= self.refresh:
             entry = await self._look(ctx, store, key)
@@ -141,15 +141,15 @@ class SharedCircuits:
         self._refuse_if_open(ctx, entry)
         try:
             await ctx.lease(self._probe(store, key))
-        except _NoPlace:
+        except _NoPermit:
             raise Refused(min(BUSY_PROBING, self.settings.open_for)) from None
-        entry = await self._look(ctx, store, key)  # another probe may have settled it meanwhile
+        entry = await self._look(ctx, store, key)  # another probe may have closed it meanwhile
         if entry is not None:
             self._refuse_if_open(ctx, entry)
         return entry is not None
 
     async def leave(self, ctx: InvokeContext, store: Store, key: Key, *, probed: bool, failed: bool) -> None:
-        """How a call ended."""
+        """Record the outcome of a call."""
         async with asyncio.timeout(STORE_LIMIT):
             if probed and not failed:
                 self.seen.pop(key, None)
@@ -164,17 +164,17 @@ class SharedCircuits:
 
     async def _look(self, ctx: InvokeContext, store: Store, key: Key) -> CacheEntry | None:
         entry = await store.cache.get(*key)
-        if len(self.seen) >= MANY:
+        if len(self.seen) >= MAX_CIRCUITS:
             self.seen.clear()
-        self.seen[key] = (ctx.host.monotonic(), entry)
+        self.seen[key] = (ctx.run.plan.host.monotonic(), entry)
         return entry
 
     async def _open(self, ctx: InvokeContext, store: Store, key: Key) -> None:
         now = _wall(ctx)
         until = now + self.settings.open_for
-        lasts = until + max(self.settings.window, self.settings.open_for)  # nobody probes: it closes by itself
+        lasts = until + max(self.settings.window, self.settings.open_for)  # without a probe the circuit closes here
         entry = CacheEntry(json.dumps({"open_until": until}).encode(), now, until, lasts)
-        self.seen[key] = (ctx.host.monotonic(), entry)
+        self.seen[key] = (ctx.run.plan.host.monotonic(), entry)
         await store.cache.put(*key, entry)
 
     @staticmethod
@@ -185,20 +185,20 @@ class SharedCircuits:
 
     @asynccontextmanager
     async def _probe(self, store: Store, key: Key) -> AsyncGenerator[None, None]:
-        """A probe's place: by token, and free again by itself when its process dies."""
+        """Hold a probe's permit. It has a token, and expires when its process dies."""
         token = secrets.token_hex(16)
         try:
             if not await store.semaphores.acquire(*key, self.settings.probes, token, self.settings.open_for):
-                raise _NoPlace
+                raise _NoPermit
             yield
         finally:
             await store.semaphores.release(*key, token)
 
 
-class _NoPlace(Exception):
+class _NoPermit(Exception):
     pass
 
 
 def _wall(ctx: InvokeContext) -> float:
-    wall: Any = ctx.host.monotonic() + ctx.host.wall_offset
+    wall: Any = ctx.run.plan.host.monotonic() + ctx.run.plan.host.wall_offset
     return float(wall)

@@ -1,6 +1,6 @@
-"""``Timeout``, ``Deadline`` and ``Retry``: how long a call may take, and when it is tried again.
+"""``Timeout``, ``Deadline`` and ``Retry``: time limits and retries.
 
-They stand about the tool in a fixed order, by their priorities: total deadline, breaker, retry, attempt time limit.
+Their priorities give a fixed order around the tool: deadline (outermost), circuit breaker, retry, timeout (innermost).
 """
 
 from __future__ import annotations
@@ -25,82 +25,80 @@ from callgate.errors import (
 )
 from callgate.hooks.base import Hook, Next
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.stock.options import HookOptions, is_number, set_options
+from callgate.hooks.stock.options import HookOptions, check_count, check_seconds, checked, set_options
 from callgate.tools.definition import Effect
 
 Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
 On: TypeAlias = Errors | Callable[[Exception], bool | float]
-"""Types of errors, or a function of the error that says yes, no, or how many seconds to wait."""
+"""Exception types, or a function of the error that returns True, False, or seconds to wait."""
 
 DECIDED = (Denied, Invalid, Suspended, Conflict, InFlight, OutcomeUnknown)
-"""Errors that are an answer: trying again would only repeat it, or do harm."""
+"""Errors that are never retried: a retry would repeat the decision, or the effect."""
 REPEATABLE = frozenset({Effect.READ, Effect.IDEMPOTENT, Effect.KEYED})
-"""Effects that are the same when they happen twice; a keyed one has its key, and every attempt the same arguments."""
-MOST_ATTEMPTS = 100
+"""Effects that may run twice; each attempt of a keyed tool has the same arguments, and so the same key."""
+MAX_ATTEMPTS = 100
 
 
 class Timeout(Hook):
-    """A time limit for each attempt; inside of ``Retry``, so that one attempt that hangs leaves time for the next.
+    """Timeout of one attempt. It runs inside of ``Retry``, so an attempt that hangs leaves time for the next one.
 
-    The body is cancelled and the attempt ends with ``DeadlineExceeded``; a body that is left behind because it does not
-    stop (plain functions, ``hard_deadline=True``) ends the call with outcome ``unknown``, which is not tried again.
+    The tool is cancelled, and the attempt ends with ``DeadlineExceeded``. A body that cannot be stopped (a plain
+    function, or ``hard_deadline=True``) is left behind, and the call ends with outcome ``unknown``, without a retry.
 
     Args:
-        seconds: for one attempt, hooks of ``will_execute`` and ``did_execute`` included.
-        options: those of ``Hook``, but for ``mode``.
+        seconds: seconds for one attempt, hooks at ``will_execute`` and ``did_execute`` included.
+        options: the options of every hook, except ``mode``.
 
     Raises:
-        HookError: it is no number of seconds above 0.
+        HookError: *seconds* is not a number above 0.
     """
 
     concern = "attempt"
     priority = 100
 
+    @checked
     def __init__(self, seconds: float, **options: Unpack[HookOptions]) -> None:
         set_options(self, options)
-        self.seconds = _seconds("Timeout", seconds)
+        check_seconds("Timeout", "seconds", seconds)
+        self.seconds = seconds
 
     async def around_execute(self, ctx: InvokeContext, next: Next) -> Any:
-        """Go on, for so long."""
+        """Run the attempt within the timeout."""
         return await _within(ctx, next, self.seconds, "an attempt")
 
 
 class Deadline(Hook):
-    """A time limit for all attempts together, with the waits between them; it counts from the start of the call.
+    """Deadline of a call: one time limit for all attempts and the waits between them, from the start of the call.
 
-    ``ctx.remaining()`` knows of it from the beginning, so retries, queues and nested calls keep to it. What runs before
-    the tool is not interrupted by it; the gate's own ``deadline`` does that.
+    ``ctx.remaining()`` includes it from the start, so retries, wait queues and nested calls keep to it. It does not
+    interrupt stages before the tool; the ``deadline`` of the gate does.
 
     Args:
-        seconds: for the call.
-        options: those of ``Hook``, but for ``mode``.
+        seconds: seconds for the call.
+        options: the options of every hook, except ``mode``.
 
     Raises:
-        HookError: it is no number of seconds above 0.
+        HookError: *seconds* is not a number above 0.
     """
 
     concern = "deadline"
     priority = 400
 
+    @checked
     def __init__(self, seconds: float, **options: Unpack[HookOptions]) -> None:
         set_options(self, options)
-        self.seconds = _seconds("Deadline", seconds)
+        check_seconds("Deadline", "seconds", seconds)
+        self.seconds = seconds
 
     def will_create_invoke_context(self, ctx: InvokeContext) -> None:
-        """Let everybody know how much time there is."""
-        ends = ctx.started + self.seconds
-        if ctx.deadline_at is None or ends < ctx.deadline_at:
-            ctx.deadline_at = ends
+        """Set the deadline of the context, unless an earlier one is set."""
+        ends = ctx.run.started + self.seconds
+        if ctx.run.deadline_at is None or ends < ctx.run.deadline_at:
+            ctx.run.deadline_at = ends
 
     async def around_execute(self, ctx: InvokeContext, next: Next) -> Any:
-        """Go on, for what is left."""
-        return await _within(ctx, next, ctx.started + self.seconds - ctx.host.monotonic(), "the call")
-
-
-def _seconds(hook: str, seconds: float) -> float:
-    if not is_number(seconds, least=0) or not seconds:
-        raise HookError(f"{hook}({seconds!r}): give seconds above 0")
-    return seconds
+        """Run all attempts within the remaining time."""
+        return await _within(ctx, next, ctx.run.started + self.seconds - ctx.run.plan.host.monotonic(), "the call")
 
 
 async def _within(ctx: InvokeContext, next: Next, seconds: float, what: str) -> Any:
@@ -113,47 +111,54 @@ async def _within(ctx: InvokeContext, next: Next, seconds: float, what: str) -> 
     except TimeoutError as error:
         if not limit.expired():
             raise
-        if ctx.abandoned:
-            raise OutcomeUnknown(f"{ctx.tool_id} was left behind; it may still take effect") from error
+        if ctx.run.abandoned:
+            raise OutcomeUnknown(f"{ctx.tool_id} did not stop and was left behind; it may still take effect") from error
         raise DeadlineExceeded(f"{what} of {ctx.tool_id} took too long") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Exponential back-off with full jitter: before retry n a random time up to ``initial * factor ** (n - 1)`` seconds.
+    """Exponential back-off with full jitter.
 
-    Never more than *most* seconds. *random* gives numbers from 0 to 1.
+    Before retry n it waits a random time between 0 and ``initial * factor ** (n - 1)`` seconds, at most *maximum*.
+
+    Args:
+        initial: the upper bound before retry 1, in seconds.
+        maximum: the largest upper bound, in seconds.
+        factor: the growth per retry.
+        random: a function that returns numbers from 0 to 1.
     """
 
     initial: float = 0.1
-    most: float = 5.0
+    maximum: float = 5.0
     factor: float = 2.0
     random: Callable[[], float] = random.random
 
     def __call__(self, retry: int) -> float:
-        """Seconds to wait before a retry; the first is 1."""
-        return min(self.most, self.initial * self.factor ** (retry - 1)) * self.random()
+        """Return the seconds to wait before a retry; the first retry is 1."""
+        return min(self.maximum, self.initial * self.factor ** (retry - 1)) * self.random()
 
 
 class Retry(Hook):
-    """Tries a failed tool again, where its effect allows that and time is left.
+    """Retry: runs a failed tool again if its effect allows that and enough time is left.
 
-    A tool that is ``read`` or ``idempotent`` is repeated; one that is ``keyed`` with its key; one that is
-    ``irreversible`` only after an error of *safe*; one without a declared effect never. Control errors, cancellations,
-    decisions (denied, invalid, …) and calls whose body was left behind are never repeated.
+    Tools with the effect ``read`` or ``idempotent`` are retried, and ``keyed`` tools with the same key. An
+    ``irreversible`` tool is retried only after an error of *safe*, a tool without a declared effect never. Decisions
+    (denied, invalid, ...), cancellations and calls whose body was left behind are never retried.
 
     Args:
-        attempts: how often it is tried at most, the first time included; up to 100.
-        on: errors that are worth another try: types, or a function of the error to True, False or seconds to wait. By
-            default every error that the tool lets out, but for ``ToolError``, which is meant for the model.
-            ``RetryLater`` is always tried again, after the time that it says.
-        wait: seconds before retry 1, 2, …: a ``Backoff``, or a function of that number.
-        patience: the longest time in seconds that ``RetryLater`` is waited for; beyond it the caller gets it.
-        safe: types of errors that prove that nothing has happened, so that even an irreversible tool may be repeated.
-        options: those of ``Hook``, but for ``mode``.
+        max_attempts: the maximum number of attempts, the first included; up to 100.
+        on: errors to retry: types, or a function of the error that returns True, False, or seconds to wait. Default:
+            every exception of the tool except ``ToolError``, which is meant for the model. ``RetryLater`` is always
+            retried, after the time that it gives.
+        wait: seconds before retry 1, 2, ...: a ``Backoff``, or a function of that number.
+        max_retry_after: the longest ``retry_after`` of a ``RetryLater`` to wait for, in seconds. A call with a longer one
+            ends with that error.
+        safe: types of errors that prove that the tool had no effect; they allow a retry of an irreversible tool.
+        options: the options of every hook, except ``mode``.
 
     Raises:
-        HookError: a setting that means nothing.
+        HookError: a setting has an invalid value.
     """
 
     concern = "retry"
@@ -161,29 +166,30 @@ class Retry(Hook):
     repeats = True
     honours_effect = True
 
+    @checked
     def __init__(
         self,
-        attempts: int = 3,
+        max_attempts: int = 3,
         *,
         on: On | None = None,
         wait: Callable[[int], float] = Backoff(),
-        patience: float = 10.0,
+        max_retry_after: float = 10.0,
         safe: Errors = (),
         **options: Unpack[HookOptions],
     ) -> None:
         set_options(self, options)
-        if not (is_number(attempts, least=1, whole=True) and attempts <= MOST_ATTEMPTS):
-            raise HookError(f"Retry: attempts={attempts!r}; give a whole number from 1 to {MOST_ATTEMPTS}")
-        if not is_number(patience, least=0) or not callable(wait):
-            raise HookError(f"Retry: patience={patience!r}, wait={wait!r}; give seconds, and a function of the retry")
-        self.attempts, self.patience = attempts, patience
+        check_count("Retry", "max_attempts", max_attempts, maximum=MAX_ATTEMPTS)
+        check_seconds("Retry", "max_retry_after", max_retry_after, least=0.0)
+        if not callable(wait):
+            raise HookError(f"Retry: wait is {wait!r}; give Backoff(...), or a function from the retry to seconds")
+        self.max_attempts, self.max_retry_after = max_attempts, max_retry_after
         self._wait = wait
         self._safe = safe
-        self._on = _as_question(on)
+        self._on = _predicate(on)
 
     async def around_execute(self, ctx: InvokeContext, next: Next) -> Any:
-        """Go on; again, after a failure that allows it. ``on_retry`` runs before each further attempt."""
-        now = ctx.host.monotonic
+        """Run attempts until one succeeds or no retry is allowed. ``on_retry`` runs before each further attempt."""
+        now = ctx.run.plan.host.monotonic
         tried, shortest = 0, float("inf")
         while True:
             began = now()
@@ -198,12 +204,17 @@ class Retry(Hook):
             await asyncio.sleep(pause)
 
     def _pause(self, ctx: InvokeContext, error: Exception, tried: int, shortest: float) -> float | None:
-        """Seconds to wait before the next attempt; None where there is none."""
-        if tried >= self.attempts or ctx.abandoned or isinstance(error, DECIDED) or not self._may_repeat(ctx, error):
+        """Return the seconds to wait before the next attempt; None when there is none."""
+        if (
+            tried >= self.max_attempts
+            or ctx.run.abandoned
+            or isinstance(error, DECIDED)
+            or not self._may_repeat(ctx, error)
+        ):
             return None
         if isinstance(error, RetryLater):
             pause = error.retry_after / 1000
-            if pause > self.patience:
+            if pause > self.max_retry_after:
                 return None
         else:
             worth = self._on(error)
@@ -218,14 +229,14 @@ class Retry(Hook):
         return effect in REPEATABLE or (effect is Effect.IRREVERSIBLE and isinstance(error, self._safe))
 
 
-def _as_question(on: On | None) -> Callable[[Exception], bool | float]:
+def _predicate(on: On | None) -> Callable[[Exception], bool | float]:
     if on is None:
         return lambda error: isinstance(error, DeadlineExceeded) or not isinstance(error, CallgateError)
     if isinstance(on, type | tuple):
         types = on if isinstance(on, tuple) else (on,)
         if not all(isinstance(one, type) and issubclass(one, Exception) for one in types):
-            raise HookError(f"Retry: on={on!r}; give types of exceptions, or a function of the error")
+            raise HookError(f"Retry: on is {on!r}; give exception types, or a function of the error")
         return lambda error: isinstance(error, types)
     if not callable(on):
-        raise HookError(f"Retry: on={on!r}; give types of exceptions, or a function of the error")
+        raise HookError(f"Retry: on is {on!r}; give exception types, or a function of the error")
     return on

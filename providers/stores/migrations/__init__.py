@@ -1,1 +1,1 @@
-"""The schema of the SQL stores, step by step; ``SqlStore.open`` takes the steps that are missing."""
+"""The schema of the SQL stores as migrations; ``SqlStore.open`` runs those that are missing."""

@@ -1,10 +1,10 @@
-"""What alembic runs: the steps, on the connection and in the transaction that ``sql_database.upgrade`` has open."""
+"""The environment of alembic: migrations run in the open transaction of ``sql_database.upgrade_schema``."""
 
 from __future__ import annotations
 
 
-def run() -> None:
-    """Take the steps."""
+def migrate() -> None:
+    """Run the migrations."""
     from alembic import context
 
     context.configure(
@@ -15,4 +15,4 @@ def run() -> None:
     context.run_migrations()
 
 
-run()
+migrate()

@@ -1,7 +1,7 @@
-"""A2A (extra ``a2a``): ``agent`` makes an A2A agent of a gate, ``remote_tools`` makes tools of a remote agent's skills.
+"""A2A (extra ``a2a``): ``agent`` serves a gate as an A2A agent, ``remote_tools`` calls a remote agent's skills as tools.
 
-The SDK is imported in the functions that need it. What it asks to be subclassed is registered with it instead, when an
-agent is made.
+The SDK is imported in the functions that need it. ``agent`` registers our classes as virtual subclasses of its abstract
+classes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who asks, and how much they may send: settled before anything of A2A reads a request."""
+"""Authentication and size limits of requests, checked before the A2A SDK reads a request."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from callgate.runtime.faces.principal import Authenticate, principal
 from callgate.tools.calls import ANONYMOUS, User
 
 MAX_BODY = 1_048_576
-"""Bytes of a request."""
+"""Maximum size of a request, in bytes."""
 READ_TIMEOUT = 10.0
-"""Seconds in which a request must have arrived."""
+"""Timeout for the arrival of a request, in seconds."""
 USER = "callgate.user"
-"""Where the user of a request is kept in its scope."""
+"""The key of the user in the ASGI scope of a request."""
 
 Endpoint = Callable[[Any], Awaitable[Any]]
 
 
 class Caller:
-    """A user as the SDK sees one; ``principal`` is ours."""
+    """The user of a request, for the SDK; ``principal`` is the ``User`` of Callgate."""
 
     is_authenticated = True
 
@@ -30,15 +30,15 @@ class Caller:
 
     @property
     def user_name(self) -> str:
-        """Tenant and id as one text, which no other user has: what the SDK tells owners apart by."""
+        """Tenant and id as one unique text: the SDK separates the tasks of owners by it."""
         return json.dumps([self.principal.tenant, self.principal.id])
 
 
-class Contexts:
-    """What the SDK makes the context of a call with."""
+class ContextBuilder:
+    """Builds the call context of the SDK."""
 
     def build(self, request: Any) -> Any:
-        """The context of a request that ``guarded`` has let pass."""
+        """Build the context of a request that ``authenticated`` has accepted."""
         from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
         from a2a.server.context import ServerCallContext
 
@@ -50,10 +50,10 @@ class Contexts:
         )
 
 
-def guarded(endpoint: Endpoint, gate: Any, authenticate: Authenticate, challenge: str | None) -> Endpoint:
-    """An endpoint for those alone whom *authenticate* knows by name, with bodies of JSON that are not too long.
+def authenticated(endpoint: Endpoint, gate: Any, authenticate: Authenticate, challenge: str | None) -> Endpoint:
+    """Wrap an endpoint: it accepts authenticated users and JSON bodies of limited size.
 
-    Tasks belong to somebody, so nobody and everybody's user, ``ANONYMOUS``, are refused alike.
+    A task has an owner, so requests without a user and requests of ``ANONYMOUS`` are refused with 401.
     """
 
     async def serve(request: Any) -> Any:
@@ -61,15 +61,15 @@ def guarded(endpoint: Endpoint, gate: Any, authenticate: Authenticate, challenge
 
         if not gate.is_open:
             return _refusal(503, "The service is not available.")
-        user = await principal(authenticate, Request(request.scope))  # without the body: it is not theirs to read
+        user = await principal(authenticate, Request(request.scope))  # ``authenticate`` cannot read the body
         if user is None or user.id == ANONYMOUS.id:
             headers = {} if challenge is None else {"www-authenticate": challenge}
-            return _refusal(401, "Who asks is not known.", headers)
+            return _refusal(401, "Authentication is required.", headers)
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            return _refusal(415, "A request is sent as application/json.")  # a form on somebody's page cannot
+            return _refusal(415, "Send the request as application/json.")  # HTML forms of other sites cannot
         body = await _body(request)
         if body is None:
-            return _refusal(413, f"A request has {MAX_BODY} bytes at most.", {"connection": "close"})
+            return _refusal(413, f"A request has at most {MAX_BODY} bytes.", {"connection": "close"})
 
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": body, "more_body": False}
@@ -80,7 +80,7 @@ def guarded(endpoint: Endpoint, gate: Any, authenticate: Authenticate, challenge
 
 
 async def _body(request: Any) -> bytes | None:
-    """The whole body; None if it is too long, or too slow."""
+    """Read the body; None if it is too long or too slow."""
     parts: list[bytes] = []
     left = MAX_BODY
     try:

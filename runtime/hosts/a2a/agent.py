@@ -1,9 +1,9 @@
-"""``a2a.agent``: the Starlette application of a gate as an A2A agent.
+"""``a2a.agent``: a Starlette application that serves a gate as an A2A agent.
 
 =======  =================================  ======================================================================
-GET      /.well-known/agent-card.json       the card for everybody: the tools that an anonymous user may see
+GET      /.well-known/agent-card.json       the public card: tools that an anonymous user may see
 POST     /rpc                               A2A 1.0, JSON-RPC over HTTP and server-sent events
-POST     /a2a, /a2a/message/stream,         the documents' dialect: ``message/stream`` with ``params.tools``, and
+POST     /a2a, /a2a/message/stream,         the older dialect: ``message/stream`` with ``params.tools``, and
          /a2a/tasks/resume                  ``tasks/resume``
 =======  =================================  ======================================================================
 """
@@ -19,27 +19,27 @@ from callgate.errors import RegistrationError
 from callgate.runtime.conversation.loop import Model
 from callgate.runtime.faces.principal import Authenticate
 from callgate.runtime.gate import Gate
-from callgate.runtime.hosts.a2a.access import Caller, Contexts, guarded
+from callgate.runtime.hosts.a2a.access import Caller, ContextBuilder, authenticated
 from callgate.runtime.hosts.a2a.card import agent_card
 from callgate.runtime.hosts.a2a.dialect import Dialect
-from callgate.runtime.hosts.a2a.dispatcher import Inbox
+from callgate.runtime.hosts.a2a.dispatcher import Dispatcher
 from callgate.runtime.hosts.a2a.executor import Executor
 from callgate.runtime.hosts.a2a.handler import Handler
-from callgate.runtime.hosts.a2a.task_runner import Work
-from callgate.runtime.hosts.a2a.task_store import Tasks
+from callgate.runtime.hosts.a2a.task_runner import TaskRunner
+from callgate.runtime.hosts.a2a.task_store import TaskStore
 from callgate.runtime.suspensions.pending import PendingTasks
 from callgate.tools.calls import ANONYMOUS, User
 
 DEADLINE = 300.0
-"""Seconds that one run of a task may take, from a message to an answer or to what it waits for."""
+"""Timeout of one run of a task, in seconds: from a message to an answer or a suspension."""
 IDLE = 60.0
-"""Seconds after which a task that waits is no longer held in memory."""
+"""Seconds after which the SDK drops a waiting task from memory; the store keeps it."""
 
 
 def agent(
     gate: Gate,
     *,
-    authenticate: Authenticate | None = None,
+    authenticate: Authenticate | None,
     name: str,
     description: str,
     url: str,
@@ -49,52 +49,53 @@ def agent(
     challenge: str | None = "Bearer",
     deadline: float = DEADLINE,
 ) -> Any:
-    """A Starlette application that makes an A2A agent of a gate; needs the extra ``a2a`` (contract 38-42, C8).
+    """Return a Starlette application that serves a gate as an A2A agent; needs the extra ``a2a``.
 
-    The tools of the gate are its skills. A message with a data part ``{"type": "tool_call", "name", "arguments"}`` calls
-    one, for the user of the request and with everything that the gate does about it. With a *model*, a text is answered
-    in a conversation that may call tools; so may tools that the client brings along and runs itself. What has to wait,
-    waits in the gate's store: a task goes on in any process, after a restart too, where the store and the
-    ``signing_keys`` outlive it. Each task is its owner's alone.
+    The tools of the gate are the agent's skills. A message with a data part ``{"type": "tool_call", "name",
+    "arguments"}`` calls a tool through the gate, for the user of the request. With a *model*, the agent answers a text in
+    a conversation that may call tools; a client may also offer tools of its own, which it runs itself. A suspended task
+    waits in the gate's store. Any process with the same store and ``signing_keys`` can resume it, also after a restart.
+    Only its owner sees a task.
 
     Args:
-        gate: opened and closed with the application, unless it is open already.
-        authenticate: finds the user of a request; default: the gate's. None from it, and ``ANONYMOUS``, are refused.
-        name: what the card calls the agent.
-        description: what the card says of it.
-        version: the agent's own, for the card.
-        url: where the application is reached from outside, such as ``https://agents.example/desk``.
-        model: a client of a model, such as ``OpenAIChat(...)``; without one the agent takes calls only.
-        security: how clients authenticate, for the card: A2A security schemes by name, in their JSON form.
-        challenge: the ``WWW-Authenticate`` header of a refusal; None for none.
-        deadline: seconds that one run of a task may take.
+        gate: opened and closed with the application, unless it is already open.
+        authenticate: finds the user of a request. A request without a user is refused.
+        name: the agent's name, for the card.
+        description: the agent's description, for the card.
+        version: the agent's version, for the card.
+        url: the public address of the application, such as ``https://agents.example/desk``.
+        model: the client of a model, such as ``OpenAIChat(...)``; without a model the agent takes tool calls only.
+        security: A2A security schemes by name, in their JSON form, for the card.
+        challenge: the ``WWW-Authenticate`` header of a 401 response; None for no header.
+        deadline: timeout of one run of a task, in seconds.
 
     Raises:
-        RegistrationError: nobody authenticates, or the extra is not installed.
+        RegistrationError: *authenticate* is None, or the extra is not installed.
     """
     _require_sdk()
-    known = authenticate or gate.authenticate
-    if known is None:
-        raise RegistrationError("a2a.agent: tasks belong to somebody: give authenticate=, here or to the Gate")
-    url = url.rstrip("/")
+    if authenticate is None:
+        raise RegistrationError(
+            "a2a.agent: each task has an owner: give a2a.agent(gate, authenticate=...) a function that finds the user"
+        )
 
     def card(user: User) -> Any:
         made = agent_card(
             gate.tools_for(user),
             name=name,
             description=description,
-            url=url,
+            url=url.rstrip("/"),
             version=version,
             converses=model is not None,
         )
         return _secured(made, security or {})
 
-    waits = gate.waits
-    pending = PendingTasks(lambda: waits._store().waits, waits.keys, waits._now)
-    handler = _handler(gate, Work(gate, model, pending, deadline), card)
-    gate._engine.at_close(handler.aclose)  # also where the application is mounted, and never told that it ends
-    dialect = Dialect(handler, Contexts(), pending)
-    return _application(gate, handler, dialect, card, lambda endpoint: guarded(endpoint, gate, known, challenge))
+    pending = PendingTasks(lambda: gate.waits.store().suspensions, gate.waits.keys, gate.waits.now)
+    handler = _handler(gate, TaskRunner(gate, model, pending, deadline), card)
+    gate.at_close(handler.aclose)  # a mounted application gets no shutdown event
+    dialect = Dialect(handler, ContextBuilder(), pending)
+    return _application(
+        gate, handler, dialect, card, lambda endpoint: authenticated(endpoint, gate, authenticate, challenge)
+    )
 
 
 def _require_sdk() -> None:
@@ -105,24 +106,24 @@ def _require_sdk() -> None:
         raise RegistrationError("A2A needs its SDK: pip install 'callgate[a2a]'") from error
 
 
-def _handler(gate: Gate, work: Work, card: Any) -> Handler:
+def _handler(gate: Gate, runner: TaskRunner, card: Any) -> Handler:
     from a2a.auth.user import User as SdkUser
     from a2a.server.cluster import VersionedTaskStore
     from a2a.server.request_handlers import DefaultRequestHandler
 
     SdkUser.register(Caller)
-    VersionedTaskStore.register(Tasks)
+    VersionedTaskStore.register(TaskStore)
     waits = gate.waits
-    tasks: Any = Tasks(lambda: waits._store().waits, waits.keys, waits._now)
-    executor: Any = Executor(work)
-    streams: Any = _NoStreams()
+    tasks: Any = TaskStore(lambda: waits.store().suspensions, waits.keys, waits.now)
+    executor: Any = Executor(runner)
+    streams: Any = _NoEventStream()
 
     def inner() -> Any:
         return DefaultRequestHandler(
             executor, tasks, card(ANONYMOUS), event_stream=streams, interrupted_task_timeout=IDLE
         )
 
-    return Handler(inner, Inbox(work, tasks, executor), executor, work, card)
+    return Handler(inner, Dispatcher(runner, tasks, executor), executor, runner, card)
 
 
 def _application(gate: Gate, handler: Any, dialect: Dialect, card: Any, guard: Any) -> Any:
@@ -131,7 +132,7 @@ def _application(gate: Gate, handler: Any, dialect: Dialect, card: Any, guard: A
     from starlette.applications import Starlette
     from starlette.routing import Route
 
-    contexts: Any = Contexts()
+    contexts: Any = ContextBuilder()
     rpc = JsonRpcDispatcher(handler, contexts)
 
     async def public(_: Any) -> Any:
@@ -153,26 +154,26 @@ def _application(gate: Gate, handler: Any, dialect: Dialect, card: Any, guard: A
 
 
 def _secured(card: Any, schemes: Mapping[str, Mapping[str, Any]]) -> Any:
-    """The card with what it says of authentication: any one of the schemes will do."""
+    """Add security schemes to a card; a client needs one of them."""
     from a2a.types import SecurityRequirement, SecurityScheme, StringList
     from google.protobuf.json_format import ParseDict
 
-    for scheme, said in schemes.items():
-        card.security_schemes[scheme].CopyFrom(ParseDict(dict(said), SecurityScheme()))
+    for scheme, details in schemes.items():
+        card.security_schemes[scheme].CopyFrom(ParseDict(dict(details), SecurityScheme()))
         card.security_requirements.append(SecurityRequirement(schemes={scheme: StringList()}))
     return card
 
 
-class _NoStreams:
-    """No events from other processes: who subscribes to a task that another one works on gets what is in the store."""
+class _NoEventStream:
+    """The SDK's event stream between processes, without events: ``Handler`` polls the store instead."""
 
     async def publish(self, task_id: str, event: Any) -> None:
-        """Nobody else listens."""
+        """Do nothing: no other process subscribes."""
 
     async def subscribe(self, task_id: str, *, after: Any) -> AsyncGenerator[Any, None]:
-        """Nothing follows."""
+        """Yield no events."""
         return
         yield
 
     async def destroy(self, task_id: str) -> None:
-        """There is nothing to give up."""
+        """Do nothing: there is no stream."""

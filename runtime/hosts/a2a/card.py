@@ -1,4 +1,4 @@
-"""The agent card: what a client is told of a gate before it asks for anything."""
+"""The agent card: the public description of a gate's tools."""
 
 from __future__ import annotations
 
@@ -10,35 +10,37 @@ from callgate.tools.definition import ToolDefinition
 from callgate.tools.values import thaw
 
 EXTENSION = "urn:callgate:a2a:tools:1"
-"""The extension under which tools are called directly, clients offer their own, and calls that wait are answered."""
+"""The A2A extension of direct tool calls, client tools, and answers to suspended calls."""
 
 CONVERSE = "converse"
-"""The id of the skill that takes text, where there is a model."""
+"""The id of the skill that takes text, if there is a model."""
 
-_TOLD = (
+_EXTENSION_TEXT = (
     "Data parts: tool_call {name, arguments, id?} calls a tool; tools {tools} offers the client's own; tool_result "
-    "{id, result | error}, answer {id, value}, decision {id, decision, reason?} and continue {} go on with a task."
+    "{id, result | error}, answer {id, value}, decision {id, decision, reason?} and continue {} resume a task."
 )
 
 
 def agent_card(
     tools: Iterable[ToolDefinition], *, name: str, description: str, url: str, version: str, converses: bool
 ) -> Any:
-    """The card for whoever may see these tools; their schemas stand in the parameters of the extension.
+    """Build the card of these tools; their schemas are in the parameters of the extension.
 
-    *url* is where the application is mounted, without a slash at its end.
+    *url* is the address of the application, without a trailing slash.
     """
     from a2a.types import a2a_pb2 as p
 
     tools = list(tools)
     skills = [_skill(tool) for tool in tools]
-    if converses or not skills:  # a card without skills is not valid
-        about = "Takes a text and answers it." if converses else "Calls tools, for those who may see them."
+    if converses or not skills:  # A2A requires a skill
+        about = "Answers a text." if converses else "Calls tools, for users who may see them."
         own = CONVERSE if converses else "tools"
         while own in {tool.name for tool in tools}:
             own += "_"
         skills.append(p.AgentSkill(id=own, name=name, description=about, tags=["agent"]))
-    extension = p.AgentExtension(uri=EXTENSION, description=_TOLD, params={"tools": [_told(tool) for tool in tools]})
+    extension = p.AgentExtension(
+        uri=EXTENSION, description=_EXTENSION_TEXT, params={"tools": [_tool_json(tool) for tool in tools]}
+    )
     return p.AgentCard(
         name=name,
         description=description,
@@ -51,7 +53,7 @@ def agent_card(
     )
 
 
-def _told(tool: ToolDefinition) -> dict[str, Any]:
+def _tool_json(tool: ToolDefinition) -> dict[str, Any]:
     output = {} if tool.output_schema is None else {"outputSchema": thaw(tool.output_schema)}
     return to_neutral(tool) | output
 

@@ -1,7 +1,7 @@
-"""Every verb of A2A, asked of us before the SDK does it: whose task it is, what a message says, what has been decided.
+"""The handler of A2A requests: it checks the owner of a task and dispatches messages before the SDK runs a task.
 
-It is a ``RequestHandler`` of the SDK in all but name. Unknown and foreign tasks are one and the same error, and nothing
-that fails inside is told outside.
+It implements the ``RequestHandler`` of the SDK without importing it. Unknown tasks and tasks of other users get the same
+error. Internal errors are logged, and the client gets no details.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from typing import Any
 
 from callgate.errors import DefinitionError, NotPending
 from callgate.providers.ids import new_id
-from callgate.providers.logs import Event, emit
-from callgate.runtime.hosts.a2a.dispatcher import Inbox
-from callgate.runtime.hosts.a2a.executor import ASKED, Executor
-from callgate.runtime.hosts.a2a.integers import NotExact
-from callgate.runtime.hosts.a2a.messages import Asked, BadAsk
+from callgate.providers.logs import LogEvent, emit
+from callgate.runtime.hosts.a2a.dispatcher import Dispatcher
+from callgate.runtime.hosts.a2a.executor import MESSAGE, Executor
+from callgate.runtime.hosts.a2a.integers import InexactInteger
+from callgate.runtime.hosts.a2a.messages import BadMessage, ClientMessage
 from callgate.runtime.hosts.a2a.parts import data_part
-from callgate.runtime.hosts.a2a.task_runner import Work
+from callgate.runtime.hosts.a2a.task_runner import TaskRunner
 from callgate.runtime.hosts.a2a.task_store import is_over
 from callgate.tools.calls import User
 
 POLL = 1.0
-"""Seconds between two looks at a task that somebody follows, for what other processes do."""
+"""Interval of polling the store for a task with a subscriber, in seconds: another process may change it."""
 
 
 class Handler:
-    """The verbs. *inner* makes the SDK's own handler, which runs tasks and hands out their events; *card* a user's card."""
+    """Handles A2A requests. *inner* makes the SDK's handler, which runs tasks; *card* makes the card of a user."""
 
     def __init__(
         self,
         inner: Callable[[], Any],
-        inbox: Inbox,
+        inbox: Dispatcher,
         executor: Executor,
-        work: Work,
+        runner: TaskRunner,
         card: Callable[[User], Any],
     ) -> None:
         self._make = inner
         self._made: Any = None
-        self._inbox = inbox
+        self._dispatcher = inbox
         self._executor = executor
-        self._work = work
+        self._runner = runner
         self._card = card
 
     @property
@@ -52,30 +52,30 @@ class Handler:
         return self._made
 
     async def aclose(self) -> None:
-        """Stop whatever runs; the next verb begins anew."""
+        """Cancel all running tasks; the next request starts a new handler."""
         made, self._made = self._made, None
         if made is not None:
             await made.aclose()
 
     async def on_message_send(self, params: Any, context: Any) -> Any:
-        """SendMessage: start a task, go on with one, or decide about a call of one."""
+        """SendMessage: start a task, resume it, or decide an approval."""
         from a2a.utils.errors import UnsupportedOperationError
 
-        with telling():
-            answer = await self._inbox.received(params, context)
+        with public_errors():
+            answer = await self._dispatcher.dispatch(params, context)
             if answer is not None:
                 return answer
             try:
                 return await self._inner.on_message_send(params, context)
             except UnsupportedOperationError:
-                return await self._ended_meanwhile(params, context)
+                return await self._finished_task(params, context)
 
     async def on_message_send_stream(self, params: Any, context: Any) -> AsyncGenerator[Any, None]:
-        """SendStreamingMessage: the same, with events as they come."""
+        """SendStreamingMessage: like SendMessage, with a stream of events."""
         from a2a.utils.errors import UnsupportedOperationError
 
-        with telling():
-            answer = await self._inbox.received(params, context)
+        with public_errors():
+            answer = await self._dispatcher.dispatch(params, context)
             if answer is not None:
                 yield answer
                 return
@@ -84,41 +84,41 @@ class Handler:
                     async for event in events:
                         yield event
             except UnsupportedOperationError:
-                yield await self._ended_meanwhile(params, context)
+                yield await self._finished_task(params, context)
 
     async def on_get_task(self, params: Any, context: Any) -> Any:
-        """GetTask; it goes on if what it waited for has been decided."""
-        with telling():
-            await self._look_after(params.id, context)
+        """GetTask; resumes the task if its suspended calls are decided."""
+        with public_errors():
+            await self._resume_if_due(params.id, context)
             return await self._inner.on_get_task(params, context)
 
     async def on_list_tasks(self, params: Any, context: Any) -> Any:
-        """ListTasks: one's own."""
-        with telling():
+        """ListTasks: the tasks of this user."""
+        with public_errors():
             return await self._inner.on_list_tasks(params, context)
 
     async def on_cancel_task(self, params: Any, context: Any) -> Any:
-        """CancelTask; what it waited for can not be decided any more."""
-        with telling():
+        """CancelTask: also withdraws the suspended calls of the task."""
+        with public_errors():
             task = await self._inner.on_cancel_task(params, context)
-            await self._work.drop(task.id, context.user.principal)
+            await self._runner.abandon(task.id, context.user.principal)
             return task
 
     async def on_subscribe_to_task(self, params: Any, context: Any) -> AsyncGenerator[Any, None]:
-        """SubscribeToTask: the task as it is, and again whenever it has changed, until it is over.
+        """SubscribeToTask: yield the task, and again after each change, until it ends.
 
-        What other processes do is seen as well, and it goes on if what it waited for has been decided.
+        Changes by other processes are included. The task resumes if its suspended calls are decided.
         """
         from a2a.utils.errors import UnsupportedOperationError
 
-        with telling(), self._inbox.tasks.watching(params.id) as changed:
+        with public_errors(), self._dispatcher.tasks.watching(params.id) as changed:
             seen = None
             while True:
                 changed.clear()
-                await self._look_after(params.id, context)
-                stored = await self._inbox.own(params.id, context)
+                await self._resume_if_due(params.id, context)
+                stored = await self._dispatcher.owned_task(params.id, context)
                 if seen is None and is_over(stored.task):
-                    raise UnsupportedOperationError("the task is over")
+                    raise UnsupportedOperationError("the task has ended")
                 if stored.version != seen:
                     seen = stored.version
                     yield stored.task
@@ -129,12 +129,12 @@ class Handler:
                         await changed.wait()
 
     async def on_get_extended_agent_card(self, params: Any, context: Any) -> Any:
-        """GetExtendedAgentCard: with the tools that this user may see."""
-        with telling():
+        """GetExtendedAgentCard: the card with the tools that this user may see."""
+        with public_errors():
             return self._card(context.user.principal)
 
     async def _no_push(self, params: Any, context: Any) -> Any:
-        """Push notifications: not supported. Nothing is sent to an address that a client names."""
+        """Refuse push notifications: the agent sends nothing to an address that a client names."""
         from a2a.utils.errors import PushNotificationNotSupportedError
 
         raise PushNotificationNotSupportedError
@@ -144,43 +144,43 @@ class Handler:
     on_list_task_push_notification_configs = _no_push
     on_delete_task_push_notification_config = _no_push
 
-    async def _ended_meanwhile(self, params: Any, context: Any) -> Any:
-        """A task that somebody else has gone on with to its end, once a message for it was read."""
-        return (await self._inbox.own(params.message.task_id, context)).task
+    async def _finished_task(self, params: Any, context: Any) -> Any:
+        """Return a task that another request finished after its message was read."""
+        return (await self._dispatcher.owned_task(params.message.task_id, context)).task
 
-    async def _look_after(self, task_id: str, context: Any) -> None:
-        """Have a task go on by itself where it should; returns when it has begun to."""
+    async def _resume_if_due(self, task_id: str, context: Any) -> None:
+        """Resume a task if it has to; returns when it has started."""
         from a2a.types import Message, Role, SendMessageConfiguration, SendMessageRequest
         from a2a.utils.errors import A2AError
 
-        task = (await self._inbox.own(task_id, context)).task
-        if not await self._executor.is_due(task, context.user.principal):
+        task = (await self._dispatcher.owned_task(task_id, context)).task
+        if not await self._executor.should_resume(task, context.user.principal):
             return
         parts = [data_part({"type": "continue"})]
         message = Message(
             message_id=new_id(), role=Role.ROLE_USER, task_id=task_id, context_id=task.context_id, parts=parts
         )
-        context.state[ASKED] = Asked(again=True)
+        context.state[MESSAGE] = ClientMessage(resumes=True)
         at_once = SendMessageConfiguration(return_immediately=True)
         try:
             await self._inner.on_message_send(SendMessageRequest(message=message, configuration=at_once), context)
         except A2AError:
-            pass  # it has ended meanwhile
+            pass  # the task has ended in the meantime
 
 
 @contextmanager
-def telling() -> Generator[None, None, None]:
-    """Errors as the SDK tells them to clients; what they are not to know stays in the log."""
+def public_errors() -> Generator[None, None, None]:
+    """Convert errors to those of the SDK; internal details go to the log only."""
     from a2a.utils.errors import A2AError, InternalError, InvalidParamsError
 
     try:
         yield
     except A2AError:
         raise
-    except (BadAsk, NotExact, DefinitionError) as error:
+    except (BadMessage, InexactInteger, DefinitionError) as error:
         raise InvalidParamsError(str(error)) from None
     except NotPending:
-        raise InvalidParamsError("the task waits for no such answer") from None
-    except Exception as error:  # noqa: BLE001  (whatever it is, it is told in one word)
-        emit(Event.PROVIDER_FAILED, provider="a2a", phase="request", error=error)
+        raise InvalidParamsError("the task does not wait for this answer") from None
+    except Exception as error:  # noqa: BLE001  (the client gets no details)
+        emit(LogEvent.PROVIDER_FAILED, provider="a2a", phase="request", error=error)
         raise InternalError from None

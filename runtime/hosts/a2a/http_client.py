@@ -1,4 +1,4 @@
-"""An HTTP client whose answers are bounded: the SDK reads whatever an agent sends (threat B5). Loaded with a first call."""
+"""An HTTP client with a maximum response size: the SDK itself has no limit. Imported at the first call."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ from collections.abc import AsyncIterator
 
 import httpx
 
-MAX_ANSWER = 32 * 1024 * 1024
-"""Bytes of one answer of a remote agent, a stream of events included."""
+MAX_RESPONSE = 32 * 1024 * 1024
+"""Maximum size of one response of a remote agent, in bytes; also of a stream of events."""
 
 
-def bounded_client(patience: float) -> httpx.AsyncClient:
-    """A client for one call. *patience* is in seconds of silence; answers come unpacked, so that they are what they weigh."""
+def limited_client(patience: float) -> httpx.AsyncClient:
+    """Return a client for one call. *patience* is the read timeout in seconds. Responses are not compressed, so the size limit holds."""
     return httpx.AsyncClient(
-        transport=_Bounded(),
+        transport=_LimitedTransport(),
         timeout=httpx.Timeout(patience, connect=10.0),
         headers={"accept-encoding": "identity"},
     )
 
 
-class _Bounded(httpx.AsyncHTTPTransport):
+class _LimitedTransport(httpx.AsyncHTTPTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         response = await super().handle_async_request(request)
         assert isinstance(response.stream, httpx.AsyncByteStream)
-        response.stream = _Counted(response.stream)
+        response.stream = _LimitedStream(response.stream)
         return response
 
 
-class _Counted(httpx.AsyncByteStream):
+class _LimitedStream(httpx.AsyncByteStream):
     def __init__(self, stream: httpx.AsyncByteStream) -> None:
         self._stream = stream
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = MAX_ANSWER
+        left = MAX_RESPONSE
         async for part in self._stream:
             left -= len(part)
             if left < 0:
-                raise httpx.ReadError("the answer is too long")
+                raise httpx.ReadError("the response is too large")
             yield part
 
     async def aclose(self) -> None:

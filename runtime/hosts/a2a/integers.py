@@ -1,7 +1,7 @@
-"""Integers that came through protobuf, whose numbers are all floats, made integers again by schema. Pure.
+"""Conversion of integers that protobuf delivers as floats, by schema.
 
-Only what is exact is touched: beyond 2^53 a float may be another number than the one that was sent, so there an integer
-has to come as decimal text.
+Only exact values are converted. From 2^53 on a float may differ from the number that was sent: such an integer has to come
+as decimal text.
 """
 
 from __future__ import annotations
@@ -14,69 +14,70 @@ from callgate.runtime.models.wire import schema_walk as walk
 from callgate.runtime.models.wire.shapes import is_list, is_mapping, items, mapping
 
 EXACT = 2**53
-"""From here on not every integer is a float."""
+"""The limit from which a float cannot hold every integer."""
 
 _DECIMAL = re.compile(r"-?[1-9][0-9]{15,399}")
 _BRANCHES = ("allOf", "anyOf", "oneOf")
-_ASIDE = ("if", "then", "else")
-_MOST = 64  # subschemas that say something about one value
+_CONDITIONS = ("if", "then", "else")
+_MAX_NODES = 64  # maximum number of subschemas for one value
 
 
-class NotExact(ValueError):
-    """A number where an integer belongs, and too large for a float to hold it."""
+class InexactInteger(ValueError):
+    """An integer that came as a float and is too large to be exact."""
 
 
-def whole(value: Any, schema: Mapping[str, Any] | None) -> Any:
-    """The value with integers where its schema says so: ``1.0`` becomes ``1``, and ``"9007199254740993"`` a number.
+def restore_integers(value: Any, schema: Mapping[str, Any] | None) -> Any:
+    """Convert numbers to integers where the schema says ``integer``.
 
-    Members come in the order that the schema has them in, for whoever reads them. Nothing else is changed, and nothing
-    decided: whether it fits is for the schema to say. Without a schema every
-    exact whole number becomes an integer, which in JSON is the same number.
+    ``1.0`` becomes ``1``, and ``"9007199254740993"`` becomes a number. Members get the order of the schema. The value is
+    not validated. Without a schema, every exact whole number becomes an integer.
 
     Raises:
-        NotExact: an integer of 2^53 or more came as a number.
+        InexactInteger: an integer of 2^53 or more came as a number.
     """
     if schema is None:
-        return _narrowed(value)
+        return _without_floats(value)
     return _Walk(schema).value(value, [schema])
 
 
-def as_sent(value: Any) -> Any:
-    """A value as protobuf can carry it: integers that a float cannot hold become decimal text."""
+def encode_integers(value: Any) -> Any:
+    """Prepare a value for protobuf: integers that a float cannot hold become decimal text."""
     if is_mapping(value):
-        return {name: as_sent(item) for name, item in value.items()}
+        return {name: encode_integers(item) for name, item in value.items()}
     if is_list(value):
-        return [as_sent(item) for item in value]
+        return [encode_integers(item) for item in value]
     return str(value) if isinstance(value, int) and abs(value) >= EXACT else value
 
 
-def _narrowed(value: Any) -> Any:
+def _without_floats(value: Any) -> Any:
     if is_mapping(value):
-        return {name: _narrowed(item) for name, item in value.items()}
+        return {name: _without_floats(item) for name, item in value.items()}
     if is_list(value):
-        return [_narrowed(item) for item in value]
+        return [_without_floats(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < EXACT else value
 
 
 class _Walk:
-    """Walks a value along all that a schema says about it."""
+    """Walks a value together with the subschemas that apply to it."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self.root = root
 
     def value(self, value: Any, nodes: Sequence[Any]) -> Any:
-        found = self._said(nodes)
+        found = self._applicable(nodes)
         if is_mapping(value):
             return {name: self.value(value[name], _of_property(found, name)) for name in _ordered(found, value)}
         if is_list(value):
             return [self.value(item, _of_item(found, index)) for index, item in enumerate(value)]
-        return _integer(value, {name for node in found for name in walk.types_of(node) or walk.types_of_values(node)})
+        return _integer(
+            value, {name for node in found for name in walk.declared_types(node) or walk.types_of_values(node)}
+        )
 
-    def _said(self, nodes: Sequence[Any]) -> list[Mapping[str, Any]]:
-        """Every subschema that may apply at one place: through references, compositions and conditions."""
+    def _applicable(self, nodes: Sequence[Any]) -> list[Mapping[str, Any]]:
+        """Collect the subschemas that may apply to one value: through references, compositions and conditions."""
         found: list[Mapping[str, Any]] = []
         left = list(nodes)
-        while left and len(found) < _MOST:
+        while left and len(found) < _MAX_NODES:
             here = mapping(left.pop())
             if any(here is one for one in found):
                 continue
@@ -85,12 +86,12 @@ class _Walk:
                 left.append(target[0])
             for word in _BRANCHES:
                 left += items(here.get(word))
-            left += [here[word] for word in _ASIDE if word in here]
+            left += [here[word] for word in _CONDITIONS if word in here]
         return found
 
 
 def _ordered(nodes: Sequence[Mapping[str, Any]], value: Mapping[str, Any]) -> list[str]:
-    """The names of an object as its schema has them, then the others: protobuf has lost their order."""
+    """Sort the names of an object: first in schema order, then by name. Protobuf does not keep the order."""
     declared = dict.fromkeys(name for node in nodes for name in walk.properties(node) if name in value)
     return [*declared, *sorted(value.keys() - declared.keys())]
 
@@ -117,7 +118,7 @@ def _integer(value: Any, types: set[str]) -> Any:
         return value
     if isinstance(value, float) and value.is_integer() and "number" not in types:
         if abs(value) >= EXACT:
-            raise NotExact("an integer of 2^53 or more is sent as decimal text")
+            raise InexactInteger("send an integer of 2^53 or more as decimal text")
         return int(value)
     if isinstance(value, str) and "string" not in types and _DECIMAL.fullmatch(value) and abs(int(value)) >= EXACT:
         return int(value)

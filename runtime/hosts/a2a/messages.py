@@ -1,4 +1,4 @@
-"""What a client asks or answers, whatever the dialect: read from texts and data, refused where it is not clear. Pure."""
+"""Parsing of client messages, for both dialects; ambiguous messages are refused."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from callgate.runtime.suspensions.pending import Answer
 from callgate.tools.calls import ToolCall
 
 MAX_PARTS = 64
-"""Parts of one message."""
+"""Maximum number of parts of one message."""
 MAX_ID = 128
-"""Characters of an id that a client gives to a call."""
+"""Maximum length of a call id that a client chooses."""
 
 
-class BadAsk(Exception):
-    """A message that cannot be read; the text is for whoever sent it, and holds nothing of it."""
+class BadMessage(Exception):
+    """A malformed message. The text goes to the client and quotes nothing of the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What somebody decides about a call that waits for approval or consent."""
+    """An approver's decision about a call that waits for approval or consent."""
 
     approve: bool
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What one message is about: it starts something, answers, decides, or asks to look again (``again``).
+class ClientMessage:
+    """A parsed message: it starts a task, answers suspended calls, decides approvals, or resumes a task (``resumes``).
 
-    ``text`` is for a model, ``call`` for a tool, under the idempotency key ``key`` if there is one, ``tools`` are the
-    client's own; ``answers`` and ``decisions`` go by call id.
+    ``text`` is for the model, ``call`` is a tool call with its idempotency key ``key``, ``tools`` are client tools.
+    ``answers`` and ``decisions`` are by call id.
     """
 
     text: str = ""
@@ -43,42 +43,42 @@ class Asked:
     tools: tuple[Mapping[str, Any], ...] = ()
     answers: Mapping[str, Answer] = field(default_factory=dict[str, Answer])
     decisions: Mapping[str, Decision] = field(default_factory=dict[str, Decision])
-    again: bool = False
+    resumes: bool = False
 
     @property
     def starts(self) -> bool:
-        """Whether it can begin a task."""
+        """True if the message can start a task."""
         return bool(self.call or self.text) and not self.continues
 
     @property
     def continues(self) -> bool:
-        """Whether it is about a task that there is."""
-        return bool(self.answers or self.decisions or self.again)
+        """True if the message is about an existing task."""
+        return bool(self.answers or self.decisions or self.resumes)
 
 
-def read(texts: Sequence[str], data: Sequence[Any]) -> Asked:
-    """What a message says, in text and data parts.
+def parse(texts: Sequence[str], data: Sequence[Any]) -> ClientMessage:
+    """Parse the text and data parts of a message.
 
     Raises:
-        BadAsk: a part is of no known type or badly made, an id comes twice, or it says several things at once.
+        BadMessage: a part has an unknown type or is malformed, an id is repeated, or the message has several purposes.
     """
     if len(texts) + len(data) > MAX_PARTS:
-        raise BadAsk(f"a message has {MAX_PARTS} parts at most")
+        raise BadMessage(f"a message has at most {MAX_PARTS} parts")
     seen = _Reader()
     for part in data:
-        seen.read(part)
+        seen.parse(part)
     text = "\n".join(texts)
-    asked = Asked(text, seen.call, seen.key, tuple(seen.tools), seen.answers, seen.decisions, seen.again)
-    kinds = [bool(asked.call), bool(asked.answers), bool(asked.decisions), asked.again]
-    if sum(kinds) > 1 or (asked.tools and any(kinds[1:])):
-        raise BadAsk("a message makes a call, answers calls, decides, or continues: one of these")
+    message = ClientMessage(text, seen.call, seen.key, tuple(seen.tools), seen.answers, seen.decisions, seen.resumes)
+    kinds = [bool(message.call), bool(message.answers), bool(message.decisions), message.resumes]
+    if sum(kinds) > 1 or (message.tools and any(kinds[1:])):
+        raise BadMessage("a message must do one thing: make a call, answer calls, decide, or continue")
     if not any(kinds) and not text.strip():
-        raise BadAsk("the message is empty")
-    return asked
+        raise BadMessage("the message is empty")
+    return message
 
 
 class _Reader:
-    """Collects what data parts say; each type has a method of its name."""
+    """Collects the contents of data parts; each type has a method."""
 
     def __init__(self) -> None:
         self.call: ToolCall | None = None
@@ -86,7 +86,7 @@ class _Reader:
         self.tools: list[Mapping[str, Any]] = []
         self.answers: dict[str, Answer] = {}
         self.decisions: dict[str, Decision] = {}
-        self.again = False
+        self.resumes = False
         self._of: dict[str, Callable[[Mapping[str, Any]], None]] = {
             "tools": self._tools,
             "tool_call": self._call,
@@ -96,67 +96,69 @@ class _Reader:
             "continue": self._continue,
         }
 
-    def read(self, part: Any) -> None:
+    def parse(self, part: Any) -> None:
         kind = part.get("type") if is_mapping(part) else None
         known = self._of.get(kind) if isinstance(kind, str) else None
         if known is None:
-            raise BadAsk(f"a data part has a type: {', '.join(self._of)}")
+            raise BadMessage(f"a data part needs a type: {', '.join(self._of)}")
         known(part)
 
     def _tools(self, part: Mapping[str, Any]) -> None:
         tools = part.get("tools")
         if self.tools or not is_list(tools) or not tools or not all(map(is_mapping, tools)):
-            raise BadAsk("tools: one list of tool definitions")
+            raise BadMessage("tools: give one list of tool definitions")
         self.tools = list(tools)
 
     def _call(self, part: Mapping[str, Any]) -> None:
         name, arguments = part.get("name"), part.get("arguments", {})
         if self.call is not None or not isinstance(name, str) or not name:
-            raise BadAsk("tool_call: one a message, with a name")
+            raise BadMessage("tool_call: give one call with a name")
         if not (isinstance(arguments, str) or is_mapping(arguments)):
-            raise BadAsk("tool_call: arguments are an object, or the text of one")
+            raise BadMessage("tool_call: arguments must be a JSON object, or its text")
         self.key = part.get("idempotency_key")
         if not isinstance(self.key, str | None):
-            raise BadAsk("tool_call: an idempotency_key is a text")
+            raise BadMessage("tool_call: idempotency_key must be a text")
         given = "id" in part
-        self.call = ToolCall(call_id_in(part) if given else f"call_{new_id()}", name, arguments, synthetic_id=not given)
+        self.call = ToolCall(
+            id=call_id_in(part) if given else f"call_{new_id()}", name=name, arguments=arguments, synthetic_id=not given
+        )
 
     def _result(self, part: Mapping[str, Any]) -> None:
         if ("result" in part) == (part.get("error") is not None):
-            raise BadAsk("tool_result: either a result or an error")
+            raise BadMessage("tool_result: give either a result or an error")
         error = part.get("error")
         if error is not None and not isinstance(error, str):
-            raise BadAsk("tool_result: an error is a text")
+            raise BadMessage("tool_result: error must be a text")
         self._put(part, Answer(part.get("result"), error))
 
     def _answer(self, part: Mapping[str, Any]) -> None:
         if "value" not in part:
-            raise BadAsk("answer: there is no value")
+            raise BadMessage("answer: the value is missing")
         self._put(part, Answer(part["value"]))
 
     def _put(self, part: Mapping[str, Any], answer: Answer) -> None:
         call_id = call_id_in(part)
         if call_id in self.answers:
-            raise BadAsk("a call is answered once")
+            raise BadMessage("answer each call once")
         self.answers[call_id] = answer
 
     def _decision(self, part: Mapping[str, Any]) -> None:
         call_id, decided, reason = call_id_in(part), part.get("decision"), part.get("reason", "")
         if call_id in self.decisions or decided not in ("approve", "deny") or not isinstance(reason, str):
-            raise BadAsk("decision: approve or deny, once a call, with a text as its reason")
+            raise BadMessage("decision: give approve or deny once per call, and a text as the reason")
         self.decisions[call_id] = Decision(decided == "approve", reason)
 
     def _continue(self, _: Mapping[str, Any]) -> None:
-        self.again = True
+        self.resumes = True
 
 
 def call_id_in(part: Mapping[str, Any], name: str = "id") -> str:
-    """The id of a call.
+    """Return the id of a call in a part.
 
     Raises:
-        BadAsk: there is none, or it is too long.
+        BadMessage: the id is missing or too long.
     """
     given = part.get(name)
     if not isinstance(given, str) or not 0 < len(given) <= MAX_ID:
-        raise BadAsk(f"{name} is a text of 1 to {MAX_ID} characters")
+        raise BadMessage(f"{name} must be a text of 1 to {MAX_ID} characters")
     return given

@@ -1,4 +1,4 @@
-"""A remote agent's skills as tools of ours: untrusted, and called through the gate like any other (threats B2, B5)."""
+"""The skills of a remote A2A agent as tools: untrusted, and called through the gate like any other tool."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 from callgate.errors import DefinitionError, RegistrationError, StageError, ToolError
 from callgate.runtime.hosts.a2a.card import EXTENSION
-from callgate.runtime.hosts.a2a.integers import as_sent, whole
-from callgate.runtime.hosts.a2a.remote_call import PATIENCE, Talk
-from callgate.runtime.hosts.a2a.remote_task import Said
+from callgate.runtime.hosts.a2a.integers import encode_integers, restore_integers
+from callgate.runtime.hosts.a2a.remote_call import SILENCE_LIMIT, RemoteCall
+from callgate.runtime.hosts.a2a.remote_task import RemoteTask
 from callgate.runtime.models.wire.address import Address
 from callgate.runtime.models.wire.base_client import HttpClient
 from callgate.runtime.models.wire.names import NameMap
@@ -22,7 +22,7 @@ from callgate.tools.record import Style, ToolRecord
 from callgate.tools.values import clip
 
 MAX_SKILLS = 256
-"""Skills of one agent."""
+"""Maximum number of skills of one agent."""
 
 _TEXT = {
     "type": "object",
@@ -35,30 +35,33 @@ _TASK, _ROUND, _ID = "x-a2a-task", "x-a2a-round", "x-a2a-id"
 
 
 async def remote_tools(agent: Any, *, httpx_client: HttpClient | None = None, prefix: str = "") -> list[ToolRecord]:
-    """The skills of a remote A2A agent as tools for a gate; needs the extra ``a2a``.
+    """Return the skills of a remote A2A agent as tools for a gate; needs the extra ``a2a``.
 
-    *agent* is the address of one, from which its card is read, or an ``AgentCard``. *httpx_client* carries credentials
-    and limits, and is not closed; by default each call has one of its own, which reads 32 MiB at most. *prefix* goes before every name.
+    The agent is not trusted: names are made legal, texts are cut to 1024 visible characters, schemas pass the admission
+    limits, and the effect is undeclared. ``ToolPins`` detects later changes of the definitions. A call sends a message
+    and returns text or JSON. If the agent asks for input, the call is suspended; the answer goes to the same remote
+    task. Cancelling the call cancels the remote task.
 
-    Nothing that the agent says is trusted: names are made legal, texts are cut to 1024 visible characters, schemas are
-    admitted like any from outside, the effect is undeclared. Hold the definitions to what they said at first with
-    ``ToolPins``. A call sends a message and gives what comes back: text, or JSON. Where the agent asks for input, the
-    call is suspended, and its answer goes on to the same remote task; a call that is cancelled cancels that, too.
+    Args:
+        agent: the address of the agent, which serves its card, or an ``AgentCard``.
+        httpx_client: a client with credentials and limits, which stays open. By default each call has a client of its
+            own, which reads at most 32 MiB.
+        prefix: goes before every name.
 
     Raises:
-        RegistrationError: there is no card, it cannot be used, or the extra is not installed.
-        DefinitionError: two skills have one name, or a schema is refused.
+        RegistrationError: there is no usable card, or the extra is not installed.
+        DefinitionError: two skills have the same name, or a schema is refused.
     """
     card = await _card(agent, httpx_client)
     if not any(interface.protocol_binding == "JSONRPC" for interface in card.supported_interfaces):
-        raise RegistrationError("the agent does not speak JSON-RPC")
+        raise RegistrationError("the agent does not offer JSON-RPC")
     skills = list(card.skills)
     if len(skills) > MAX_SKILLS:
-        raise RegistrationError(f"the agent has {len(skills)} skills; {MAX_SKILLS} is the most")
+        raise RegistrationError(f"the agent has {len(skills)} skills; the maximum is {MAX_SKILLS}")
     names = NameMap.of([f"{prefix}{skill.id}" for skill in skills])
-    told = _definitions(card)
+    listed = _definitions(card)
     return [
-        _record(card, skill, names.wire(f"{prefix}{skill.id}"), told.get(skill.id), httpx_client) for skill in skills
+        _record(card, skill, names.wire(f"{prefix}{skill.id}"), listed.get(skill.id), httpx_client) for skill in skills
     ]
 
 
@@ -84,27 +87,27 @@ async def _card(agent: Any, http: HttpClient | None) -> Any:
     for interface in card.supported_interfaces:
         if Address.of(interface.url).origin != address.origin:
             raise RegistrationError(
-                f"the agent at {address} sends its callers, and what they authenticate with, elsewhere; "
-                "give its AgentCard if that is meant"
+                f"the agent at {address} would send calls and credentials to another origin; "
+                "give its AgentCard to allow that"
             )
     return card
 
 
 def _definitions(card: Any) -> Mapping[str, Mapping[str, Any]]:
-    """What an agent with our extension says of its tools, by name."""
+    """Return the tools of an agent with the extension of Callgate, by name."""
     from a2a.extensions.common import find_extension_by_uri
     from google.protobuf.json_format import MessageToDict
 
     extension = find_extension_by_uri(card, EXTENSION)
-    tools = [] if extension is None else whole(MessageToDict(extension.params), None).get("tools", [])
+    tools = [] if extension is None else restore_integers(MessageToDict(extension.params), None).get("tools", [])
     listed = tools if isinstance(tools, list) else []
     return {str(tool.get("name")): tool for tool in listed if isinstance(tool, dict)}
 
 
-def _record(card: Any, skill: Any, name: str, told: Mapping[str, Any] | None, http: HttpClient | None) -> ToolRecord:
-    parameters, output = (told or {}).get("parameters", _TEXT), (told or {}).get("outputSchema")
+def _record(card: Any, skill: Any, name: str, listed: Mapping[str, Any] | None, http: HttpClient | None) -> ToolRecord:
+    parameters, output = (listed or {}).get("parameters", _TEXT), (listed or {}).get("outputSchema")
     if not isinstance(parameters, Mapping) or not isinstance(output, Mapping | None):
-        raise DefinitionError(f"the schema of the skill {clip(skill.id)!r} is no object")
+        raise DefinitionError(f"the schema of the skill {clip(skill.id)!r} is not an object")
     definition = ToolDefinition(
         name,
         _visible(skill.description) or _visible(skill.name) or name,
@@ -112,12 +115,12 @@ def _record(card: Any, skill: Any, name: str, told: Mapping[str, Any] | None, ht
         title=_visible(skill.name) or None,
         output_schema=output,
     )
-    remote = _Remote(card, skill.id, direct=told is not None, output=output, http=http)
+    remote = _RemoteSkill(card, skill.id, direct=listed is not None, output=output, http=http)
     return ToolRecord(definition, remote.call, Style.RECORD, trusted=False, resumable=True)
 
 
 def _visible(text: str) -> str:
-    """Text of an agent as a model may read it: no control or invisible characters, 1024 of the others at most."""
+    """Clean a text of an agent for a model: without control and invisible characters, and at most 1024 characters."""
     return _INVISIBLE.sub(" ", text).strip()[:1024]
 
 
@@ -129,15 +132,15 @@ async def _http(given: HttpClient | None) -> AsyncGenerator[Any, None]:
     if given is not None:
         yield given
         return
-    from callgate.runtime.hosts.a2a.http_client import bounded_client
+    from callgate.runtime.hosts.a2a.http_client import limited_client
 
-    async with bounded_client(PATIENCE) as own:
+    async with limited_client(SILENCE_LIMIT) as own:
         yield own
 
 
 @dataclass(frozen=True, slots=True)
-class _Remote:
-    """One skill. ``direct``: it is a tool that takes arguments; else it takes a text."""
+class _RemoteSkill:
+    """One skill. A ``direct`` skill is a tool that takes arguments; any other skill takes a text."""
 
     card: Any
     skill: str
@@ -146,53 +149,56 @@ class _Remote:
     http: HttpClient | None
 
     async def call(self, arguments: dict[str, Any], ctx: Any) -> Any:
-        """Send a message, or the answer to what the agent has asked, and give what comes back."""
+        """Send a message, or the answer to the agent's question, and return the output."""
         from a2a.client import ClientConfig, ClientFactory
 
-        asked, answers = _before(ctx)
+        question, answers = _previous_question(ctx)
         async with _http(self.http) as http:
             client = ClientFactory(ClientConfig(httpx_client=http)).create(self.card)
-            talk = Talk(client, ctx, asked.get(_TASK, ""), EXTENSION if self.direct else None)
-            said = await talk.send(_answer(asked, answers[-1]) if answers else self._first(arguments))
-            if not said.asks:
-                return said.output(self.output)
-            if not said.answerable:
-                await talk.cancel()
-                raise ToolError("The agent waits for something that it cannot be given here.", code="remote_waits")
+            exchange = RemoteCall(client, ctx, question.get(_TASK, ""), EXTENSION if self.direct else None)
+            task = await exchange.send(
+                _answer_parts(question, answers[-1]) if answers else self._first_message(arguments)
+            )
+            if not task.waits_for_input:
+                return task.output(self.output)
+            if not task.answerable:
+                await exchange.cancel()
+                raise ToolError("The agent waits for a reply that Callgate cannot give.", code="remote_waits")
             try:
-                return self._ask(said, ctx, len(answers) + 1)
+                return self._suspend(task, ctx, len(answers) + 1)
             except StageError:
-                await talk.cancel()
-                raise ToolError("The agent asks for input, and nobody can be asked.", code="remote_waits") from None
+                await exchange.cancel()
+                raise ToolError(
+                    "The agent asks for input, and this call cannot be suspended.", code="remote_waits"
+                ) from None
 
-    def _first(self, arguments: Mapping[str, Any]) -> list[Any]:
+    def _first_message(self, arguments: Mapping[str, Any]) -> list[Any]:
         from a2a.helpers import new_data_part, new_text_part
 
         if not self.direct:
             return [new_text_part(arguments["message"])]
-        return [new_data_part({"type": "tool_call", "name": self.skill, "arguments": as_sent(arguments)})]
+        return [new_data_part({"type": "tool_call", "name": self.skill, "arguments": encode_integers(arguments)})]
 
-    def _ask(self, said: Said, ctx: Any, number: int) -> Any:
-        """Suspend the call until somebody answers. What must be known then lies with it: the call begins anew."""
-        wanted = said.wanted
+    def _suspend(self, task: RemoteTask, ctx: Any, number: int) -> Any:
+        """Suspend the call until the question is answered. The schema keeps the state: a resumed call starts again."""
+        wanted = task.request
         own = wanted.get("schema")
-        schema = {**(own if is_mapping(own) else {"type": "string"}), _TASK: said.task, _ROUND: number}
+        schema = {**(own if is_mapping(own) else {"type": "string"}), _TASK: task.task, _ROUND: number}
         schema |= {_ID: wanted["id"]} if isinstance(wanted.get("id"), str) else {}
-        return ctx.suspend("input", f"The agent {clip(self.card.name)} asks: {said.question}", schema=schema)
+        return ctx.suspend("input", f"The agent {clip(self.card.name)} asks: {task.question}", schema=schema)
 
 
-def _before(ctx: Any) -> tuple[Mapping[str, Any], list[Any]]:
-    """What the agent asked last, before this run of the call, and all answers so far."""
-    resumed = getattr(ctx, "resumed", None)
-    asked = mapping(None if resumed is None else resumed.bound.schema)
-    if _TASK not in asked:
+def _previous_question(ctx: Any) -> tuple[Mapping[str, Any], list[Any]]:
+    """Return the agent's last question before this run of the call, and all answers so far."""
+    question = mapping(ctx.resumed_schema)
+    if _TASK not in question:
         return {}, []
-    return asked, [ctx.suspend("input", "") for _ in range(asked[_ROUND])]  # each gives its answer now
+    return question, [ctx.suspend("input", "") for _ in range(question[_ROUND])]  # returns the recorded answer
 
 
-def _answer(asked: Mapping[str, Any], answer: Any) -> list[Any]:
+def _answer_parts(question: Mapping[str, Any], answer: Any) -> list[Any]:
     from a2a.helpers import new_data_part, new_text_part
 
-    if _ID in asked:
-        return [new_data_part({"type": "answer", "id": asked[_ID], "value": as_sent(answer)})]
-    return [new_text_part(answer) if isinstance(answer, str) else new_data_part(as_sent(answer))]
+    if _ID in question:
+        return [new_data_part({"type": "answer", "id": question[_ID], "value": encode_integers(answer)})]
+    return [new_text_part(answer) if isinstance(answer, str) else new_data_part(encode_integers(answer))]

@@ -1,4 +1,4 @@
-"""One call's talk with a remote agent: send, wait for what comes of it, and leave nothing running behind."""
+"""One call of a remote agent: send a message, wait for the result, and cancel the remote task if the call ends early."""
 
 from __future__ import annotations
 
@@ -7,73 +7,73 @@ from typing import Any
 
 from callgate.errors import ToolError, ToolFailed
 from callgate.providers.ids import new_id
-from callgate.providers.logs import Event, emit
+from callgate.providers.logs import LogEvent, emit
 from callgate.runtime.call.leases import Carried
-from callgate.runtime.hosts.a2a.remote_task import Said, said_in
+from callgate.runtime.hosts.a2a.remote_task import RemoteTask, remote_task
 
-PATIENCE = 600.0
-"""Seconds of silence after which an agent is given up on where the call has no deadline."""
+SILENCE_LIMIT = 600.0
+"""Read timeout of a call without a deadline, in seconds."""
 CANCEL_LIMIT = 5.0
-"""Seconds in which a remote task must have been cancelled when its call is."""
-MOST_HISTORY = 8
-"""Messages of a task that are looked at to know whether it is ours."""
-FIRST_LOOK, LAST_LOOK = 0.25, 4.0
-"""Seconds between two looks at a task that does not tell how far it is, first and at last."""
+"""Timeout for cancelling a remote task, in seconds."""
+MAX_HISTORY = 8
+"""Number of messages of a remote task that are searched for the one of this call."""
+FIRST_POLL, LAST_POLL = 0.25, 4.0
+"""First and longest interval of polling a remote task, in seconds."""
 
 
-class Talk:
-    """Talks about one task, from its first message or from where it was left."""
+class RemoteCall:
+    """The exchange about one remote task: a new task, or the task of a resumed call."""
 
     def __init__(self, client: Any, ctx: Any, task: str, extension: str | None) -> None:
         self._client = client
         self._ctx = ctx
         self._task = task
-        self._sent_id = new_id()  # of our message: by it a task is found whose own id did not arrive
+        self._sent_id = new_id()  # finds a task whose id did not arrive
         self._extension = extension
         self._settled = False
 
-    async def send(self, parts: list[Any]) -> Said:
-        """Send a message; what comes of it when the agent has done what it can. Left early, the task is cancelled.
+    async def send(self, parts: list[Any]) -> RemoteTask:
+        """Send a message and wait until the task ends or asks for input. If this call is cancelled, so is the task.
 
         Raises:
-            ToolError: the agent refused, or cannot be reached: nothing was done.
-            ToolFailed: nobody knows what the agent did.
+            ToolError: the agent refused the message, or cannot be reached; there was no effect.
+            ToolFailed: the effect is unknown.
         """
         try:
-            return await self._sent(parts)
-        except ToolError:  # nothing has begun
+            return await self._send(parts)
+        except ToolError:  # the agent has not started
             raise
         except BaseException:
             await self.cancel()
             raise
 
     async def cancel(self) -> None:
-        """Cancel the remote task, if there is one that is not over; a failure changes nothing here."""
+        """Cancel the remote task, if it has not ended; a failure is logged only."""
         if self._settled:
             return
         self._settled = True
-        carried = Carried(self._cancelled(), limit=CANCEL_LIMIT)
+        shielded = Carried(self._cancel_remote(), limit=CANCEL_LIMIT)
         try:
-            await carried.run()
-        except Exception as error:  # noqa: BLE001  (the call ends as it ends)
-            emit(Event.PROVIDER_FAILED, provider="a2a", phase="cancel", error=error)
-        if carried.held is not None:
-            raise carried.held
+            await shielded.run()
+        except Exception as error:  # noqa: BLE001  (the outcome of the call does not change)
+            emit(LogEvent.PROVIDER_FAILED, provider="a2a", phase="cancel", error=error)
+        if shielded.held is not None:
+            raise shielded.held
 
-    async def _cancelled(self) -> None:
+    async def _cancel_remote(self) -> None:
         from a2a.types import CancelTaskRequest, ListTasksRequest
 
         context = self._context(CANCEL_LIMIT)
         if self._task:
             found = [self._task]
         else:
-            listed = await self._client.list_tasks(ListTasksRequest(history_length=MOST_HISTORY), context=context)
+            listed = await self._client.list_tasks(ListTasksRequest(history_length=MAX_HISTORY), context=context)
             ours = [task for task in listed.tasks if self._sent_id in {one.message_id for one in task.history}]
-            found = [task.id for task in ours if not said_in(task).over]
+            found = [task.id for task in ours if not remote_task(task).is_over]
         for task in found:
             await self._client.cancel_task(CancelTaskRequest(id=task), context=context)
 
-    async def _sent(self, parts: list[Any]) -> Said:
+    async def _send(self, parts: list[Any]) -> RemoteTask:
         import httpx
         from a2a.types import Message, Role, SendMessageRequest
         from a2a.utils.errors import A2AError
@@ -85,41 +85,41 @@ class Talk:
             async for event in self._client.send_message(SendMessageRequest(message=message), context=self._context()):
                 if event.HasField("message"):
                     self._settled = True
-                    return Said("completed", made=tuple(event.message.parts))
+                    return RemoteTask("completed", artifacts=tuple(event.message.parts))
                 kind = event.WhichOneof("payload")
                 self._task = event.task.id if kind == "task" else getattr(event, kind).task_id
-            said = await self._settle()
+            task = await self._poll()
         except (A2AError, httpx.HTTPError, ValueError) as error:
             raise _failure(error, begun=bool(self._task)) from error
-        self._settled = said.over
-        return said
+        self._settled = task.is_over
+        return task
 
-    async def _settle(self) -> Said:
-        """The task when nothing more comes of it by itself."""
+    async def _poll(self) -> RemoteTask:
+        """Poll the task until it ends or asks for input."""
         from a2a.types import GetTaskRequest
 
         if not self._task:
-            raise ValueError("an answer without a task or a message")
-        pause = FIRST_LOOK
+            raise ValueError("the response has no task and no message")
+        pause = FIRST_POLL
         while True:
-            said = said_in(await self._client.get_task(GetTaskRequest(id=self._task), context=self._context()))
-            if said.settled:
-                return said
+            task = remote_task(await self._client.get_task(GetTaskRequest(id=self._task), context=self._context()))
+            if task.is_settled:
+                return task
             await asyncio.sleep(pause)
-            pause = min(pause * 2, LAST_LOOK)
+            pause = min(pause * 2, LAST_POLL)
 
     def _context(self, seconds: float | None = None) -> Any:
-        """How long a request may take, and what is asked for."""
+        """Return the timeout and the requested extension of a request."""
         from a2a.client import ClientCallContext
         from a2a.extensions.common import HTTP_EXTENSION_HEADER
 
         left = self._ctx.remaining()
         headers = {} if self._extension is None else {HTTP_EXTENSION_HEADER: self._extension}
-        return ClientCallContext(timeout=seconds or left or PATIENCE, service_parameters=headers)
+        return ClientCallContext(timeout=seconds or left or SILENCE_LIMIT, service_parameters=headers)
 
 
 def _failure(error: Exception, *, begun: bool) -> Exception:
-    """What a call ends with whose agent gave no answer: what it knows of the effect is all that differs."""
+    """Choose the error of a call without a response, by what is known about its effect."""
     import httpx
     from a2a.client.errors import A2AClientError
     from a2a.utils.errors import InternalError

@@ -1,4 +1,4 @@
-"""What a remote agent says, read without trust: its task's state, what it asks, what came of it."""
+"""The task of a remote agent: its state, its question and its output, as untrusted data."""
 
 from __future__ import annotations
 
@@ -7,81 +7,81 @@ from dataclasses import dataclass
 from typing import Any
 
 from callgate.errors import ToolError
-from callgate.runtime.hosts.a2a.integers import whole
+from callgate.runtime.hosts.a2a.integers import restore_integers
 from callgate.runtime.models.wire.shapes import is_mapping
 from callgate.tools.values import clip
 
-MAX_SAID = 500
-"""Characters of what an agent says of a failure, or asks."""
+MAX_TEXT = 500
+"""Maximum length of an agent's error or question, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """How far a remote task is. ``said`` and ``made`` are parts: of its message, and of its artifacts."""
+class RemoteTask:
+    """A remote task. ``message`` holds the parts of its status message, ``artifacts`` the parts of its artifacts."""
 
     state: str
     task: str = ""
-    said: tuple[Any, ...] = ()
-    made: tuple[Any, ...] = ()
+    message: tuple[Any, ...] = ()
+    artifacts: tuple[Any, ...] = ()
 
     @property
-    def settled(self) -> bool:
-        """Whether nothing more comes by itself."""
-        return self.asks or self.over
+    def is_settled(self) -> bool:
+        """True if the task has ended or waits for input."""
+        return self.waits_for_input or self.is_over
 
     @property
-    def over(self) -> bool:
-        """Whether the task has ended."""
+    def is_over(self) -> bool:
+        """True if the task has ended."""
         return self.state in {"completed", "failed", "canceled", "rejected"}
 
     @property
-    def asks(self) -> bool:
-        """Whether the agent waits for something."""
+    def waits_for_input(self) -> bool:
+        """True if the agent waits for a reply."""
         return self.state in {"input_required", "auth_required"}
 
     @property
-    def wanted(self) -> Mapping[str, Any]:
-        """The one thing that it asks for by our extension; empty where it only says a text."""
-        return next((item for item in _data(self.said) if is_mapping(item)), {})
+    def request(self) -> Mapping[str, Any]:
+        """The first request in the form of the extension; empty if there is only a text."""
+        return next((item for item in _data(self.message) if is_mapping(item)), {})
 
     @property
     def answerable(self) -> bool:
-        """Whether an answer can be given to it: to a text, or to one question."""
-        typed = [item.get("type") for item in _data(self.said) if is_mapping(item)]
+        """True if the agent asks a question in text, or one question of the extension."""
+        typed = [item.get("type") for item in _data(self.message) if is_mapping(item)]
         return self.state == "input_required" and typed in ([], ["input"])
 
     @property
     def question(self) -> str:
-        """What it asks, cut."""
-        return clip(_texts(self.said), MAX_SAID)
+        """The agent's question, shortened."""
+        return clip(_texts(self.message), MAX_TEXT)
 
     def output(self, schema: Mapping[str, Any] | None) -> Any:
-        """What came of the task: text, or JSON, or a list where there is several.
+        """Return the output of the task: text, JSON, or a list of several.
 
         Raises:
-            ToolError: it did not come to an end that has an output.
+            ToolError: the task ended without an output.
         """
         if self.state != "completed":
-            words = clip(_texts(self.said) or _reason(self.said), MAX_SAID)
-            told = f"The agent did not do it ({self.state}){words and f': {words}'}"
-            raise ToolError(told, code="remote_failed")
-        parts = self.made or self.said
+            words = clip(_texts(self.message) or _reason(self.message), MAX_TEXT)
+            text = f"The agent did not complete the task ({self.state}){words and f': {words}'}"
+            raise ToolError(text, code="remote_failed")
+        parts = self.artifacts or self.message
         results = [item["result"] for item in _data(parts) if is_mapping(item) and item.get("type") == "tool_result"]
         if len(results) == 1:
-            return whole(results[0], schema)
+            return restore_integers(results[0], schema)
         if all(part.HasField("text") for part in parts):
             return _texts(parts)
         read = [_value(part) for part in parts]
         return read[0] if len(read) == 1 else read
 
 
-def said_in(task: Any) -> Said:
-    """How far a task is."""
+def remote_task(task: Any) -> RemoteTask:
+    """Read a task of the SDK."""
     from a2a.types import TaskState
 
     state = TaskState.Name(task.status.state).removeprefix("TASK_STATE_").lower()
-    made = [part for artifact in task.artifacts for part in artifact.parts]
-    return Said(state, task.id, tuple(task.status.message.parts), tuple(made))
+    artifacts = [part for artifact in task.artifacts for part in artifact.parts]
+    return RemoteTask(state, task.id, tuple(task.status.message.parts), tuple(artifacts))
 
 
 def _texts(parts: Iterable[Any]) -> str:
@@ -95,7 +95,7 @@ def _data(parts: Iterable[Any]) -> list[Any]:
 
 
 def _reason(parts: Iterable[Any]) -> str:
-    """The public text in the result of a call that failed."""
+    """Return the public text of a failed call."""
     for item in _data(parts):
         error = item.get("error") if is_mapping(item) else None
         if is_mapping(error) and isinstance(error.get("message"), str):
@@ -104,9 +104,9 @@ def _reason(parts: Iterable[Any]) -> str:
 
 
 def _value(part: Any) -> Any:
-    """A part as JSON. Files are told of, not fetched."""
+    """Convert a part to JSON. A file is described, not fetched."""
     if part.HasField("text"):
         return part.text
     if part.HasField("data"):
-        return whole(_data([part])[0], None)
+        return restore_integers(_data([part])[0], None)
     return {"file": part.filename, "media_type": part.media_type, "url": part.url or None}

@@ -1,6 +1,6 @@
-"""What an agent does for a task: call a tool or converse, and go on when what it waited for has come (contract 39, 40).
+"""The runner of tasks: it calls a tool or runs a conversation, and resumes them after a suspension.
 
-Nothing here knows of a wire. A task waits in the store, not in memory: whoever has the store can go on with it.
+The module is independent of the dialects. A waiting task is in the store, so any process with the store can resume it.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from typing import Any
 
 from callgate.errors import Denied, Invalid, InvocationError, NotPending, StoreConflict
 from callgate.runtime.call.failure import error_info
+from callgate.runtime.call.options import CallOptions
 from callgate.runtime.call.result_json import result_as_json, result_from_json
 from callgate.runtime.conversation.calls import Calls
 from callgate.runtime.conversation.converse import converse
 from callgate.runtime.conversation.events import Conversation, Ending
 from callgate.runtime.conversation.loop import Model
-from callgate.runtime.engine import CallOptions
 from callgate.runtime.gate import Gate
-from callgate.runtime.hosts.a2a.client_tools import client_tools, extended
-from callgate.runtime.hosts.a2a.decided import became, left_waiting, made_again
-from callgate.runtime.hosts.a2a.messages import Asked
+from callgate.runtime.hosts.a2a.client_tools import client_tools
+from callgate.runtime.hosts.a2a.messages import ClientMessage
 from callgate.runtime.suspensions.decisions import Respond
 from callgate.runtime.suspensions.pending import Pending, PendingTasks, Wanted
+from callgate.runtime.suspensions.resolution import in_session
 from callgate.tools.calls import Outcome, ToolCall, ToolResult, User
 
 DECISIONS = ("approval", "consent")
-"""Kinds of suspension that are decided; all others are answered."""
+"""Kinds of suspension that an approver decides; the owner answers all others."""
 
 
 class State(StrEnum):
-    """How far a task is."""
+    """The state of a task after a run."""
 
     DONE = "done"
     FAILED = "failed"
     REJECTED = "rejected"
-    WAITS = "waits"
+    WAITING = "waits"
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
-    """What came of working on a task: an answer to a text, the result of a call, or what it waits for."""
+class TaskResult:
+    """The result of a run: an answer to a text, the result of a call, or the suspended calls."""
 
     state: State
     text: str = ""
@@ -49,8 +49,8 @@ class Came:
     wanted: tuple[Wanted, ...] = ()
 
 
-class Work:
-    """Works on tasks, for their users, through a gate; *model* answers texts. *deadline* is in seconds, of each run."""
+class TaskRunner:
+    """Runs tasks for their users through a gate. *model* answers texts, *deadline* is the timeout of a run in seconds."""
 
     def __init__(self, gate: Gate, model: Model | None, pending: PendingTasks, deadline: float) -> None:
         self.gate = gate
@@ -58,36 +58,36 @@ class Work:
         self.pending = pending
         self.deadline = deadline
 
-    def gate_of(self, pending: Pending) -> Gate:
-        """The gate of a task: with the tools that its client brought along."""
-        return extended(self.gate, client_tools(pending.tools)) if pending.tools else self.gate
+    def gate_for(self, pending: Pending) -> Gate:
+        """Return the gate with the client tools of a task."""
+        return self.gate.with_tools(client_tools(pending.tools)) if pending.tools else self.gate
 
-    async def begin(self, asked: Asked, user: User, task: str, context: str) -> Came:
-        """Start a task: make the call, or answer the text."""
-        fresh = Pending(task, context, user.id, user.tenant or "", (), tools=asked.tools)
-        gate = self.gate_of(fresh)
-        if asked.call is not None:
-            result = await self._call(gate, asked.call, asked.key, user, task)
-            return await self._after_calls(gate, fresh, {asked.call.id: result}, user)
+    async def start(self, parsed: ClientMessage, user: User, task: str, context: str) -> TaskResult:
+        """Start a task: run the call, or answer the text."""
+        fresh = Pending(task, context, user.id, user.tenant or "", (), tools=parsed.tools)
+        gate = self.gate_for(fresh)
+        if parsed.call is not None:
+            result = await self._call(gate, parsed.call, parsed.key, user, task)
+            return await self._after_calls(gate, fresh, {parsed.call.id: result}, user)
         assert self.model is not None
-        said = await converse(
-            self.model, gate, asked.text, user=user, session_id=session_of(task), deadline=self.deadline
+        conversation = await converse(
+            self.model, gate, parsed.text, user=user, session_id=session_of(task), deadline=self.deadline
         )
-        return await self._after_talk(gate, fresh, said, user)
+        return await self._after_conversation(gate, fresh, conversation, user)
 
-    async def go_on(self, pending: Pending, user: User) -> Came:
-        """Go on with a task whose calls are all answered, decided or too late; once.
+    async def resume(self, pending: Pending, user: User) -> TaskResult:
+        """Resume a task once all its calls are answered, decided or expired.
 
         Raises:
-            StoreConflict: somebody else does, or has changed it meanwhile.
+            StoreConflict: another request resumes the task, or has changed it.
         """
         taken = await self.pending.take(pending)
-        gate = self.gate_of(taken)
+        gate = self.gate_for(taken)
         results = {one.call_id: await self._result(gate, one, user) for one in taken.wanted}
         if taken.state is None or any(result.outcome is Outcome.SUSPENDED for result in results.values()):
             return await self._after_calls(gate, taken, results, user)
         assert self.model is not None
-        said = await converse(
+        conversation = await converse(
             self.model,
             gate,
             user=user,
@@ -96,17 +96,17 @@ class Work:
             resume=taken.state,
             results=results,
         )
-        return await self._after_talk(gate, taken, said, user)
+        return await self._after_conversation(gate, taken, conversation, user)
 
-    async def catch_up(self, pending: Pending, user: User) -> Pending:
-        """The task with what has been decided elsewhere since.
+    async def refresh(self, pending: Pending, user: User) -> Pending:
+        """Add the decisions of other requests and processes to a task.
 
         Raises:
-            StoreConflict: somebody else has changed it meanwhile.
+            StoreConflict: another request has changed the task.
         """
-        gate = self.gate_of(pending)
+        gate = self.gate_for(pending)
         for one in pending.wanted:
-            found = None if one.settled else await became(gate, one.handle, user)
+            found = None if one.settled else await gate.resolution(one.handle, user)
             if found is None:
                 continue
             if found.handle is not None:
@@ -119,51 +119,51 @@ class Work:
         return pending
 
     async def settle(self, task: str, call_id: str, result: ToolResult, user: User) -> None:
-        """Keep for a task what came of a call that somebody of its tenant has decided."""
+        """Record the result of a decided call in its task."""
         while (pending := await self.pending.look(user.tenant or "", task)) is not None:
             found = pending.find(call_id)
             if found is None or found.settled:
                 return
             try:
                 await self.pending.settle(pending, call_id, result_as_json(result))
-            except StoreConflict:  # look again
+            except StoreConflict:  # read the task again
                 continue
             return
 
-    async def drop(self, task: str, user: User) -> None:
-        """Nobody goes on with a task: what it waits for is withdrawn, and what was kept for it is closed."""
+    async def abandon(self, task: str, user: User) -> None:
+        """Abandon a task: withdraw its suspended calls and end its session."""
         pending = await self.pending.look(user.tenant or "", task)
         if pending is not None and pending.user == user.id:
             await self.pending.end(pending)
         session_id = session_of(task)
-        for handle, _ in await left_waiting(self.gate, user, session_id):
+        for handle, _ in await in_session(self.gate.waits, session_id, user):
             try:
                 await self.gate.waits.withdraw(handle, user)
             except NotPending:
-                pass  # decided, or over, just now
+                pass  # decided or ended just now
         await self.gate.end_session(session_id)
 
     # ------------------------------------------------------------------ inside
 
     async def _call(self, gate: Gate, call: ToolCall, key: str | None, user: User, task: str) -> ToolResult:
-        """Make a call; a tool that its user may not be told of is to them one that does not exist."""
+        """Run a call. A tool that the user may not see does not exist for them."""
         options: CallOptions = {"session_id": session_of(task), "request_id": task, "idempotency_key": key}
-        if call.tool not in {tool.name for tool in gate.tools_for(user)}:
-            return await Calls(gate, user, frozenset(), "a2a", options, None, _tell_nobody).call(call, user=user)
-        options["deadline"] = self._limit(gate, call.tool)
+        if call.name not in {tool.name for tool in gate.tools_for(user)}:
+            return await Calls(gate, user, frozenset(), "a2a", options, None, _ignore).call(call, user=user)
+        options["deadline"] = self._limit(gate, call.name)
         return await gate.call(call, user=user, **options)
 
     async def _result(self, gate: Gate, one: Wanted, user: User) -> ToolResult:
-        """What came of a call that waited."""
+        """Return the result of a call that was suspended."""
         if one.result is not None:
             return result_from_json(one.result)
         if one.again:
-            return await made_again(gate, one.handle, user, self._limit(gate, one.tool))
+            return await gate.repeat_read(one.handle, user, deadline=self._limit(gate, one.tool))
         if one.answer is None:
-            return _failed(one, Denied(code="expired", public="Nobody answered in time."))
+            return _failed(one, Denied(code="expired", public="The answer did not come in time."))
         try:
             return await self._answered(gate, one, Respond(one.answer.value, one.answer.error), user)
-        except Invalid as error:  # what the client says is no such answer: so its tool has failed
+        except Invalid as error:  # an invalid answer counts as a failure of the client's tool
             try:
                 return await self._answered(gate, one, Respond(error=error.public), user)
             except InvocationError as other:
@@ -175,31 +175,36 @@ class Work:
         return await gate.resume(one.handle, answer, approver=user, deadline=self._limit(gate, one.tool))
 
     def _limit(self, gate: Gate, tool: str) -> float:
-        """Seconds for one call: its own limit, if that is less."""
-        own = gate._plans.of(tool).limit if tool in gate.registry else None
-        return self.deadline if own is None else min(own, self.deadline)
+        """Return the timeout of one call in seconds: that of the task, the tool or the gate, if shorter."""
+        own = gate.registry.get(tool).deadline if tool in gate.registry else None
+        limits = (self.deadline, gate.deadline if own is None else own)
+        return min(limit for limit in limits if limit is not None)
 
-    async def _after_calls(self, gate: Gate, pending: Pending, results: Mapping[str, ToolResult], user: User) -> Came:
+    async def _after_calls(
+        self, gate: Gate, pending: Pending, results: Mapping[str, ToolResult], user: User
+    ) -> TaskResult:
         waiting = [call_id for call_id, result in results.items() if result.outcome is Outcome.SUSPENDED]
         if waiting:
             done = {one.call_id: replace(one, result=result_as_json(results[one.call_id])) for one in pending.wanted}
             for call_id in waiting:
                 done[call_id] = await self._wanted(gate, call_id, results[call_id].pending.handle, user)
-            return await self._hold(pending, done.values())
+            return await self._wait(pending, done.values())
         (result,) = results.values()
-        await self._close(pending)
+        await self._end(pending)
         if result.ok:
-            return Came(State.DONE, result=result)
-        return Came(State.REJECTED if result.outcome is Outcome.DENIED else State.FAILED, result=result)
+            return TaskResult(State.DONE, result=result)
+        return TaskResult(State.REJECTED if result.outcome is Outcome.DENIED else State.FAILED, result=result)
 
-    async def _after_talk(self, gate: Gate, pending: Pending, said: Conversation, user: User) -> Came:
-        if said.ended is Ending.SUSPENDED:
-            wanted = [await self._wanted(gate, one.call_id, one.pending.handle, user) for one in said.pending]
-            return await self._hold(replace(pending, state=said.state), wanted)
-        await self._close(pending)
-        if said.ok:
-            return Came(State.DONE, said.text)
-        return Came(State.FAILED, f"The conversation ended early: {said.ended.value}.")
+    async def _after_conversation(
+        self, gate: Gate, pending: Pending, conversation: Conversation, user: User
+    ) -> TaskResult:
+        if conversation.ended is Ending.SUSPENDED:
+            wanted = [await self._wanted(gate, one.call_id, one.pending.handle, user) for one in conversation.pending]
+            return await self._wait(replace(pending, state=conversation.state), wanted)
+        await self._end(pending)
+        if conversation.ok:
+            return TaskResult(State.DONE, conversation.text)
+        return TaskResult(State.FAILED, f"The conversation ended early: {conversation.ended.value}.")
 
     async def _wanted(self, gate: Gate, call_id: str, handle: Any, user: User) -> Wanted:
         shown = await gate.waits.look(handle, user)
@@ -209,22 +214,22 @@ class Work:
             call_id, shown.tool, shown.kind, handle, arguments, prompt, shown.schema, expires_at=shown.expires_at
         )
 
-    async def _hold(self, pending: Pending, wanted: Iterable[Wanted]) -> Came:
+    async def _wait(self, pending: Pending, wanted: Iterable[Wanted]) -> TaskResult:
         held = await self.pending.hold(replace(pending, wanted=tuple(wanted)))
-        return Came(State.WAITS, wanted=held.open(self.pending.now))
+        return TaskResult(State.WAITING, wanted=held.open(self.pending.now))
 
-    async def _close(self, pending: Pending) -> None:
+    async def _end(self, pending: Pending) -> None:
         if pending.number:
             await self.pending.end(pending)
         await self.gate.end_session(session_of(pending.task))
 
 
-async def _tell_nobody(_: ToolResult) -> None:
-    """The result is returned."""
+async def _ignore(_: ToolResult) -> None:
+    """Do nothing: the caller returns the result."""
 
 
 def session_of(task: str) -> str:
-    """The session of a task: what is provided for it lives as long as it, and its calls are known by it."""
+    """Return the session id of a task. Its session providers live as long as the task."""
     return f"a2a-{task}"
 
 

@@ -1,7 +1,7 @@
 """A gate over HTTP: an ASGI application, and a dependency for FastAPI.
 
-``application`` is what ``callgate.asgi`` makes, ``user_dependency`` what ``gate.bound`` is. Starlette's request objects
-are what ``authenticate`` sees; they are imported where they are made.
+``callgate.asgi`` returns ``application``, and ``callgate.bound`` returns ``user_dependency``. ``authenticate`` gets
+Starlette's request objects, which are imported at their first use.
 """
 
 from __future__ import annotations

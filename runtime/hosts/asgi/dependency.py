@@ -1,4 +1,4 @@
-"""``Depends(gate.bound)``: FastAPI's way to a gate for the user of the request."""
+"""``callgate.bound``: a FastAPI dependency that gives the gate, bound to the user of the request."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from callgate.errors import RegistrationError
 from callgate.runtime.faces.bound import Bound
-from callgate.runtime.faces.principal import principal
+from callgate.runtime.faces.principal import Authenticate, principal
 
 
 def require_starlette(what: str) -> None:
-    """Say at the start what is missing, and not at the first request.
+    """Check at startup that Starlette is installed.
 
     Raises:
         RegistrationError: Starlette is not installed.
@@ -23,25 +23,29 @@ def require_starlette(what: str) -> None:
         raise RegistrationError(f"{what} needs Starlette: pip install 'callgate[asgi]'") from error
 
 
-def user_dependency(gate: Any, challenge: str | None = "Bearer") -> Callable[[Any], Coroutine[Any, Any, Bound]]:
-    """A dependency that gives the ``Bound`` of the request's user, or refuses the request with 401.
+def user_dependency(
+    gate: Any, authenticate: Authenticate | None, challenge: str | None = "Bearer"
+) -> Callable[[Any], Coroutine[Any, Any, Bound]]:
+    """Return a dependency that gives the ``Bound`` of the request's user, or refuses the request with 401.
 
-    FastAPI reads what it wants from its signature, so its parameter has Starlette's type, set here: requests and web
-    sockets alike.
+    FastAPI reads the signature of a dependency. The annotation is set here, so that Starlette stays optional; it covers
+    requests and web sockets.
 
     Raises:
-        RegistrationError: the gate has no ``authenticate``, or Starlette is not installed.
+        RegistrationError: *authenticate* is None, or Starlette is not installed.
     """
-    require_starlette("gate.bound")
+    require_starlette("callgate.bound")
     from starlette.exceptions import HTTPException
     from starlette.requests import HTTPConnection
 
-    if gate.authenticate is None:
-        raise RegistrationError("gate.bound needs to know who asks: Gate(..., authenticate=...)")
+    if authenticate is None:
+        raise RegistrationError(
+            "callgate.bound finds the user of a request: give callgate.bound(gate, authenticate=...) a function"
+        )
     headers = None if challenge is None else {"WWW-Authenticate": challenge}
 
     async def bound(connection: Any) -> Bound:
-        user = await principal(gate.authenticate, connection)
+        user = await principal(authenticate, connection)
         if user is None:
             raise HTTPException(401, "Not authenticated.", headers)
         return Bound(gate, user)

@@ -1,4 +1,4 @@
-"""Errors over HTTP: problem details (RFC 9457) that hold no value and no internals."""
+"""Errors over HTTP as problem details (RFC 9457), without argument values and internal details."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ STATUS: Mapping[Outcome, int] = {
     Outcome.IN_FLIGHT: 409,
     Outcome.UNKNOWN: 504,
 }
-"""The status of an outcome, where its code has none of its own."""
+"""The HTTP status of an outcome, unless its error code has a status."""
 
 _BY_CODE = {"unknown_tool": 404, "deadline_exceeded": 504, "too_large": 413}
-_NOTHING = ErrorInfo("error", "The call failed.")
+_DEFAULT = ErrorInfo("error", "The call failed.")
 
 
 class Disconnected(Exception):
-    """The client has left."""
+    """The client has disconnected."""
 
 
 class Problem(Exception):
-    """An answer that is an error. ``detail`` is for anybody to read; ``headers`` go with it."""
+    """An error response. ``detail`` is public; ``headers`` are added to the response."""
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class Problem(Exception):
             self.headers.append((b"retry-after", str(max(1, math.ceil(retry_after / 1000))).encode()))
 
     def document(self) -> dict[str, Any]:
-        """The members of the problem; ``errors`` point into the arguments, ``retry_after_ms`` is in milliseconds."""
-        told: dict[str, Any] = {
+        """Return the problem document. ``errors`` point into the arguments; ``retry_after_ms`` is in milliseconds."""
+        document: dict[str, Any] = {
             "type": "about:blank",
             "title": HTTPStatus(self.status).phrase,
             "status": self.status,
@@ -68,46 +68,46 @@ class Problem(Exception):
             "code": self.code,
         }
         if self.correlation_id is not None:
-            told["correlation_id"] = self.correlation_id
+            document["correlation_id"] = self.correlation_id
         if self.issues:
-            told["errors"] = [
+            document["errors"] = [
                 {"pointer": issue.pointer, "keyword": issue.keyword, "detail": issue.expected} for issue in self.issues
             ]
         if self.retry_after is not None:
-            told["retry_after_ms"] = self.retry_after
-        return told
+            document["retry_after_ms"] = self.retry_after
+        return document
 
     def body(self) -> bytes:
-        """The document as JSON, in ASCII: whatever a text holds can be sent."""
+        """Return the document as JSON, in ASCII: any text can be encoded."""
         return json.dumps(self.document(), separators=(",", ":")).encode()
 
 
 def status_of(result: ToolResult) -> int:
-    """The HTTP status of a result."""
+    """Return the HTTP status of a result."""
     if result.ok:
         return 200
-    told = result.error or _NOTHING
-    own = getattr(told, "http_status", None)
+    error = result.error or _DEFAULT
+    own = getattr(error, "http_status", None)
     if result.outcome is Outcome.DENIED and isinstance(own, int) and 400 <= own < 500 and _has_phrase(own):
         return own
-    return _BY_CODE.get(told.code) or STATUS.get(result.outcome, 500)
+    return _BY_CODE.get(error.code) or STATUS.get(result.outcome, 500)
 
 
 def problem_of(result: ToolResult, correlation_id: str) -> Problem:
-    """The problem that a result without an output is."""
-    told = result.error or _NOTHING
+    """Convert a result without an output to a problem."""
+    error = result.error or _DEFAULT
     return Problem(
         status_of(result),
-        told.code,
-        told.public,
-        issues=told.issues,
-        correlation_id=told.correlation_id or correlation_id,
+        error.code,
+        error.public,
+        issues=error.issues,
+        correlation_id=error.correlation_id or correlation_id,
         retry_after=result.retry_after,
     )
 
 
-def closed() -> Problem:
-    """The gate is not open: not yet, or no more."""
+def not_open() -> Problem:
+    """Return the problem of a gate that is not open."""
     return Problem(503, "gate_closed", "The service is not available.")
 
 

@@ -1,4 +1,4 @@
-"""What a request may bring: a body within limits of size and time, and four headers that are looked at."""
+"""Reading of requests: the body, with limits of size and time, and the headers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, TypeAlias
 
-from callgate.runtime.engine import CallOptions
+from callgate.runtime.call.options import CallOptions
 from callgate.runtime.hosts.asgi.problem_details import Disconnected, Problem
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -19,12 +19,12 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 _JSON = re.compile(r"application/(json|[\w.!#$&^-]+\+json)\s*(;.*)?", re.IGNORECASE | re.DOTALL)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _SESSION_ID = re.compile(r"[\x21-\x7e]{1,128}")
-_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+_IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _CLOSE = (b"connection", b"close")
 
 
 class Headers:
-    """The headers of a request, of which none that matters may come twice."""
+    """The headers of a request; a header that is read must not be repeated."""
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
         self._found: dict[str, list[str]] = {}
@@ -32,35 +32,35 @@ class Headers:
             self._found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1").strip())
 
     def one(self, name: str, shape: re.Pattern[str] | None = None) -> str | None:
-        """The value of a header, None where there is none.
+        """Return the value of a header, or None.
 
         Raises:
-            Problem: it comes twice, or does not have the *shape* that it must have.
+            Problem: the header is repeated, or does not match *shape*.
         """
         values = self._found.get(name, [])
         if len(values) > 1:
-            raise Problem(400, "bad_header", f"The header {name} came more than once.")
+            raise Problem(400, "bad_header", f"The header {name} is repeated.")
         if values and shape is not None and not shape.fullmatch(values[0]):
-            raise Problem(400, "bad_header", f"The header {name} is not of the form that is asked for.")
+            raise Problem(400, "bad_header", f"The header {name} has an invalid format.")
         return values[0] if values else None
 
 
 def request_id_of(headers: Headers) -> str:
-    """The request's own id, else a new one."""
+    """Return the id of the request, or a new one."""
     return headers.one("x-request-id", _REQUEST_ID) or secrets.token_hex(16)
 
 
 def options_of(headers: Headers, request_id: str) -> CallOptions:
-    """The options of a call that headers may set."""
+    """Return the call options that the headers set."""
     return {
         "request_id": request_id,
         "session_id": headers.one("session-id", _SESSION_ID),
-        "idempotency_key": headers.one("idempotency-key", _KEY),
+        "idempotency_key": headers.one("idempotency-key", _IDEMPOTENCY_KEY),
     }
 
 
 def require_json(headers: Headers) -> None:
-    """Refuse anything that does not call itself JSON: a form on somebody's page cannot.
+    """Refuse a body that is not declared as JSON: HTML forms of other sites cannot declare it.
 
     Raises:
         Problem: 415.
@@ -72,11 +72,11 @@ def require_json(headers: Headers) -> None:
 
 
 async def read_body(receive: Receive, headers: Headers, limit: int, seconds: float) -> bytes:
-    """The whole body: at most *limit* bytes, within *seconds*, however it is sent.
+    """Read the body: at most *limit* bytes, within *seconds*.
 
     Raises:
-        Problem: 413 or 408; the rest is not read, and the connection is to be closed.
-        Disconnected: the client left before its end.
+        Problem: 413 or 408; the rest is not read, and the connection closes.
+        Disconnected: the client disconnected before the end of the body.
     """
     length = headers.one("content-length") or ""
     if length.isdecimal() and (len(length) > 18 or int(length) > limit):
@@ -98,7 +98,7 @@ async def read_body(receive: Receive, headers: Headers, limit: int, seconds: flo
 
 
 def as_text(body: bytes) -> str | bytes:
-    """The arguments as the gate reads them; what is no UTF-8 it refuses by itself."""
+    """Return the arguments for the gate, which refuses bytes that are not UTF-8."""
     try:
         return body.decode()
     except UnicodeDecodeError:
@@ -106,7 +106,7 @@ def as_text(body: bytes) -> str | bytes:
 
 
 def path_of(scope: Scope) -> str:
-    """The path within this application, wherever it is mounted."""
+    """Return the path within this application, also if it is mounted."""
     path, root = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
     if root and (path == root or path.startswith(root + "/")):
         path = path[len(root) :]
@@ -114,4 +114,4 @@ def path_of(scope: Scope) -> str:
 
 
 def _too_large(limit: int) -> Problem:
-    return Problem(413, "too_large", f"The body is longer than {limit} bytes.", headers=[_CLOSE])
+    return Problem(413, "too_large", f"The body is larger than {limit} bytes.", headers=[_CLOSE])

@@ -1,4 +1,4 @@
-"""Answers: one JSON document, or a series of server-sent events; and what happens when nobody listens any more."""
+"""Responses: a JSON document, or a stream of server-sent events; a client that disconnects cancels its call."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from callgate.tools.values import dump
 
 R = TypeVar("R")
 _END: Any = object()
-_ALWAYS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
+_HEADERS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
 _PING = b": still running\n\n"
 
 
-class Reply:
-    """The answer to one request; *seconds* is how long a client may take to accept a part of it."""
+class Response:
+    """The response to one request; *seconds* is the timeout for sending each part of it."""
 
     def __init__(self, send: Send, seconds: float, *, head: bool = False) -> None:
         self._send = send
@@ -29,31 +29,31 @@ class Reply:
         self.headers: list[tuple[bytes, bytes]] = []
 
     async def json(self, status: int, body: bytes, media: bytes = b"application/json") -> None:
-        """The whole answer."""
+        """Send a JSON document as the whole response."""
         await self._start(status, media, [(b"content-length", str(len(body)).encode())])
-        await self._pass({"type": "http.response.body", "body": b"" if self._head else body})
+        await self._send_part({"type": "http.response.body", "body": b"" if self._head else body})
 
     async def problem(self, problem: Problem) -> None:
-        """The whole answer: what is wrong."""
+        """Send a problem as the whole response."""
         self.headers += problem.headers
         await self.json(problem.status, problem.body(), PROBLEM_JSON)
 
-    async def part(self, data: bytes) -> None:
-        """Part of a series of events; the first begins it."""
+    async def chunk(self, data: bytes) -> None:
+        """Send a chunk of the event stream; the first chunk starts the response."""
         if not self.started:
             await self._start(200, b"text/event-stream; charset=utf-8", [(b"x-accel-buffering", b"no")])
-        await self._pass({"type": "http.response.body", "body": data, "more_body": True})
+        await self._send_part({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self) -> None:
-        """The series is over."""
-        await self._pass({"type": "http.response.body", "body": b""})
+        """End the event stream."""
+        await self._send_part({"type": "http.response.body", "body": b""})
 
     async def _start(self, status: int, media: bytes, more: Iterable[tuple[bytes, bytes]]) -> None:
         self.started = True
-        headers = [(b"content-type", media), *_ALWAYS, *self.headers, *more]
-        await self._pass({"type": "http.response.start", "status": status, "headers": headers})
+        headers = [(b"content-type", media), *_HEADERS, *self.headers, *more]
+        await self._send_part({"type": "http.response.start", "status": status, "headers": headers})
 
-    async def _pass(self, message: Message) -> None:
+    async def _send_part(self, message: Message) -> None:
         try:
             async with asyncio.timeout(self._seconds):
                 await self._send(message)
@@ -61,71 +61,71 @@ class Reply:
             raise Disconnected from error
 
 
-async def send_result(result: ToolResult, reply: Reply, request_id: str) -> None:
-    """A result as the whole answer: its output, or what is wrong. A suspended call is accepted, and waits."""
+async def send_result(result: ToolResult, response: Response, request_id: str) -> None:
+    """Send a result as the whole response: the output, or a problem. A suspended call gets 202."""
     if result.ok:
         if result.replayed:
-            reply.headers.append((b"idempotent-replayed", b"true"))
-        await reply.json(200, dump(result.output))
+            response.headers.append((b"idempotent-replayed", b"true"))
+        await response.json(200, dump(result.output))
     elif result.outcome is Outcome.SUSPENDED:
-        await reply.json(202, dump(suspended(result, request_id)))
+        await response.json(202, dump(suspended(result, request_id)))
     else:
         raise problem_of(result, request_id)
 
 
 async def send_events(
-    events: AsyncGenerator[Event, None], receive: Receive, reply: Reply, request_id: str, ping: float
+    events: AsyncGenerator[Event, None], receive: Receive, response: Response, request_id: str, ping: float
 ) -> None:
-    """Progress, partial outputs and the result, as they come; nothing for *ping* seconds gets a comment sent.
+    """Send progress, partial outputs and the result as events, with a comment after *ping* seconds without an event.
 
-    Where the first event is a failure, it is the whole answer, with its status. A client that leaves cancels the call.
+    If the first event is a failure, the response is a problem with its status. A client that disconnects cancels the call.
     """
-    gone = asyncio.ensure_future(_left(receive))
+    disconnect = asyncio.ensure_future(_disconnected(receive))
     reading: asyncio.Task[Any] | None = None
     try:
         while True:
             reading = asyncio.ensure_future(_next(events))
             while not reading.done():
-                await asyncio.wait([reading, gone], timeout=ping, return_when=asyncio.FIRST_COMPLETED)
-                if gone.done():
+                await asyncio.wait([reading, disconnect], timeout=ping, return_when=asyncio.FIRST_COMPLETED)
+                if disconnect.done():
                     raise Disconnected
                 if not reading.done():
-                    await reply.part(_PING)
+                    await response.chunk(_PING)
             event = reading.result()
             if event is _END:
                 break
-            if isinstance(event, Result) and not reply.started and not event.result.ok:
-                await send_result(event.result, reply, request_id)
+            if isinstance(event, Result) and not response.started and not event.result.ok:
+                await send_result(event.result, response, request_id)
                 return
-            await reply.part(_event(event, request_id))
-        await reply.end()
+            await response.chunk(_event(event, request_id))
+        await response.end()
     finally:
-        gone.cancel()
+        disconnect.cancel()
         if reading is not None:
-            await _ended(reading)
-        await _ended(asyncio.ensure_future(_close(events)), cancel=False)
+            await _finish(reading)
+        await _finish(asyncio.ensure_future(_close(events)), cancel=False)
 
 
-async def until_gone(call: Coroutine[Any, Any, R], receive: Receive) -> R:
-    """What *call* gives. A client that leaves cancels it, and so does whoever cancels this; its end is waited for.
+async def run_until_disconnect(call: Coroutine[Any, Any, R], receive: Receive) -> R:
+    """Await *call* and return its result. A disconnect of the client cancels the call, and awaits its end.
 
     Raises:
-        Disconnected: the client has left, and the call is over.
+        Disconnected: the client has disconnected, and the call has ended.
     """
     running = asyncio.ensure_future(call)
-    gone = asyncio.ensure_future(_left(receive))
+    disconnect = asyncio.ensure_future(_disconnected(receive))
     try:
-        await asyncio.wait([running, gone], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([running, disconnect], return_when=asyncio.FIRST_COMPLETED)
         if running.done():
             return running.result()
         raise Disconnected
     finally:
-        gone.cancel()
-        await _ended(running)
+        disconnect.cancel()
+        await _finish(running)
 
 
-async def _left(receive: Receive) -> None:
-    """Wait until the client leaves; a server that cannot tell any more counts as that."""
+async def _disconnected(receive: Receive) -> None:
+    """Wait until the client disconnects; an error of the server counts as a disconnect."""
     try:
         while (await receive())["type"] != "http.disconnect":
             pass
@@ -133,20 +133,20 @@ async def _left(receive: Receive) -> None:
         return
 
 
-async def _ended(task: asyncio.Task[Any], *, cancel: bool = True) -> None:
-    """Cancel a task and wait for its end, whoever cancels the waiting meanwhile."""
-    again: asyncio.CancelledError | None = None
+async def _finish(task: asyncio.Task[Any], *, cancel: bool = True) -> None:
+    """Cancel a task and await its end, also if the caller is cancelled meanwhile."""
+    cancelled_while_waiting: asyncio.CancelledError | None = None
     if cancel and not task.done():
         task.cancel()
     while not task.done():
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError as cancelled:
-            again = cancelled
+            cancelled_while_waiting = cancelled
     if not task.cancelled():
-        task.exception()  # seen
-    if again is not None:
-        raise again
+        task.exception()  # mark it as retrieved
+    if cancelled_while_waiting is not None:
+        raise cancelled_while_waiting
 
 
 async def _next(events: AsyncGenerator[Event, None]) -> Any:
@@ -158,7 +158,7 @@ async def _close(events: AsyncGenerator[Event, None]) -> None:
 
 
 def suspended(result: ToolResult, request_id: str) -> dict[str, Any]:
-    """What a suspended call tells: the handle to resume it by."""
+    """Return the body of a suspended call, with the handle that resumes it."""
     return {
         "code": "suspended",
         "detail": result.error.public if result.error else "The call waits for approval or input.",
@@ -169,19 +169,19 @@ def suspended(result: ToolResult, request_id: str) -> dict[str, Any]:
 
 def _event(event: Event, request_id: str) -> bytes:
     if isinstance(event, Progress):
-        return _written("progress", {"progress": event.progress, "total": event.total, "message": event.message})
+        return _sse("progress", {"progress": event.progress, "total": event.total, "message": event.message})
     if isinstance(event, Partial):
-        return _written("partial", event.value)
+        return _sse("partial", event.value)
     result = event.result
-    told: dict[str, Any] = {"outcome": result.outcome.value, "status": status_of(result)}
+    data: dict[str, Any] = {"outcome": result.outcome.value, "status": status_of(result)}
     if result.ok:
-        told |= {"output": result.output, "replayed": result.replayed}
+        data |= {"output": result.output, "replayed": result.replayed}
     elif result.outcome is Outcome.SUSPENDED:
-        told |= {"suspended": suspended(result, request_id)}
+        data |= {"suspended": suspended(result, request_id)}
     else:
-        told |= {"problem": problem_of(result, request_id).document()}
-    return _written("result", told)
+        data |= {"problem": problem_of(result, request_id).document()}
+    return _sse("result", data)
 
 
-def _written(name: str, data: Any) -> bytes:
+def _sse(name: str, data: Any) -> bytes:
     return b"event: " + name.encode() + b"\ndata: " + dump(data) + b"\n\n"  # JSON has no raw line break

@@ -1,4 +1,4 @@
-"""OpenAPI 3.1 of what a gate serves to one user: made from the very definitions that judge the calls."""
+"""The OpenAPI 3.1 document of a gate for one user, from the same definitions that validate the calls."""
 
 from __future__ import annotations
 
@@ -25,21 +25,23 @@ _LISTED = (
 )
 _CALL_FAILS = (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503, 504)
 _READ_FAILS = (401, 500, 503)
-_DATA = frozenset({"const", "enum", "default", "examples", "example"})  # what they hold is no schema
-_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})  # name -> schema
+_LITERALS = frozenset({"const", "enum", "default", "examples", "example"})  # their values are not schemas
+_SCHEMA_MAPS = frozenset(
+    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
+)  # name -> schema
 _TEXT = {"type": "string"}
-_TEXTS = {"type": "array", "items": _TEXT}
+_TEXT_LIST = {"type": "array", "items": _TEXT}
 _OBJECT = {"type": "object"}
 
 
 def listed(definition: ToolDefinition) -> dict[str, Any]:
-    """What a client may know of a tool: not who may call it, nor what the application noted about it."""
+    """Return the public part of a definition, without its roles and the metadata of the application."""
     whole = definition.to_dict()
     return {name: whole[name] for name in _LISTED if name in whole}
 
 
 def openapi(gate: Any, user: User, challenge: str | None, root: str = "") -> dict[str, Any]:
-    """The document: an operation for each tool that this user may see, and for its stream."""
+    """Build the document: one operation for each tool that this user may see, and one for its stream."""
     definitions: list[ToolDefinition] = gate.definitions(user=user)
     paths: dict[str, Any] = {
         "/health": {"get": _health()},
@@ -69,7 +71,7 @@ def openapi(gate: Any, user: User, challenge: str | None, root: str = "") -> dic
 
 
 def embedded(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A schema as part of the document: its references lead to where it now lies, not to the document's root."""
+    """Embed a schema in the document: its references point to its new place."""
     root: dict[str, Any] = thaw(schema)
     for word in ("$id", "id", "$schema"):
         if isinstance(root.get(word), str):
@@ -87,9 +89,9 @@ def _moved(node: Any, home: str) -> Any:
     for key, item in node.items():
         if key == "$ref" and isinstance(item, str) and item.startswith("#"):
             made[key] = home + item[1:]
-        elif key in _DATA:
+        elif key in _LITERALS:
             made[key] = item
-        elif key in _NAMED and isinstance(item, dict):
+        elif key in _SCHEMA_MAPS and isinstance(item, dict):
             made[key] = {name: _moved(schema, home) for name, schema in item.items()}
         else:
             made[key] = _moved(item, home)
@@ -99,7 +101,9 @@ def _moved(node: Any, home: str) -> Any:
 def _call(definition: ToolDefinition) -> dict[str, Any]:
     answers: dict[str, Any] = {
         "200": _json("The output.", {"$ref": f"#/components/schemas/{definition.name}.output"}),
-        "202": _json("The call waits for a person or a client.", {"$ref": "#/components/schemas/Suspended"}),
+        "202": _json(
+            "The call is suspended until a person or a client answers.", {"$ref": "#/components/schemas/Suspended"}
+        ),
     }
     return _operation(definition, definition.name, answers)
 
@@ -108,7 +112,9 @@ def _stream(definition: ToolDefinition) -> dict[str, Any]:
     text = "Server-sent events: any number of `progress` and `partial`, then one `result`; each holds a JSON value."
     answers: dict[str, Any] = {
         "200": {"description": text, "content": {"text/event-stream": {"schema": _EVENT}}},
-        "202": _json("The call waits for a person or a client.", {"$ref": "#/components/schemas/Suspended"}),
+        "202": _json(
+            "The call is suspended until a person or a client answers.", {"$ref": "#/components/schemas/Suspended"}
+        ),
     }
     return _operation(definition, f"{definition.name}.stream", answers)
 
@@ -119,9 +125,9 @@ def _operation(definition: ToolDefinition, operation: str, answers: dict[str, An
         "operationId": operation,
         "tags": sorted(definition.tags),
         "parameters": [
-            _header("X-Request-ID", "Kept as the correlation id.", r"^[A-Za-z0-9._:-]{1,128}$"),
-            _header("Session-Id", "The session that the call belongs to.", r"^[\x21-\x7e]{1,128}$"),
-            _header("Idempotency-Key", "Names the effect, for repeats.", r"^[\x21-\x7e]{1,255}$"),
+            _header("X-Request-ID", "The correlation id.", r"^[A-Za-z0-9._:-]{1,128}$"),
+            _header("Session-Id", "The session of the call.", r"^[\x21-\x7e]{1,128}$"),
+            _header("Idempotency-Key", "The idempotency key of the effect.", r"^[\x21-\x7e]{1,255}$"),
         ],
         "requestBody": {"required": True, "content": {"application/json": media}},
         "responses": answers | {str(status): {"$ref": f"#/components/responses/{status}"} for status in _CALL_FAILS},
@@ -147,12 +153,12 @@ def _health() -> dict[str, Any]:
     body = {"type": "object", "properties": members, "required": ["live", "ready"]}
     return {
         "operationId": "health",
-        "responses": {"200": _json("Ready.", body), "503": _json("Not open, or no more.", body)},
+        "responses": {"200": _json("Ready.", body), "503": _json("Not open.", body)},
     }
 
 
 def _list() -> dict[str, Any]:
-    made = _read("list", "The tools that this user may see; with `wire`, as that provider's API spells them.", {})
+    made = _read("list", "The tools that this user may see; with `wire`, in the format of that provider's API.", {})
     wire = {"type": "string", "enum": list(codecs())}
     made["parameters"] = [{"name": "wire", "in": "query", "schema": wire}]
     tools = {"type": "array", "items": {"$ref": "#/components/schemas/Tool"}}
@@ -188,7 +194,7 @@ _EVENT: dict[str, Any] = {
 }
 _PROBLEM: dict[str, Any] = {
     "type": "object",
-    "description": "Problem details (RFC 9457). No member holds a value that was sent.",
+    "description": "Problem details (RFC 9457). They contain no argument values.",
     "properties": {
         "type": _TEXT,
         "title": _TEXT,
@@ -218,7 +224,7 @@ _TOOL: dict[str, Any] = {
     "properties": {
         **dict.fromkeys(("name", "title", "description", "effect", "version"), _TEXT),
         **dict.fromkeys(("parameters", "outputSchema", "annotations"), _OBJECT),
-        **dict.fromkeys(("key", "tags"), _TEXTS),
+        **dict.fromkeys(("key", "tags"), _TEXT_LIST),
     },
     "required": ["name"],
 }

@@ -1,4 +1,4 @@
-"""Celery as an engine for jobs, for teams that have it (design 8). Extra ``celery``."""
+"""Celery as a job engine, for teams that already run it. Extra ``celery``."""
 
 from __future__ import annotations
 

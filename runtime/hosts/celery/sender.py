@@ -1,4 +1,4 @@
-"""Sending messages from an event loop: a few threads, and connections on which no answer is waited for long."""
+"""Sending of messages from an event loop: a thread pool, and connections with short timeouts."""
 
 from __future__ import annotations
 
@@ -8,42 +8,46 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, LifoQueue
 from typing import Any
 
-SENDING = 10.0
-"""Seconds that sending may take, at most."""
-ANSWER = 4.0
-"""Seconds that one answer of the broker may take. A connection that nobody answers on any more is given up, and made anew."""
-SENDERS = 4
+SEND_TIMEOUT = 10.0
+"""Timeout for sending a message, in seconds."""
+RESPONSE_TIMEOUT = 4.0
+"""Timeout for a response of the broker, in seconds; then the connection is closed and replaced."""
+MAX_SENDERS = 4
 
 TIMEOUTS: Mapping[str, dict[str, Any]] = {
-    "redis": {"socket_timeout": ANSWER, "socket_connect_timeout": ANSWER},
-    "amqp": {"read_timeout": ANSWER, "write_timeout": ANSWER, "confirm_publish": True},  # sent is what it has taken
+    "redis": {"socket_timeout": RESPONSE_TIMEOUT, "socket_connect_timeout": RESPONSE_TIMEOUT},
+    "amqp": {
+        "read_timeout": RESPONSE_TIMEOUT,
+        "write_timeout": RESPONSE_TIMEOUT,
+        "confirm_publish": True,
+    },  # the broker confirms each message
 }
-"""Options of connections, by the kind of broker; those that the application sets win."""
+"""Options of connections, by type of broker; the options of the application take precedence."""
 
 
-class Senders:
-    """Sends tasks by name. Connections are its own: those of the application wait for as long as it says."""
+class SenderPool:
+    """Sends tasks by name over connections of its own, because those of the application may have long timeouts."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
-        self._threads = ThreadPoolExecutor(SENDERS, thread_name_prefix="callgate celery")
+        self._threads = ThreadPoolExecutor(MAX_SENDERS, thread_name_prefix="callgate celery")
         self._idle: LifoQueue[Any] = LifoQueue()
         self._closed = False
 
     async def send(self, task: str, **message: Any) -> None:
-        """Send a message, or raise whatever the broker's client raises.
+        """Send a message; errors of the broker's client are raised.
 
         Raises:
-            TimeoutError: it took too long.
+            TimeoutError: sending took longer than ``SEND_TIMEOUT``.
         """
-        async with asyncio.timeout(SENDING):
+        async with asyncio.timeout(SEND_TIMEOUT):
             await asyncio.get_running_loop().run_in_executor(self._threads, self._send, task, message)
 
     def close(self) -> None:
-        """Take no more. What is under way ends by itself."""
+        """Accept no more messages and close idle connections; running sends end by themselves."""
         self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self._let_go()
+        self._close_idle()
 
     def _send(self, task: str, message: dict[str, Any]) -> None:
         try:
@@ -53,11 +57,11 @@ class Senders:
         try:
             self._app.send_task(task, connection=connection, **message)
         except BaseException:
-            connection.collect()  # without a last word to somebody who may not hear it
+            connection.collect()  # closes without a message to the broker, which may be unreachable
             raise
         self._idle.put(connection)
         if self._closed:
-            self._let_go()
+            self._close_idle()
 
     def _connection(self) -> Any:
         made = self._app.connection_for_write()
@@ -65,7 +69,7 @@ class Senders:
         made.transport_options = {**own, **made.transport_options}
         return made
 
-    def _let_go(self) -> None:
+    def _close_idle(self) -> None:
         while True:
             try:
                 self._idle.get_nowait().collect()

@@ -1,4 +1,4 @@
-"""Procrastinate as an engine for jobs, on the PostgreSQL of the gate's store (design 8). Extra ``worker``."""
+"""Procrastinate as a job engine, on the PostgreSQL of the gate's store. Extra ``worker``."""
 
 from __future__ import annotations
 

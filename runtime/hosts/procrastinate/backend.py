@@ -1,4 +1,4 @@
-"""Procrastinate as a ``JobBackend``: enqueued with the record, delivered to a worker, and delivered again if that dies."""
+"""Procrastinate as a ``JobBackend``: jobs are enqueued with their records, and redelivered if a worker dies."""
 
 from __future__ import annotations
 
@@ -9,39 +9,41 @@ from importlib.util import find_spec
 from typing import Any
 
 from callgate.errors import RegistrationError, StoreError
-from callgate.providers.logs import Event, emit
+from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import Transaction
 from callgate.providers.stores.jobs import Job
-from callgate.runtime.hosts.procrastinate.rows import Rows, driver_of, failing
-from callgate.runtime.jobs.engine_base import OfOneGate
-from callgate.runtime.jobs.jobs import Jobs, Tally
+from callgate.runtime.hosts.procrastinate.rows import Rows, driver_of, store_errors
+from callgate.runtime.jobs.backend import Tally
+from callgate.runtime.jobs.engine_base import EngineBase
+from callgate.runtime.jobs.jobs import JobQueue
 
-LONGEST_RESEND = 600.0
+MAX_RESEND = 600.0
 PAUSE = 1.0
-"""Seconds between a failure of the engine's worker and the next one."""
+"""Pause after a failure of the engine's worker, in seconds."""
 NEVER = 86_400.0
 
-LONGEST_QUEUE = 40
-"""Bytes: the engine puts 23 before the name of a queue, and PostgreSQL has channels of 63."""
+MAX_QUEUE_BYTES = 40
+"""Maximum length of the name of a queue: the engine adds 23 bytes, and a channel of PostgreSQL has 63."""
 
 
-class ProcrastinateJobs(OfOneGate):
-    """Moves the jobs of a gate whose store is a PostgreSQL; ``callgate worker`` runs them, in as many processes as wanted.
+class ProcrastinateJobs(EngineBase):
+    """Enqueues the jobs of a gate in the PostgreSQL of its store; any number of ``callgate worker`` processes run them.
 
-    What is submitted is enqueued by the transaction that writes it down: both are there, or neither. The engine's tables
-    are made in the database of the store, where they are missing, and it connects as the store does.
+    A job is enqueued in the transaction that writes its record. The engine uses the connection settings of the store,
+    and creates its tables in the same database if they are missing.
 
-    *poll*: seconds between two looks for jobs whose time has come; workers are told at once of what may run at once.
-    *resend*: seconds after which a job that may run, and that no worker has taken, is looked for in the engine, and
-    enqueued again if it is not there; default: the lease of ``JobOptions``, 600 at most.
+    Args:
+        poll: interval of polling for delayed jobs, in seconds. Workers are notified of jobs without a delay.
+        resend: seconds after which a due job that no worker has taken is enqueued again, if the engine has lost it.
+            Default: the lease of ``Jobs``, at most 600.
 
     Raises:
-        RegistrationError: a number that means nothing, or the extra is not installed.
+        RegistrationError: an invalid number, or the extra is not installed.
     """
 
     def __init__(self, *, poll: float = 1.0, resend: float | None = None) -> None:
         if not poll > 0 or (resend is not None and not resend > 0):
-            raise RegistrationError("ProcrastinateJobs: poll and resend are seconds, above 0")
+            raise RegistrationError("ProcrastinateJobs: give poll and resend as seconds above 0")
         if not all(find_spec(name) for name in ("procrastinate", "psycopg", "psycopg_pool")):
             raise RegistrationError(
                 'ProcrastinateJobs needs packages that are not installed: pip install "callgate[sql,worker]"'
@@ -49,13 +51,13 @@ class ProcrastinateJobs(OfOneGate):
         self.poll = poll
         self._resend = resend
         self._rows: Rows | None = None
-        self._works = False
+        self._is_working = False
         self._tally = Tally()
         self._handed_back = 0
 
     @property
     def rows(self) -> Rows:
-        """What waits in the engine.
+        """The queue tables of the engine.
 
         Raises:
             RegistrationError: the gate is not open.
@@ -64,35 +66,33 @@ class ProcrastinateJobs(OfOneGate):
             raise RegistrationError("ProcrastinateJobs: the gate is not open; use it inside `async with gate:`")
         return self._rows
 
-    # ------------------------------------------------------------------ where calls are submitted
-
-    def check(self, jobs: Jobs) -> None:
-        """See ``OfOneGate``.
+    def check(self, jobs: JobQueue) -> None:
+        """See ``EngineBase``.
 
         Raises:
-            RegistrationError: the store of the gate is no PostgreSQL.
+            RegistrationError: the store of the gate is not a PostgreSQL.
         """
         if jobs.store.name != "postgresql":
             raise RegistrationError(
-                "ProcrastinateJobs enqueues in the transaction that writes a job down, in one PostgreSQL, and jobs are "
-                f'kept in {jobs.store.name} here: give Gate(store="postgresql://...")'
+                "ProcrastinateJobs needs a PostgreSQL store, because it enqueues in the transaction of the record, and this "
+                f'store is {jobs.store.name}: give Gate(store="postgresql://...")'
             )
 
     async def open(self) -> None:
-        """Make the engine's tables where there are none.
+        """Create the engine's tables if they are missing.
 
         Raises:
             StoreError: the database failed.
-            RegistrationError: they are of another version of Procrastinate.
+            RegistrationError: the tables belong to another version of Procrastinate.
         """
-        with failing():
+        with store_errors():
             async with self.jobs.store.transaction() as within:
                 rows = Rows(driver_of(within).info, self._deliver)
-                await rows.make_tables(within)
+                await rows.create_tables(within)
         self._rows = rows
 
     async def close(self) -> None:
-        """What it had open was closed as ``work`` ended."""
+        """Do nothing: ``work`` closes its connections."""
 
     async def submit(self, tenant: str, job: Job, within: Transaction) -> None:
         """See ``JobBackend``.
@@ -102,33 +102,31 @@ class ProcrastinateJobs(OfOneGate):
             StoreError: the database failed.
         """
         if not _fits(job.queue):
-            raise RegistrationError(f"ProcrastinateJobs: the names of queues have at most {LONGEST_QUEUE} bytes")
-        with failing():
+            raise RegistrationError(f"ProcrastinateJobs: the name of a queue has at most {MAX_QUEUE_BYTES} bytes")
+        with store_errors():
             await self.rows.add(within, job.id, job.queue, job.priority, self._later(job.run_at))
 
     async def submitted(self, job: Job) -> None:
-        """It was enqueued with its record."""
+        """Do nothing: the job was enqueued with its record."""
 
     async def retry_later(self, job: Job, run_at: float) -> None:
         """See ``JobBackend``."""
-        await self._again(job.id, job.queue, job.priority, run_at)
+        await self._enqueue(job.id, job.queue, job.priority, run_at)
 
     async def cancel(self, job: Job) -> None:
         """See ``JobBackend``."""
-        with suppress(StoreError), failing():  # it is cancelled: whoever gets it finds nothing to take
+        with suppress(StoreError), store_errors():  # the record says cancelled: a worker that gets the job skips it
             async with self.jobs.store.transaction() as within:
                 await self.rows.cancel(within, job.id)
-
-    # ------------------------------------------------------------------ where they run
 
     async def work(
         self, concurrency: int, queues: Collection[str], stop: asyncio.Event, grace: float, tally: Tally
     ) -> int:
-        """See ``JobBackend``. A failure of the engine is logged, and its worker begun again.
+        """See ``JobBackend``. A failure of the engine is logged, and its worker restarts.
 
         Raises:
             StoreError: the database failed at the start.
-            RegistrationError: no queues are named, and the engine has jobs of another application.
+            RegistrationError: no queues are given, and the engine has jobs of another application.
         """
         self._tally, self._handed_back = tally, 0
         ending = asyncio.create_task(stop.wait())
@@ -138,29 +136,29 @@ class ProcrastinateJobs(OfOneGate):
                     error = await self._serve(concurrency, queues, ending, grace)
                     if not stop.is_set():
                         tally.failures += 1
-                        emit(Event.JOB_STORE_FAILED, error=error)
+                        emit(LogEvent.JOB_STORE_FAILED, error=error)
                         await asyncio.wait({ending}, timeout=PAUSE)
         finally:
             ending.cancel()
         return self._handed_back
 
-    async def keep_up(self) -> None:
-        """What was under way in a worker that died is delivered again, and what the engine has lost is enqueued again.
+    async def recover(self) -> None:
+        """Redeliver the jobs of dead workers, and enqueue jobs again that the engine has lost.
 
-        Workers do that, one at a time: without them there is nobody to deliver to.
+        Only workers do this, one at a time.
         """
-        if not self._works:
+        if not self._is_working:
             return
-        with failing():
+        with store_errors():
             async with self.jobs.store.transaction() as within:
-                if await self.rows.is_keeper(within):
-                    await self.rows.free_stalled(self._silent)
-                    await self._send_lost(within)
+                if await self.rows.try_keeper_lock(within):
+                    await self.rows.retry_stalled(self._stalled_after)
+                    await self._enqueue_lost(within)
 
     async def _serve(
         self, concurrency: int, queues: Collection[str], ending: asyncio.Task[Any], grace: float
     ) -> BaseException | None:
-        """Run the engine's worker until it is to end, or fails; with what."""
+        """Run the engine's worker until it has to stop; returns its error, if it fails."""
         named: Any = list(queues) or None  # None: all of them
         serving = asyncio.create_task(
             self.rows.app.run_worker_async(
@@ -170,7 +168,7 @@ class ProcrastinateJobs(OfOneGate):
                 abort_job_polling_interval=NEVER,
                 shutdown_graceful_timeout=grace,
                 update_heartbeat_interval=self.jobs.options.every,
-                stalled_worker_timeout=self._silent,
+                stalled_worker_timeout=self._stalled_after,
                 delete_jobs="successful",
                 install_signal_handlers=False,
             )
@@ -178,42 +176,40 @@ class ProcrastinateJobs(OfOneGate):
         try:
             await asyncio.wait({serving, ending}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            serving.cancel()  # it takes no more, and ends when what runs has ended, or was handed back
+            serving.cancel()  # it takes no more jobs, and ends when running jobs have ended or were handed back
             await asyncio.wait({serving})
         return None if serving.cancelled() else serving.exception()
 
     async def _deliver(self, context: Any, id: str) -> None:
-        """The one task. Its row goes when it ends: what is to be delivered once more has another one by then."""
+        """Run a job: the only task of the engine. Its row is deleted at the end, so a redelivery needs a new row."""
         try:
             state = await self.jobs.run_invocation(id)
-        except (
-            asyncio.CancelledError
-        ):  # the grace is over, and the job was put back; the engine is told that all is done
+        except asyncio.CancelledError:  # the grace period ended and the job was put back: for the engine it succeeded
             self._handed_back += 1
             delay = 0.0
         except StoreError as error:
             self._tally.failures += 1
-            emit(Event.JOB_STORE_FAILED, error=error)
+            emit(LogEvent.JOB_STORE_FAILED, error=error)
             delay = self.jobs.options.valid
         else:
             self._tally.count(state)
             if state is not None or not context.job.attempts:
                 return
-            delay = self.jobs.options.valid  # its worker was taken for dead: by then its lease is over
-        with suppress(StoreError):  # then `keep_up` finds it
-            await self._again(id, context.job.queue, context.job.priority, self.jobs.now() + delay)
+            delay = self.jobs.options.valid  # its worker counts as dead: wait until its lease expires
+        with suppress(StoreError):  # `recover` finds it
+            await self._enqueue(id, context.job.queue, context.job.priority, self.jobs.now() + delay)
 
-    async def _again(self, id: str, queue: str, priority: int, run_at: float) -> None:
+    async def _enqueue(self, id: str, queue: str, priority: int, run_at: float) -> None:
         from procrastinate.exceptions import AlreadyEnqueued
 
-        with failing(), suppress(AlreadyEnqueued):
+        with store_errors(), suppress(AlreadyEnqueued):
             async with self.jobs.store.transaction() as within:
                 await self.rows.add(within, id, queue, priority, self._later(run_at))
 
-    async def _send_lost(self, within: Transaction) -> None:
-        """Enqueue what may run and does not wait in the engine."""
+    async def _enqueue_lost(self, within: Transaction) -> None:
+        """Enqueue due jobs that the engine does not have."""
         now = self.jobs.now()
-        before = now - (self._resend or min(self.jobs.options.lease, LONGEST_RESEND))
+        before = now - (self._resend or min(self.jobs.options.lease, MAX_RESEND))
         lost = [job for _, job in await within.jobs.unsent(now, before)]
         if not lost:
             return
@@ -221,36 +217,36 @@ class ProcrastinateJobs(OfOneGate):
         for job in lost:
             if job.id not in waiting and _fits(job.queue):
                 await self.rows.add(within, job.id, job.queue, job.priority, None)
-        await within.jobs.sent([job.id for job in lost], now)
+        await within.jobs.mark_sent([job.id for job in lost], now)
 
     @asynccontextmanager
     async def _opened(self, queues: Collection[str]) -> AsyncGenerator[None, None]:
-        """Connections of the engine's own."""
+        """Open the connections of the engine."""
         try:
-            with failing():
+            with store_errors():
                 await self.rows.open()
-                has_others = not queues and await self.rows.has_others()
-            if has_others:
+                has_foreign_jobs = not queues and await self.rows.has_foreign_jobs()
+            if has_foreign_jobs:
                 raise RegistrationError(
-                    "the tables of Procrastinate hold jobs of another application, which this worker would take, too: "
-                    "name its queues (--queues)"
+                    "the tables of Procrastinate hold jobs of another application, and this worker would take them: "
+                    "name the queues of this application (--queues)"
                 )
-            self._works = True
+            self._is_working = True
             yield
         finally:
-            self._works = False
-            with failing():
+            self._is_working = False
+            with store_errors():
                 await self.rows.close()
 
     @property
-    def _silent(self) -> float:
-        """Seconds without a sign of life after which a worker is dead; the leases of what it ran are over then."""
+    def _stalled_after(self) -> float:
+        """Seconds without a heartbeat after which a worker counts as dead; its leases have expired by then."""
         return self.jobs.options.valid + self.jobs.options.every
 
     def _later(self, run_at: float) -> float | None:
-        """When it is to be delivered; None when that is now."""
+        """Return the time of delivery; None for now."""
         return run_at if run_at > self.jobs.now() else None
 
 
 def _fits(queue: str) -> bool:
-    return len(queue.encode()) <= LONGEST_QUEUE
+    return len(queue.encode()) <= MAX_QUEUE_BYTES

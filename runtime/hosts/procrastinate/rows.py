@@ -1,4 +1,4 @@
-"""What waits in the tables of Procrastinate: a row for each job that is to be delivered, which holds its id and no more."""
+"""The tables of Procrastinate: one row for each job to deliver, which holds only its id."""
 
 from __future__ import annotations
 
@@ -14,42 +14,44 @@ from callgate.providers.stores.base import Transaction
 
 TASK = "callgate.run_invocation"
 
-MAKING, KEEPING = 0x63616C6C656E6731, 0x63616C6C656E6732
-"""Advisory locks of PostgreSQL: under one the tables are made, under the other one process at a time looks after them."""
+CREATE_LOCK, KEEPER_LOCK = 0x63616C6C656E6731, 0x63616C6C656E6732
+"""Advisory locks of PostgreSQL: one for creating the tables, one for the process that does maintenance."""
 
-WAITING_FOR_IT = 10.0
-"""Seconds that a connection is waited for, and tried for, before there is an error, and all begins anew."""
+CONNECT_TIMEOUT = 10.0
+"""Timeout for a connection, in seconds, retries included."""
 
 SLACK = 0.1
-"""Seconds that a delayed job is delivered late, so that by the clock of no worker it is early."""
+"""Extra delay of a delayed job, in seconds, so that it is not early by the clock of any worker."""
 
-ALIVE = 0.5
-"""Seconds for which a connection that was seen to live is not looked at again: a look is a round trip."""
+CHECK_INTERVAL = 0.5
+"""Minimum interval of checking a connection, in seconds: a check costs a round trip."""
 
-# Not by to_regclass: a name that was not found before is not looked for again within the transaction.
+# Not by to_regclass: it caches a missing name for the whole transaction.
 TABLES = """
 SELECT EXISTS (SELECT FROM pg_class WHERE relname = 'procrastinate_jobs' AND pg_table_is_visible(oid)) AS found,
     (SELECT count(DISTINCT proname) FROM pg_proc WHERE pg_function_is_visible(oid)
         AND proname IN ('procrastinate_fetch_job_v2', 'procrastinate_retry_job_v2')) = 2 AS fit
 """
-KEEPS = "SELECT pg_try_advisory_xact_lock(%(lock)s) AS mine"
-OTHERS = "SELECT EXISTS (SELECT FROM procrastinate_jobs WHERE task_name <> %(task)s) AS found"
-WAITING = "SELECT queueing_lock AS id FROM procrastinate_jobs WHERE status = 'todo' AND queueing_lock = ANY(%(ids)s)"
+TRY_LOCK = "SELECT pg_try_advisory_xact_lock(%(lock)s) AS mine"
+FIND_OTHERS = "SELECT EXISTS (SELECT FROM procrastinate_jobs WHERE task_name <> %(task)s) AS found"
+FIND_WAITING = (
+    "SELECT queueing_lock AS id FROM procrastinate_jobs WHERE status = 'todo' AND queueing_lock = ANY(%(ids)s)"
+)
 CANCEL = "DELETE FROM procrastinate_jobs WHERE status = 'todo' AND queueing_lock = %(id)s RETURNING id"
 
 
 class Rows:
-    """The engine. *connected* tells how the store is connected; *deliver* is what a worker does with an id.
+    """The queue of the engine. *connected* has the store's connection settings; *deliver* runs a job by its id.
 
-    Of all the rows of a job one at most waits (``queueing_lock``). What is done within a transaction of the store is done
-    on its connection, the rest on connections of its own, which workers ``open``.
+    At most one row of a job waits (``queueing_lock``). Work within a transaction of the store uses its connection; a
+    worker uses connections of its own, see ``open``.
     """
 
     def __init__(self, connected: Any, deliver: Callable[[Any, str], Coroutine[Any, Any, None]]) -> None:
         from procrastinate import App, PsycopgConnector
 
         async def configure(connection: Any) -> None:
-            """Each statement stands alone; what a crash of the server forgets is delivered again, and found done."""
+            """Use autocommit without synchronous commit: after a crash of the server, a job is redelivered and found done."""
             await connection.set_autocommit(True)
             await connection.execute("SET synchronous_commit = off")
 
@@ -58,8 +60,8 @@ class Rows:
             kwargs=settings,
             min_size=1,
             max_size=4,
-            timeout=WAITING_FOR_IT,
-            reconnect_timeout=WAITING_FOR_IT,  # the pauses between attempts grow: a long outage is not to make them long
+            timeout=CONNECT_TIMEOUT,
+            reconnect_timeout=CONNECT_TIMEOUT,  # bounds the growing pauses between attempts
             configure=configure,
             name="callgate jobs",
             pool_factory=_pool,
@@ -69,29 +71,27 @@ class Rows:
 
     # ------------------------------------------------------------------ within a transaction of the store
 
-    async def make_tables(self, within: Transaction) -> None:
-        """Make the tables where there are none; several processes may do that at once.
+    async def create_tables(self, within: Transaction) -> None:
+        """Create the tables if they are missing; several processes may do so at once.
 
         Raises:
-            RegistrationError: they are of another version of Procrastinate.
+            RegistrationError: the tables belong to another version of Procrastinate.
         """
         driver = driver_of(within)
         (tables,) = await self._rows(within, TABLES)
         if not tables["found"]:
-            await driver.execute("SELECT pg_advisory_xact_lock(%s)", (MAKING,))
+            await driver.execute("SELECT pg_advisory_xact_lock(%s)", (CREATE_LOCK,))
             (tables,) = await self._rows(within, TABLES)
         if not tables["found"]:
             await driver.execute(self.app.schema_manager.get_schema())
         elif not tables["fit"]:
-            raise RegistrationError(
-                "the tables of Procrastinate are of another version: bring them up to date with its migrations"
-            )
+            raise RegistrationError("the tables belong to another version of Procrastinate: apply its migrations")
 
     async def add(self, within: Transaction, id: str, queue: str, priority: int, run_at: float | None) -> None:
-        """Have a job delivered then, or as soon as may be.
+        """Enqueue a job for delivery at *run_at*, or now.
 
         Raises:
-            AlreadyEnqueued: it waits already; nothing of the transaction can be kept.
+            AlreadyEnqueued: the job waits already; the transaction has to be rolled back.
         """
         task = self.app.configure_task(
             TASK,
@@ -104,16 +104,16 @@ class Rows:
         await task.defer_async(id=id)
 
     async def cancel(self, within: Transaction, id: str) -> None:
-        """Have it not delivered, unless it is just being."""
+        """Delete the waiting row of a job."""
         await self._rows(within, CANCEL, id=id)
 
     async def waiting(self, within: Transaction, ids: Collection[str]) -> set[str]:
-        """Which of these wait."""
-        return {row["id"] for row in await self._rows(within, WAITING, ids=list(ids))}
+        """Return those of *ids* that wait."""
+        return {row["id"] for row in await self._rows(within, FIND_WAITING, ids=list(ids))}
 
-    async def is_keeper(self, within: Transaction) -> bool:
-        """Whether this process is the one that looks after things, to the end of the transaction."""
-        (row,) = await self._rows(within, KEEPS, lock=KEEPING)
+    async def try_keeper_lock(self, within: Transaction) -> bool:
+        """Take the maintenance lock until the end of the transaction; False if another process has it."""
+        (row,) = await self._rows(within, TRY_LOCK, lock=KEEPER_LOCK)
         return bool(row["mine"])
 
     # ------------------------------------------------------------------ in a worker
@@ -126,13 +126,13 @@ class Rows:
         """Disconnect."""
         await self._connector.close_async()
 
-    async def has_others(self) -> bool:
-        """Whether there are jobs of another application."""
-        (row,) = await self._connector.execute_query_all_async(OTHERS, task=TASK)
+    async def has_foreign_jobs(self) -> bool:
+        """Tell whether there are jobs of another application."""
+        (row,) = await self._connector.execute_query_all_async(FIND_OTHERS, task=TASK)
         return bool(row["found"])
 
-    async def free_stalled(self, silent: float) -> None:
-        """What was under way in workers that gave no sign of life for so many seconds waits again."""
+    async def retry_stalled(self, silent: float) -> None:
+        """Retry the jobs of workers that sent no heartbeat for *silent* seconds."""
         from procrastinate.exceptions import UniqueViolation
         from procrastinate.jobs import Status
 
@@ -140,7 +140,7 @@ class Rows:
         for row in await manager.get_stalled_jobs(task_name=TASK, seconds_since_heartbeat=silent):
             try:
                 await manager.retry_job(row)
-            except UniqueViolation:  # another row of it waits
+            except UniqueViolation:  # another row of the job waits
                 await manager.finish_job(row, Status.FAILED, delete_job=True)
 
     async def _rows(self, within: Transaction, sql: Any, **values: Any) -> Sequence[Any]:
@@ -150,28 +150,28 @@ class Rows:
 
 
 def _pool(*, check: Callable[[Any], Coroutine[Any, Any, None]], **settings: Any) -> Any:
-    """The engine's connections. It would look at one each time that it takes it: as often as it has something to say."""
+    """Make the engine's connection pool, which checks a connection at intervals instead of at each use."""
     from psycopg_pool import AsyncConnectionPool
 
     seen: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
 
-    async def check_at_times(connection: Any) -> None:
+    async def check_at_intervals(connection: Any) -> None:
         now = time.monotonic()
-        if now - seen.get(connection, -ALIVE) >= ALIVE:
+        if now - seen.get(connection, -CHECK_INTERVAL) >= CHECK_INTERVAL:
             await check(connection)
             seen[connection] = now
 
-    return AsyncConnectionPool(check=check_at_times, **settings)
+    return AsyncConnectionPool(check=check_at_intervals, **settings)
 
 
 def driver_of(within: Any) -> Any:
-    """psycopg's connection of a transaction of the store."""
+    """Return psycopg's connection of a transaction of the store."""
     return within.driver()
 
 
 @contextmanager
-def failing() -> Generator[None, None, None]:
-    """Errors of the engine and its driver become the store's; their text, which may quote values, stays in the cause."""
+def store_errors() -> Generator[None, None, None]:
+    """Convert errors of the engine and its driver to ``StoreError``; their text may quote values and stays in the cause."""
     from procrastinate.exceptions import ProcrastinateException
     from procrastinate.sync_psycopg_connector import wrap_exceptions
 

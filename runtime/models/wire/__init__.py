@@ -1,1 +1,1 @@
-"""What several wires share: the codec protocol, schema views, names, the neutral format (design 10.11)."""
+"""Parts that the wires share: the codec protocol, schema views, wire names, the neutral format, HTTP clients."""

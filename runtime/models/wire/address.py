@@ -1,4 +1,4 @@
-"""Where a provider's API is: a base address, checked once, and the endpoints below it. Pure."""
+"""The base address of a provider's API, checked once, and the endpoints below it. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REFUSED = re.compile(r"[\x00-\x20\x7f\\]")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A base address; ``str()`` shows it without its query string, which may hold a secret."""
+    """A base address; ``str()`` leaves out its query string, which may hold a secret."""
 
     origin: str
     path: str
@@ -27,10 +27,10 @@ class Address:
 
     @classmethod
     def of(cls, text: str) -> Address:
-        """Read a base address.
+        """Parse a base address.
 
         Raises:
-            RegistrationError: it is none that a client should use; the message does not quote it.
+            RegistrationError: a client must not use this address; the message does not quote it.
         """
         try:
             parts = urlsplit(text)
@@ -38,14 +38,14 @@ class Address:
         except (ValueError, AttributeError, TypeError):
             host, port, parts = "", None, urlsplit("")
         if parts.scheme not in ("http", "https") or not host or _REFUSED.search(text):
-            raise RegistrationError("base_url is no http or https address")
+            raise RegistrationError("base_url is not an http or https address")
         if "@" in parts.netloc:
-            raise RegistrationError("base_url has a user or a password in it: give api_key= or headers= instead")
+            raise RegistrationError("base_url contains a user or a password: use api_key= or headers= instead")
         if parts.fragment:
-            raise RegistrationError("base_url has a fragment in it, which is never sent")
+            raise RegistrationError("base_url contains a fragment, which is never sent: remove it")
         if any(name.lower() in _SECRETS or _is_secret(name) for name, _ in parse_qsl(parts.query)):
             raise RegistrationError(
-                "base_url has a secret in its query string, which is logged: use api_key= or headers="
+                "base_url contains a secret in its query string, which is logged: use api_key= or headers="
             )
         shown = f"[{host}]" if ":" in host else host
         origin = f"{parts.scheme}://{shown}{'' if port is None else f':{port}'}"
@@ -53,14 +53,14 @@ class Address:
 
     @property
     def local(self) -> bool:
-        """Whether it is on this machine: a loopback address, or ``localhost``."""
+        """True for this machine: a loopback address, or ``localhost``."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return self.host == "localhost" or self.host.endswith(".localhost")
 
     def endpoint(self, path: str) -> str:
-        """The address of an endpoint, both query strings kept: that of the base first."""
+        """The address of an endpoint; the base's query string comes before the endpoint's."""
         path, _, query = path.partition("?")
         query = "&".join(filter(None, [self.query, query]))
         return f"{self.origin}{self.path}/{path}{query and f'?{query}'}"

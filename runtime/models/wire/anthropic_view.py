@@ -1,7 +1,7 @@
-"""The views for Anthropic's strict tools: closed objects that may leave properties out, bounds told in words. Pure.
+"""The views for Anthropic's strict tools: closed objects with optional properties, bounds in the description. Pure.
 
-Strict mode is not sent unless it is asked for twice: by the definition's ``strict`` and by a codec that uses
-``strict_views`` in place of ``plain_view`` (contract 12). A request has a budget for it, so these views are counted.
+Strict mode needs two settings: the definition's ``strict``, and a codec made with ``strict=True``, which uses
+``strict_views``. A request has a budget for strict tools, so the views of a request are counted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from callgate.runtime.models.wire import schema_walk as walk
-from callgate.runtime.models.wire.schema_views import NO_SCHEMA, View, plain_view, rooted, says_nothing
+from callgate.runtime.models.wire.schema_views import NO_SCHEMA, View, has_no_schema, plain_view, with_object_root
 from callgate.runtime.models.wire.shapes import is_mapping, items, mapping
 from callgate.runtime.models.wire.view_builder import LOOKAROUND, Builder, InexpressibleError
 from callgate.tools.definition import ToolDefinition
@@ -27,11 +27,11 @@ _UNREAD = re.compile(rf"{LOOKAROUND.pattern}|\\[1-9bB]|\\k<|\(\?P=")
 
 
 def strict_views() -> Callable[[ToolDefinition], View]:
-    """What makes the views of one request: strict as far as definitions ask for it, can be told so, and it has budget.
+    """Make the view function for one request: strict views while definitions ask for them and the budget lasts.
 
-    A request takes 20 strict tools with 24 optional properties and 16 choices in all; a tool that would go beyond
-    is sent without strict mode, as is one that strict mode cannot say, with the reason on record. The size of the
-    grammar that the provider makes of it is limited too, but not known: it answers 400 then. Use one for each request.
+    A request may have 20 strict tools with 24 optional properties and 16 unions in all. A tool beyond the budget, or one
+    that strict mode cannot express, is sent without strict mode, and the reason is recorded. The provider also limits
+    the size of the grammar that it compiles; that limit is not documented, and exceeding it gives status 400.
     """
     spent = _Cost()
 
@@ -42,8 +42,8 @@ def strict_views() -> Callable[[ToolDefinition], View]:
         made = _strict(definition)
         if made.strict:
             total = spent.plus(_cost(made.schema))
-            if (reason := total.beyond()) is not None:
-                return View(rooted(definition), fallback=reason)
+            if (reason := total.exceeded()) is not None:
+                return View(with_object_root(definition), fallback=reason)
             spent = total
         return made
 
@@ -51,8 +51,8 @@ def strict_views() -> Callable[[ToolDefinition], View]:
 
 
 def _strict(definition: ToolDefinition) -> View:
-    root = rooted(definition)
-    if says_nothing(definition):
+    root = with_object_root(definition)
+    if has_no_schema(definition):
         return View(root, fallback=NO_SCHEMA)
     builder = _Strict(root)
     try:
@@ -77,11 +77,11 @@ class _Strict(Builder):
                 return word in _PLAIN
 
     def beside(self, made: dict[str, Any]) -> dict[str, Any]:
-        """A lone ``allOf``: unlike ``anyOf``, it does not count as a choice."""
+        """A lone ``allOf``; unlike ``anyOf``, it does not count as a union."""
         return {"allOf": [made]} if "$ref" in made else made
 
     def typed(self, here: Mapping[str, Any], types: list[str], at: str) -> dict[str, Any]:
-        """A list of scalars says their types itself; the provider's own client leaves them out there too."""
+        """Leave out the type beside a list of scalars, as the provider's own client does."""
         if not {"enum", "const"} & set(here) or {"object", "array"} & set(types):
             return super().typed(here, types, at)
         listed = walk.choices(here, types)
@@ -109,7 +109,7 @@ class _Strict(Builder):
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """What strict tools take of a request's budget."""
+    """The part of a request's budget that strict tools use."""
 
     tools: int = 0
     optional: int = 0
@@ -118,12 +118,12 @@ class _Cost:
     def plus(self, other: _Cost) -> _Cost:
         return _Cost(self.tools + other.tools, self.optional + other.optional, self.unions + other.unions)
 
-    def beyond(self) -> str | None:
-        """Which limit of a request is gone beyond."""
+    def exceeded(self) -> str | None:
+        """The first limit of a request that is exceeded, or None."""
         found = (
             (self.tools, TOOLS, "strict tools"),
             (self.optional, OPTIONAL, "optional properties in strict tools"),
-            (self.unions, UNIONS, "choices in strict tools"),
+            (self.unions, UNIONS, "unions in strict tools"),
         )
         return next((f"more than {limit} {what} in a request" for count, limit, what in found if count > limit), None)
 

@@ -1,4 +1,4 @@
-"""What the codecs do alike: each wire says where its calls are, what else is in an answer, and how it is asked."""
+"""The base class of codecs: a wire implements the few methods that depend on its format."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, TypedDict
 from callgate.runtime.models.wire.codec import Messages, Request, Translation, as_messages, request_body
 from callgate.runtime.models.wire.decoder import Decoder, Fold
 from callgate.runtime.models.wire.framing import Framing, Sniffed
-from callgate.runtime.models.wire.reading import RawCall, answer, count, error_of, pair, tool_calls, tool_namer
+from callgate.runtime.models.wire.reading import RawCall, count, error_of, pair, response_body, tool_calls, tool_namer
 from callgate.runtime.models.wire.reply import Reply, Usage
 from callgate.runtime.models.wire.shapes import mapping
 from callgate.tools.calls import ToolCall
 from callgate.tools.definition import ToolDefinition
 
 
-class Rest(TypedDict, total=False):
-    """What a wire reads for a ``Reply`` beside its calls; see there. What it does not know it leaves out."""
+class ReplyFields(TypedDict, total=False):
+    """The fields of a ``Reply`` that a wire reads besides the calls; unknown ones are left out."""
 
     text: str
     reasoning: str
@@ -29,28 +29,31 @@ class Rest(TypedDict, total=False):
 
 
 class BaseCodec(ABC):
-    """``Codec``, but for ``name``, ``translate`` and ``results``; see there for what the methods promise."""
+    """Implements ``Codec`` except ``name``, ``translate`` and ``results``.
+
+    A subclass implements the abstract methods. They must not raise on unexpected content.
+    """
 
     framing: type[Framing] = Sniffed
-    """How a stream is cut into chunks. The default takes server-sent events, and a whole answer in their place, too."""
+    """Splits a stream into chunks. The default reads server-sent events, and also a response that is not streamed."""
 
     def calls(self, response: Mapping[str, Any], translation: Translation | None = None) -> list[ToolCall]:
         """See ``Codec``."""
-        body = answer(response)
-        return [] if self._error(body) else tool_calls(self._found(body), translation)
+        body = response_body(response)
+        return [] if self.error_in(body) else tool_calls(self.calls_in(body), translation)
 
     def reply(self, response: Mapping[str, Any], translation: Translation | None = None) -> Reply:
         """See ``Codec``."""
-        body = answer(response)
-        error = self._error(body)
-        found = [] if error else pair(self._found(body), translation)
+        body = response_body(response)
+        error = self.error_in(body)
+        found = [] if error else pair(self.calls_in(body), translation)
         calls = tuple(call for _, call in found)
-        messages = () if error else tuple(self._history(body, found))
-        return Reply(calls=calls, messages=messages, error=error, body=body, **self._read(body))
+        messages = () if error else tuple(self.history_of(body, found))
+        return Reply(calls=calls, messages=messages, error=error, body=body, **self.fields_in(body))
 
     def decoder(self, translation: Translation | None = None) -> Decoder:
         """See ``Codec``."""
-        fold = self._fold(tool_namer(translation))
+        fold = self.new_fold(tool_namer(translation))
         return Decoder(fold, lambda body: self.reply(body, translation), self.framing())
 
     def request(
@@ -63,47 +66,49 @@ class BaseCodec(ABC):
         options: Mapping[str, Any] | None = None,
     ) -> Request:
         """See ``Codec``."""
-        asked = self._asked(as_messages(messages), model, stream)
-        return Request(asked.path, request_body(asked.body, translation, options))
+        base = self.request_for(as_messages(messages), model, stream)
+        return Request(base.path, request_body(base.body, translation, options))
 
-    # ------------------------------------------------------------------ what a wire says; odd content never raises
+    # ------------------------------------------------------------------ implemented by each wire
 
-    def _error(self, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The provider's error in the place of an answer."""
+    def error_in(self, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The provider's error, if the response is one."""
         return error_of(body)
 
     @abstractmethod
-    def _found(self, body: Mapping[str, Any]) -> Iterable[RawCall]:
-        """The calls of an answer as they are spelled, in order."""
+    def calls_in(self, body: Mapping[str, Any]) -> Iterable[RawCall]:
+        """The calls of a response, in order and as the wire spells them."""
 
     @abstractmethod
-    def _read(self, body: Mapping[str, Any]) -> Rest:
-        """All else that an answer says."""
+    def fields_in(self, body: Mapping[str, Any]) -> ReplyFields:
+        """The other fields of a response."""
 
     @abstractmethod
-    def _history(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> Iterable[dict[str, Any]]:
-        """An answer as the messages for the history; *found* are its calls, and what they became."""
+    def history_of(
+        self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]
+    ) -> Iterable[dict[str, Any]]:
+        """The messages that repeat a response in the history; *found* pairs its calls with their tool calls."""
 
     @abstractmethod
-    def _fold(self, tool_of: Callable[[str], str]) -> Fold:
-        """What puts a stream together; *tool_of* leads from a wire name to the tool's own."""
+    def new_fold(self, tool_of: Callable[[str], str]) -> Fold:
+        """Make the fold that assembles a stream; *tool_of* maps a wire name to the tool's name."""
 
     @abstractmethod
-    def _asked(self, messages: list[dict[str, Any]], model: str, stream: bool) -> Request:
-        """Where to ask, and the body but for tools and options; what is None in it is left out."""
+    def request_for(self, messages: list[dict[str, Any]], model: str, stream: bool) -> Request:
+        """The request without tools and options; fields that are None are left out."""
 
 
 def described(definition: ToolDefinition) -> dict[str, Any]:
-    """The description in a tool's spelling: nothing where it has none."""
+    """The ``description`` field of a tool; no field if the tool has none."""
     return {} if definition.description is None else {"description": definition.description}
 
 
-def openai_usage(usage: Mapping[str, Any], asked: str, answered: str) -> Usage:
-    """What OpenAI's two APIs count; *asked* and *answered* are their names for the tokens in and out."""
+def openai_usage(usage: Mapping[str, Any], input: str, output: str) -> Usage:
+    """The usage that OpenAI's two APIs report; *input* and *output* are their names for the token counts."""
     return Usage(
-        input=count(usage, asked),
-        output=count(usage, answered),
+        input=count(usage, input),
+        output=count(usage, output),
         total=count(usage, "total_tokens"),
-        cached=count(mapping(usage.get(f"{asked}_details")), "cached_tokens"),
-        reasoning=count(mapping(usage.get(f"{answered}_details")), "reasoning_tokens"),
+        cached=count(mapping(usage.get(f"{input}_details")), "cached_tokens"),
+        reasoning=count(mapping(usage.get(f"{output}_details")), "reasoning_tokens"),
     )

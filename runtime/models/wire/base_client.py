@@ -1,4 +1,4 @@
-"""What the clients of providers do alike, whatever they ask for: address, key, connections, an answer in one piece."""
+"""The base of all clients of providers: address, key, connections, and a request with one JSON response."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any, ClassVar, NoReturn, Protocol, Self
 
 from callgate.errors import ModelError, RegistrationError
 from callgate.runtime.models.wire.address import Address
-from callgate.runtime.models.wire.http_request import Outgoing
+from callgate.runtime.models.wire.http_request import HttpRequest
 from callgate.runtime.models.wire.keys import Credentials, KeySource, environment_key
-from callgate.runtime.models.wire.provider_errors import parsed
+from callgate.runtime.models.wire.provider_errors import parse_json
 from callgate.runtime.models.wire.retry_policy import Retries, Timeouts
 from callgate.runtime.models.wire.shapes import is_mapping
 
 
 class HttpClient(Protocol):
-    """An ``httpx.AsyncClient``, named by its shape: httpx is loaded when a client is made, not before."""
+    """An ``httpx.AsyncClient``, described by a protocol so that httpx is loaded with the first client only."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether it can send no more."""
+        """True once it can send no more requests."""
         ...
 
     async def aclose(self) -> None:
@@ -28,11 +28,11 @@ class HttpClient(Protocol):
 
 
 class BaseClient:
-    """Sends requests to one provider, which errors call *provider*; ``Client`` says what the other arguments mean.
+    """Sends requests to one provider, named *provider* in errors. ``Client`` explains the other arguments.
 
     Raises:
-        RegistrationError: no key for the provider's own address, a key or an address that cannot be used; the message
-            quotes neither.
+        RegistrationError: no key for the provider's own address, or an invalid key or address; the message quotes
+            neither.
     """
 
     default_url: ClassVar[str]
@@ -63,15 +63,17 @@ class BaseClient:
             api_key, self.key_header, self.key_prefix, {**self.fixed_headers, **(headers or {})}
         )
         if base_url is None and self.needs_key and not self._credentials.secret:
-            raise RegistrationError(f"no API key: give api_key= or set {' or '.join(self.key_variables)}")
+            raise RegistrationError(f"no API key: pass api_key= or set {' or '.join(self.key_variables)}")
         if self._credentials.secret and not (self._address.encrypted or self._address.local or insecure):
-            raise RegistrationError("a key over plain http to another machine: use https, or say insecure=True")
+            raise RegistrationError(
+                "the API key would go over plain http to another machine: use https, or pass insecure=True"
+            )
         from callgate.runtime.models.wire.http import Sender  # with it comes httpx
 
         self._sender = Sender(provider, http, Timeouts.of(timeout), Retries.of(retries))
 
     async def aclose(self) -> None:
-        """Close the connections; an ``http`` that was given is left open."""
+        """Close the connections; a given ``http`` client stays open."""
         await self._sender.close()
 
     async def __aenter__(self) -> Self:
@@ -86,25 +88,26 @@ class BaseClient:
     def __reduce__(self) -> NoReturn:
         self._credentials.__reduce__()
 
-    async def _prepared(self, path: str, body: Mapping[str, Any], *, streamed: bool = False) -> Outgoing:
-        """A request as it goes out, with the key to use now."""
+    async def _prepare(self, path: str, body: Mapping[str, Any], *, streamed: bool = False) -> HttpRequest:
+        """Build the HTTP request, with the current key."""
         headers, scrubber = await self._credentials.headers()
-        return Outgoing.of(self._address.endpoint(path), body, headers, scrubber, streamed=streamed)
+        return HttpRequest.of(self._address.endpoint(path), body, headers, scrubber, streamed=streamed)
 
-    async def _answered(self, sent: Outgoing) -> tuple[Mapping[str, Any], int]:
-        """The JSON object that answers a request, and the status it came with.
+    async def _send(self, sent: HttpRequest) -> tuple[Mapping[str, Any], int]:
+        """Send a request; return the JSON object of the response, and its status.
 
         Raises:
-            ModelError: there is none.
+            ModelError: the request failed, or the response is not a JSON object.
         """
-        async with self._sender.answer(sent) as answer:
-            body = await answer.whole()
-        if answer.failure is not None:
-            raise self._failed(answer.failure.message, answer.status)
-        value = parsed(body)
+        async with self._sender.response(sent) as response:
+            body = await response.whole()
+        if response.failure is not None:
+            raise self._model_error(response.failure.message, response.status)
+        value = parse_json(body)
         if not is_mapping(value):
-            raise self._failed(f"its answer is no JSON object ({answer.media or 'no content type'})", answer.status)
-        return value, answer.status
+            reason = f"the response is not a JSON object ({response.media or 'no content type'})"
+            raise self._model_error(reason, response.status)
+        return value, response.status
 
-    def _failed(self, message: str, status: int | None) -> ModelError:
+    def _model_error(self, message: str, status: int | None) -> ModelError:
         return ModelError(f"{self._provider}: {message}", status=status, provider=self._provider)

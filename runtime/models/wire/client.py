@@ -1,51 +1,51 @@
-"""A client of a model's provider: asks, and reads the answer by the codec of its wire. It never runs a tool."""
+"""A client of a model provider: sends requests and reads responses with a wire's codec. It never runs a tool."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from callgate.errors import StreamCut
 from callgate.providers.scrubbing import Scrubber
 from callgate.runtime.models.wire.base_client import BaseClient, HttpClient
 from callgate.runtime.models.wire.codec import Codec, Messages, Translation
 from callgate.runtime.models.wire.decoder import Decoder
-from callgate.runtime.models.wire.http_request import Outgoing
+from callgate.runtime.models.wire.http_request import HttpRequest
 from callgate.runtime.models.wire.keys import KeySource
-from callgate.runtime.models.wire.offered_tools import Offers, Tools
-from callgate.runtime.models.wire.provider_errors import parsed, said
-from callgate.runtime.models.wire.reply import CallReady, Done, Event, ReasoningDelta, Reply, TextDelta
+from callgate.runtime.models.wire.offered_tools import Tools, ToolTranslator
+from callgate.runtime.models.wire.provider_errors import error_message, parse_json
+from callgate.runtime.models.wire.reply import CallReady, Done, ReasoningDelta, Reply, ReplyEvent, TextDelta
 from callgate.runtime.models.wire.retry_policy import Retries, Timeouts
 from callgate.runtime.models.wire.shapes import is_mapping
 from callgate.tools.arguments.hydration import HydrationResult, Repairer
 from callgate.tools.calls import ANONYMOUS, User
 
-_PAGES = frozenset({"text/html", "application/xhtml+xml", "application/xml", "text/xml"})
+_NOT_AN_API = frozenset({"text/html", "application/xhtml+xml", "application/xml", "text/xml"})
 
 
 class Client(BaseClient):
-    """Asks a model. Tasks can share it: make one for a service; ``async with`` or ``aclose()`` closes it.
+    """A client of one model. Tasks can share it: make one per service; ``async with`` or ``aclose()`` closes it.
 
     Args:
-        base_url: where the API is, with its version; a query string in it is kept. Default: the provider's own.
-        model: the name of the model, unless a request names another.
-        api_key: a text, or a function, plain or async, that gives the one to use now. Default: the provider's usual
-            environment variable, where *base_url* is left out: a key is only sent where it belongs.
-        http: your own ``httpx.AsyncClient``, for proxies, certificates and transports. It is used as it is, but for
-            redirects and time limits, and not closed. By default one is made that goes by the environment's proxies.
-        timeout: seconds that the provider may be silent, or ``Timeouts``; None for no limit at all.
-        retries: how often to ask again, or ``Retries``.
-        headers: what to send as well. Names that sound like secrets have their values kept as one.
-        options: the wire's own parameters for every request, such as ``{"temperature": 0}``; None takes one out.
-        insecure: a key may go to another machine over plain http.
+        base_url: the API's address with its version; a query string is kept. Default: the provider's own address.
+        model: the default model; a request can name another.
+        api_key: the key, or a sync or async function that returns the current key. Default: the provider's usual
+            environment variable if *base_url* is not given, so that the key goes to its provider only.
+        http: an ``httpx.AsyncClient`` of your own, for proxies, certificates and transports. Its settings apply, except
+            for redirects and timeouts; it is not closed. The default client uses the environment's proxies.
+        timeout: the read timeout in seconds, or ``Timeouts``; None means no timeout at all.
+        retries: the number of retries, or ``Retries``.
+        headers: additional headers. A value whose name sounds like a secret is treated as one.
+        options: the wire's own parameters for every request, such as ``{"temperature": 0}``; None removes one.
+        insecure: allow a key to be sent to another machine over plain http.
 
     Raises:
-        RegistrationError: no key for the provider's own address, a key or an address that cannot be used; the message
-            quotes neither.
+        RegistrationError: no key for the provider's own address, or an invalid key or address; the message quotes
+            neither.
     """
 
-    codec: ClassVar[Codec]
+    codec: Codec
 
     def __init__(
         self,
@@ -62,9 +62,9 @@ class Client(BaseClient):
     ) -> None:
         super().__init__(self.codec.name, base_url, model, api_key, http, timeout, retries, headers, insecure)
         self._options = dict(options or {})
-        self._offers = Offers(self.codec)
+        self._translator = ToolTranslator(self.codec)
 
-    # ------------------------------------------------------------------ asking
+    # ------------------------------------------------------------------ requests
 
     async def reply(
         self,
@@ -75,13 +75,15 @@ class Client(BaseClient):
         model: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Reply:
-        """The model's answer in one piece. *user* is for whom a gate's tools are seen; *options* add to the client's.
+        """Return the model's whole answer.
+
+        Of a gate's *tools*, those that *user* may see are offered. *options* add to the options of the client.
 
         Raises:
-            ModelError: there is no answer: the provider refused, could not be reached, or sent something else.
-            DefinitionError, TypeError: *tools* hold what cannot be offered; nothing was sent.
+            ModelError: the provider refused, could not be reached, or sent an invalid response.
+            DefinitionError, TypeError: one of the *tools* cannot be offered; nothing was sent.
         """
-        offered = self._offers.of(tools, user, checked=False)
+        offered = self._translator.of(tools, user, checked=False)
         return await self._reply(messages, offered.translation, model, options)
 
     async def tool_call(
@@ -94,16 +96,16 @@ class Client(BaseClient):
         options: Mapping[str, Any] | None = None,
         repair: Repairer | None = None,
     ) -> list[HydrationResult]:
-        """Translate, dispatch, hydrate: the calls of the model's answer, checked, in order; no tool runs (contract 53-57).
+        """Offer the tools, and return the calls of the model's answer, hydrated and in order; no tool runs.
 
-        A call that is no good is a failed result, one of a tool that was not offered too (C10a). Give them to
-        ``gate.call``. *repair* is asked at most once a call.
+        An invalid call, or a call of a tool that was not offered, is a failed result. Pass the results to ``gate.call``.
+        *repair* is called at most once for each call.
 
         Raises:
-            ModelError: there is no answer, and so no calls (C10).
-            DefinitionError, TypeError: *tools* hold what cannot be offered or checked; nothing was sent.
+            ModelError: the provider refused, could not be reached, or sent an invalid response.
+            DefinitionError, TypeError: one of the *tools* cannot be offered or checked; nothing was sent.
         """
-        offered = self._offers.of(tools, user, checked=True)
+        offered = self._translator.of(tools, user, checked=True)
         reply = await self._reply(input, offered.translation, model, options)
         return [offered.hydrate(call, repair) for call in reply.calls]
 
@@ -115,42 +117,43 @@ class Client(BaseClient):
         user: User = ANONYMOUS,
         model: str | None = None,
         options: Mapping[str, Any] | None = None,
-    ) -> AsyncGenerator[Event, None]:
-        """The model's answer as it comes; ``Done`` is last. Closing the generator, or cancelling, closes the socket.
+    ) -> AsyncGenerator[ReplyEvent, None]:
+        """Stream the model's answer as events, of which ``Done`` is the last.
 
-        To leave it early use ``contextlib.aclosing``: a ``break`` alone leaves the closing to the garbage collector.
-        Only what failed before the answer began is tried again.
+        Closing the generator or cancelling the task closes the socket. To leave the loop early, use
+        ``contextlib.aclosing``: after a plain ``break`` only the garbage collector closes it. A request is retried only
+        if it fails before the response begins.
 
         Raises:
-            ModelError: the answer did not begin.
-            StreamCut: it broke off, or told of an error; ``.reply`` is what had come.
-            DefinitionError, TypeError: *tools* hold what cannot be offered; nothing was sent.
+            ModelError: the response did not begin.
+            StreamCut: the stream broke off, or reported an error; ``.reply`` is the part received so far.
+            DefinitionError, TypeError: one of the *tools* cannot be offered; nothing was sent.
         """
-        translation = self._offers.of(tools, user, checked=False).translation
+        translation = self._translator.of(tools, user, checked=False).translation
         decoder = self.codec.decoder(translation)
-        sent = await self._outgoing(messages, translation, model, options, streamed=True)
-        async with self._sender.answer(sent) as answer:
-            if answer.media in _PAGES:
-                raise self._failed(f"it answered with {answer.media} in place of a stream", answer.status)
-            if answer.media == "application/json":  # it does not stream, or does not say so
-                body = await answer.whole()
-                events = self._at_once(body, translation, answer.status, sent.scrubber) or decoder.feed(body)
+        sent = await self._build_request(messages, translation, model, options, streamed=True)
+        async with self._sender.response(sent) as response:
+            if response.media in _NOT_AN_API:
+                raise self._model_error(f"it answered with {response.media} instead of a stream", response.status)
+            if response.media == "application/json":  # not a stream, or a stream with a wrong content type
+                body = await response.whole()
+                events = self._events_of_whole(body, translation, response.status, sent.scrubber) or decoder.feed(body)
                 for event in events:
                     yield event
                 if events and events[-1].__class__ is Done:
                     return
-            while part := await answer.read():
+            while part := await response.read():
                 for event in decoder.feed(part):
                     yield event
                 if decoder.ended:
-                    answer.finish()
-        cut = answer.failure.message if answer.failure else "it ended before its end mark"
-        for event in self._ending(decoder, cut, sent.scrubber):
+                    response.finish()
+        cut = response.failure.message if response.failure else "the stream ended before its end mark"
+        for event in self._last_events(decoder, cut, sent.scrubber):
             yield event
 
     # ------------------------------------------------------------------ inside
 
-    async def _outgoing(
+    async def _build_request(
         self,
         messages: Messages,
         translation: Translation | None,
@@ -158,12 +161,12 @@ class Client(BaseClient):
         options: Mapping[str, Any] | None,
         *,
         streamed: bool = False,
-    ) -> Outgoing:
+    ) -> HttpRequest:
         merged = {**self._options, **(options or {})}
         request = self.codec.request(
             messages, translation, model=model or self.model, stream=streamed, options=merged or None
         )
-        return await self._prepared(request.path, request.body, streamed=streamed)
+        return await self._prepare(request.path, request.body, streamed=streamed)
 
     async def _reply(
         self,
@@ -172,32 +175,38 @@ class Client(BaseClient):
         model: str | None,
         options: Mapping[str, Any] | None,
     ) -> Reply:
-        sent = await self._outgoing(messages, translation, model, options)
-        body, status = await self._answered(sent)
-        return self._read(body, translation, status, sent.scrubber)
+        sent = await self._build_request(messages, translation, model, options)
+        body, status = await self._send(sent)
+        return self._reply_in(body, translation, status, sent.scrubber)
 
-    def _read(self, body: Mapping[str, Any], translation: Translation | None, status: int, scrubber: Scrubber) -> Reply:
+    def _reply_in(
+        self, body: Mapping[str, Any], translation: Translation | None, status: int, scrubber: Scrubber
+    ) -> Reply:
         reply = self.codec.reply(body, translation)
         if reply.error is not None:
-            raise self._failed(f"it answered with an error: {said(reply.error, scrubber.text)}", status)
+            raise self._model_error(
+                f"the provider answered with an error: {error_message(reply.error, scrubber.text)}", status
+            )
         return reply
 
-    def _at_once(self, body: bytes, translation: Translation | None, status: int, scrubber: Scrubber) -> list[Event]:
-        """The events of an answer in one piece; none where the body is not one JSON object."""
-        value = parsed(body)
+    def _events_of_whole(
+        self, body: bytes, translation: Translation | None, status: int, scrubber: Scrubber
+    ) -> list[ReplyEvent]:
+        """The events of a response that is not streamed; none if the body is not one JSON object."""
+        value = parse_json(body)
         if not is_mapping(value) or value.get("done") is False:
             return []
-        reply = self._read(value, translation, status, scrubber)
-        events: list[Event] = [ReasoningDelta(reply.reasoning)] if reply.reasoning else []
+        reply = self._reply_in(value, translation, status, scrubber)
+        events: list[ReplyEvent] = [ReasoningDelta(reply.reasoning)] if reply.reasoning else []
         events += [TextDelta(reply.text)] if reply.text else []
         events += [CallReady(call) for call in reply.calls if not call.truncated]
         return [*events, Done(reply)]
 
-    def _ending(self, decoder: Decoder, cut: str, scrubber: Scrubber) -> Iterator[Event]:
+    def _last_events(self, decoder: Decoder, cut: str, scrubber: Scrubber) -> Iterator[ReplyEvent]:
         """The last events of a stream.
 
         Raises:
-            StreamCut: it did not end as it should.
+            StreamCut: the stream is incomplete, or reported an error.
         """
         events = decoder.end()
         last = events[-1]
@@ -208,6 +217,6 @@ class Client(BaseClient):
             return
         yield from (event for event in events[:-1] if not isinstance(event, CallReady))
         if error is not None:
-            cut = f"it told of an error: {said(error, scrubber.text)}"
+            cut = f"the provider reported an error: {error_message(error, scrubber.text)}"
         reply = replace(last.reply, truncated=True, calls=tuple(replace(c, truncated=True) for c in last.reply.calls))
         raise StreamCut(f"{self.codec.name}: {cut}", reply=reply, provider=self.codec.name)

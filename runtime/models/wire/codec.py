@@ -1,4 +1,4 @@
-"""What every wire does: definitions to a request part, an answer to tool calls, results to messages."""
+"""The ``Codec`` protocol: translates definitions to requests, responses to tool calls, results to messages."""
 
 from __future__ import annotations
 
@@ -18,20 +18,24 @@ from callgate.tools.values import digest
 
 
 class WireError(CallgateError, ValueError):
-    """What was handed over is no provider's answer at all, or no codec has that name."""
+    """A response is not a JSON object, or a codec cannot be found or loaded."""
 
     code = "wire"
 
 
 @dataclass(frozen=True, slots=True)
 class TranslatedTool:
-    """What a provider was told about one tool, for provenance and for the way back (contract 50, 60).
+    """The record of one tool as it was sent to a provider, for provenance and for reading calls back.
 
-    ``digest`` is the SHA-256 of the schema as sent. ``strict`` is the flag as sent, None if none was. Pointers are
-    JSON Pointers into ``schema``, the canonical schema (or the compact ``provider_schema``) that the view was made
-    from: ``dropped`` keywords, ``nullable`` optional properties to which the view adds null, and ``ambiguous``
-    optional ones that allow null themselves, so that a null is kept, and ``spelled`` choices that the view spells as
-    text. ``fallback`` says why a wanted view was not made.
+    ``digest`` is the SHA-256 of the schema as sent. ``strict`` is the flag as sent, or None. ``schema`` is the source
+    of the view: the canonical schema, or the compact ``provider_schema``. JSON Pointers into it list:
+
+    - ``dropped``: keywords that the view leaves out,
+    - ``nullable``: optional properties to which the view adds null,
+    - ``ambiguous``: optional properties that allow null themselves, so that a null is kept,
+    - ``spelled``: choices that the view spells as text.
+
+    ``fallback`` is the reason why the preferred view could not be made.
     """
 
     tool: str
@@ -48,9 +52,9 @@ class TranslatedTool:
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """The tools' part of a request, and the record that reads the answer: keep it until the answer is read.
+    """The tools' part of a request, with the records that are needed to read the response.
 
-    ``request`` is the caller's own: a plain dict to merge into the request. ``tools`` is keyed by tool id.
+    ``request`` is a plain dict to merge into the request; the caller may change it. ``tools`` is keyed by tool id.
     """
 
     request: dict[str, Any]
@@ -58,33 +62,33 @@ class Translation:
     names: NameMap = field(default_factory=NameMap)
 
     def tool(self, wire_name: str) -> TranslatedTool | None:
-        """The record of the tool that was offered under this wire name."""
+        """The record of the tool that was offered under *wire_name*."""
         return self.tools.get(self.names.tool(wire_name))
 
 
 Messages: TypeAlias = str | Sequence[Mapping[str, Any]]
-"""What to send a model: one user message as text, or messages in the wire's own form, or in the simple one:
-``{"role": "system" | "user" | "assistant", "content": str}``, which every wire understands."""
+"""The conversation: one user message as text, or messages. A message has the wire's own form, or the simple form that
+every wire reads: ``{"role": "system" | "user" | "assistant", "content": str}``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to send: ``path`` is relative to the base URL, without a leading slash; ``body`` is plain JSON."""
+    """A request: ``path`` is relative to the base URL, without a leading slash; ``body`` is plain JSON."""
 
     path: str
     body: dict[str, Any]
 
 
 class Codec(Protocol):
-    """One provider API's spelling of tools, calls and results. Pure: no I/O, never runs a tool (contract 55)."""
+    """Translates tools, calls and results to and from one provider API. Pure: it does no I/O and runs no tool."""
 
     @property
     def name(self) -> str:
-        """The wire's name, as ``models.codec`` knows it."""
+        """The wire's name, as in ``callgate.codec(name)``."""
         ...
 
     def translate(self, definitions: Sequence[ToolDefinition]) -> Translation:
-        """The request part that offers these tools (contract 57-60). The definitions are never changed.
+        """Build the part of a request that offers these tools. The definitions are not changed.
 
         Raises:
             DefinitionError: two tools have the same id.
@@ -92,10 +96,10 @@ class Codec(Protocol):
         ...
 
     def calls(self, response: Mapping[str, Any], translation: Translation | None = None) -> list[ToolCall]:
-        """The tool calls in a provider's whole answer, in its order (contract 46, 50, 61).
+        """Read the tool calls of a whole response, in order.
 
-        Odd content never raises: what is no call is passed over, an error body holds none. With the translation
-        of the request, names are mapped back and arguments are canonical.
+        Unexpected content does not raise: entries that are not calls are ignored, and an error body has no calls. With
+        the translation of the request, names are mapped back and arguments fit the canonical schema.
 
         Raises:
             WireError: the response is not a mapping.
@@ -103,13 +107,13 @@ class Codec(Protocol):
         ...
 
     def results(self, results: Sequence[ToolResult], translation: Translation | None = None) -> list[dict[str, Any]]:
-        """The messages that answer the calls, in order; errors as value-free text."""
+        """Build the messages that give results to the model, in order; errors become text without values."""
         ...
 
     def reply(self, response: Mapping[str, Any], translation: Translation | None = None) -> Reply:
-        """A provider's whole answer: calls as ``calls`` reads them, text, and the messages for the history.
+        """Read a whole response: its calls as ``calls`` reads them, its text, and the messages for the history.
 
-        Odd content never raises.
+        Unexpected content does not raise.
 
         Raises:
             WireError: the response is not a mapping.
@@ -117,7 +121,7 @@ class Codec(Protocol):
         ...
 
     def decoder(self, translation: Translation | None = None) -> Decoder:
-        """A decoder for one answer in the wire's streaming form; its reply is read as ``reply`` reads a whole one."""
+        """Make a decoder for one streamed response; its reply equals that of the same response in one piece."""
         ...
 
     def request(
@@ -129,9 +133,9 @@ class Codec(Protocol):
         stream: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> Request:
-        """The request for one answer, offering the translated tools.
+        """Build a request that offers the translated tools.
 
-        *options* are the wire's own parameters, merged into the body last: they win, and None removes a key.
+        *options* are the wire's own parameters. They override the body's fields; None removes a field.
         """
         ...
 
@@ -139,21 +143,21 @@ class Codec(Protocol):
 def request_body(
     base: Mapping[str, Any], translation: Translation | None, options: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """A request's body: *base*, the tools if there are any, and the options, which win; None removes a key."""
+    """Merge *base*, the tools and the options into a body; options override, and None removes a field."""
     tools = translation.request if translation else {}
     merged = {**base, **{key: value for key, value in tools.items() if value}, **(options or {})}
     return {key: value for key, value in merged.items() if value is not None}
 
 
 def as_messages(messages: Messages) -> list[dict[str, Any]]:
-    """The messages as a list of dicts; text is one user message."""
+    """Copy the messages to a list of dicts; text becomes one user message."""
     if isinstance(messages, str):
         return [{"role": "user", "content": messages}]
     return [dict(message) for message in messages]
 
 
 def without_system(messages: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
-    """The text of the simple system messages, and all the other messages: for wires that keep them apart."""
+    """Split messages into the text of simple system messages and the rest, for wires that send them apart."""
     system = [each for each in messages if each.get("role") == "system" and isinstance(each.get("content"), str)]
     return "\n\n".join(each["content"] for each in system), [each for each in messages if each not in system]
 
@@ -164,9 +168,9 @@ def translated(
     shape: Callable[[ToolDefinition, str, View], dict[str, Any]],
     legal: re.Pattern[str] = WIRE_NAME,
 ) -> Translation:
-    """The translation that ``Codec.translate`` gives: *view* makes each schema, *shape* the wire's spelling.
+    """Build the result of ``Codec.translate``: *view* makes each schema, *shape* the tool in the wire's form.
 
-    *legal* matches the tool names that the wire takes.
+    *legal* matches the tool names that the wire accepts.
     """
     names = NameMap.of((definition.name for definition in definitions), legal)
     shaped: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""A streamed answer, bit by bit: bytes to payloads (framing), payloads to deltas and a whole answer (a wire's fold)."""
+"""Decoding of a streamed response: the framing splits bytes into payloads, a wire's fold assembles them."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from typing import Any, Protocol
 from jiter import from_json
 
 from callgate.runtime.models.wire.framing import Framing
-from callgate.runtime.models.wire.reply import CallReady, Done, Event, Reply
+from callgate.runtime.models.wire.reply import CallReady, Done, Reply, ReplyEvent
 
 
 class Fold(Protocol):
-    """One wire's way from the chunks of a stream to the body that the same answer would have in one piece.
+    """Assembles the chunks of a wire's stream into the body that the same response would have in one piece.
 
-    ``ended`` says that the wire's own end mark has come. Odd chunks never raise.
+    ``ended`` is True once the wire's end mark has arrived. Unexpected chunks must not raise.
     """
 
     ended: bool
 
-    def add(self, chunk: dict[str, Any], events: list[Event]) -> None:
-        """Take a chunk in; append the deltas that it brings."""
+    def add(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
+        """Add a chunk, and append its deltas to *events*."""
         ...
 
     def body(self) -> dict[str, Any]:
-        """The answer so far, as the wire spells one that is not streamed."""
+        """The body so far, in the form of a response that is not streamed."""
         ...
 
 
 class Decoder:
-    """Reads one streamed answer; feed it the bytes of the body as they come, cut anywhere. For one answer only.
+    """Reads one streamed response from its bytes, which may be split anywhere.
 
-    ``feed`` gives the deltas that the bytes complete. ``end`` gives a ``CallReady`` for each complete call, in order,
-    and ``Done``: whether an answer was cut is known only there. Nothing that a server sends raises: what is no JSON
-    is passed over, and if it looks like JSON the answer counts as cut.
+    ``feed`` returns the deltas that the bytes complete. ``end`` returns a ``CallReady`` for each complete call, in
+    order, and ``Done``. Content from a server never raises: a payload that is not JSON is ignored, and if it looks like
+    broken JSON the response counts as cut.
     """
 
     def __init__(self, fold: Fold, reply: Callable[[dict[str, Any]], Reply], framing: Framing) -> None:
@@ -47,25 +47,25 @@ class Decoder:
 
     @property
     def ended(self) -> bool:
-        """Whether the wire's own end mark has come, and nothing was lost on the way."""
+        """True once the wire's end mark has arrived, if no payload was lost."""
         return self._fold.ended and not self._lost
 
-    def feed(self, data: bytes) -> list[Event]:
-        """The deltas of the chunks that these bytes complete."""
-        events: list[Event] = []
-        self._take(self._framing.feed(data), events)
+    def feed(self, data: bytes) -> list[ReplyEvent]:
+        """Return the deltas of the chunks that these bytes complete."""
+        events: list[ReplyEvent] = []
+        self._add_payloads(self._framing.feed(data), events)
         return events
 
-    def end(self) -> list[Event]:
-        """The bytes have ended: what deltas were left, the complete calls, and ``Done``. A second time: nothing.
+    def end(self) -> list[ReplyEvent]:
+        """Return the last deltas, the complete calls and ``Done`` at the end of the bytes; a second call returns nothing.
 
-        If the end mark has not come, the reply and all its calls are marked truncated, and no call is ready.
+        Without the end mark, the reply and all its calls are marked as truncated, and no call is ready.
         """
-        events: list[Event] = []
+        events: list[ReplyEvent] = []
         if self._closed:
             return events
         self._closed = True
-        self._take(self._framing.end(), events)
+        self._add_payloads(self._framing.end(), events)
         reply = self._reply(self._fold.body())
         if not self.ended:
             cut = tuple(replace(call, truncated=True) for call in reply.calls)
@@ -74,26 +74,26 @@ class Decoder:
         events.append(Done(reply))
         return events
 
-    def _take(self, payloads: Iterable[bytes], events: list[Event]) -> None:
+    def _add_payloads(self, payloads: Iterable[bytes], events: list[ReplyEvent]) -> None:
         add = self._fold.add
         for payload in payloads:
             try:
                 chunk = from_json(payload)
             except ValueError:
-                self._take_odd(payload.strip(), events)
+                self._add_unusual(payload.strip(), events)
                 continue
             if isinstance(chunk, dict):
                 add(chunk, events)
             else:
                 self._add(chunk, events)
 
-    def _add(self, chunk: Any, events: list[Event]) -> None:
+    def _add(self, chunk: Any, events: list[ReplyEvent]) -> None:
         for item in chunk if isinstance(chunk, list) else [chunk]:
             if isinstance(item, dict):
                 self._fold.add(item, events)
 
-    def _take_odd(self, payload: bytes, events: list[Event]) -> None:
-        """``[DONE]``; JSON that jiter refuses (half a surrogate pair, great depth); events without a line between."""
+    def _add_unusual(self, payload: bytes, events: list[ReplyEvent]) -> None:
+        """Read ``[DONE]``, JSON that jiter refuses (a lone surrogate, great depth), and events without a blank line between."""
         if payload == b"[DONE]":
             self._fold.ended = True
             return
@@ -104,6 +104,6 @@ class Decoder:
         except (ValueError, RecursionError):
             lines = payload.split(b"\n")
             self._lost = self._lost or len(lines) == 1
-            self._take(lines if len(lines) > 1 else (), events)
+            self._add_payloads(lines if len(lines) > 1 else (), events)
             return
         self._add(chunk, events)

@@ -1,34 +1,34 @@
-"""Packed bodies, gzip and deflate, unpacked as they come; never more than asked for at a time. Pure."""
+"""Incremental decompression of gzip and deflate bodies with a size limit. Pure."""
 
 from __future__ import annotations
 
 import zlib
 
-PACKED = frozenset({"gzip", "x-gzip", "deflate"})
-"""What can be unpacked: one layer of it, for a bomb needs two."""
+ENCODINGS = frozenset({"gzip", "x-gzip", "deflate"})
+"""The supported content encodings; one layer only, because decompression bombs use two."""
 
 
-class Unpacker:
-    """Takes the pieces of one packed body."""
+class Decompressor:
+    """Decompresses one body in pieces."""
 
     __slots__ = ("_begun", "_inflate")
 
     def __init__(self) -> None:
-        self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)  # gzip or zlib, by its head
+        self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)  # gzip or zlib, detected by the header
         self._begun = False
 
-    def feed(self, data: bytes, most: int) -> bytes:
-        """What this piece holds: one byte more than *most* where that is too much.
+    def feed(self, data: bytes, max_bytes: int) -> bytes:
+        """Decompress a piece. If the output exceeds *max_bytes*, one byte more than that is returned.
 
         Raises:
-            zlib.error: it is packed in no such way.
+            zlib.error: the data is neither gzip nor deflate.
         """
         try:
-            found = self._inflate.decompress(data, most + 1)
+            found = self._inflate.decompress(data, max_bytes + 1)
         except zlib.error:
             if self._begun:
                 raise
-            self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)  # some send `deflate` without its head
-            found = self._inflate.decompress(data, most + 1)
+            self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)  # some servers send `deflate` without its header
+            found = self._inflate.decompress(data, max_bytes + 1)
         self._begun = True
         return found

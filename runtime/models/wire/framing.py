@@ -1,4 +1,4 @@
-"""Bytes as they come from a socket, cut anywhere, to the JSON texts in them. Pure; linear in what is fed."""
+"""Framing: splits the bytes of a socket, in pieces of any size, into JSON payloads. Pure; takes linear time."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ _INSIDE = re.compile(rb'["\\]')
 
 
 class Framing(Protocol):
-    """Takes bytes, gives the payloads that they complete."""
+    """Splits bytes into payloads."""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The payloads that are complete now, in order."""
+        """Return the payloads that *data* completes, in order."""
         ...
 
     def end(self) -> list[bytes]:
-        """What was left when the bytes ended: a payload that lacks its end mark, or the stump of one."""
+        """Return the incomplete payload at the end of the bytes, if there is one."""
         ...
 
 
 class ServerEvents:
-    """The ``data`` of server-sent events, by the WHATWG rules: LF, CRLF or CR, comments, a BOM, data of many lines.
+    """Reads the ``data`` of server-sent events by the WHATWG rules: LF, CRLF or CR, comments, a BOM, several lines.
 
-    Other fields (``event``, ``id``, ``retry``) are passed over: every provider's data says itself what it is. The
-    rules drop an event that lacks its blank line at the end of a stream; servers do forget it, so it is given out.
+    The fields ``event``, ``id`` and ``retry`` are ignored: every provider repeats the type in the data. Unlike the
+    rules, ``end`` returns a last event without its blank line, which some servers omit.
     """
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []  # of a line that is not complete
         self._data: list[bytes] = []  # the lines of an event that is not complete
         self._after_cr = False  # a line feed that comes next belongs to the carriage return before it
-        self._fresh = True
+        self._at_start = True
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The data of each event that is complete."""
+        """Return the data of each event that *data* completes."""
         if self._after_cr or b"\r" in data:
             data = self._newlines(data)
         if b"\n" not in data:
@@ -46,8 +46,8 @@ class ServerEvents:
             return []
         if self._pieces:
             data = b"".join([*self._pieces, data])
-        if self._fresh:
-            self._fresh = False
+        if self._at_start:
+            self._at_start = False
             data = data.removeprefix(_BOM)
         lines = data.split(b"\n")
         rest = lines.pop()
@@ -55,7 +55,7 @@ class ServerEvents:
         return self._read(lines)
 
     def end(self) -> list[bytes]:
-        """The data of a last event without its blank line."""
+        """Return the data of a last event without its blank line."""
         return self.feed(b"\n\n")
 
     def _read(self, lines: list[bytes]) -> list[bytes]:
@@ -83,13 +83,13 @@ class ServerEvents:
 
 
 class JsonLines:
-    """One JSON text a line (NDJSON)."""
+    """Reads NDJSON: one JSON text on each line."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are complete."""
+        """Return the lines that *data* completes."""
         if b"\n" not in data:
             self._pieces.append(data)
             return []
@@ -98,13 +98,13 @@ class JsonLines:
         return [line for line in lines if line and not line.isspace()]
 
     def end(self) -> list[bytes]:
-        """A last line without its line feed."""
+        """Return a last line without its line feed."""
         rest, self._pieces = b"".join(self._pieces), []
         return [rest] if rest.strip(_SPACE) else []
 
 
 class JsonObjects:
-    """The outermost objects of JSON text: one, one after the other, or in an array, however it is laid out."""
+    """Reads the outermost objects of JSON text: one object, several in a row, or an array, in any layout."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -113,7 +113,7 @@ class JsonObjects:
         self._escaped = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The objects that are complete."""
+        """Return the objects that *data* completes."""
         found: list[bytes] = []
         start = at = 0
         if self._escaped and data:
@@ -140,20 +140,20 @@ class JsonObjects:
         return found
 
     def end(self) -> list[bytes]:
-        """The stump of an object."""
+        """Return an incomplete last object."""
         rest, self._pieces = b"".join(self._pieces), []
         return [rest] if rest else []
 
 
 class Sniffed:
-    """Server-sent events, unless the first byte says JSON: Gemini without ``alt=sse``, an error, a whole answer."""
+    """Detects the framing by the first byte: JSON (Gemini without ``alt=sse``, an error, a whole response), else events."""
 
     def __init__(self) -> None:
         self._head = b""
         self._framing: Framing | None = None
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The payloads that are complete."""
+        """Return the payloads that *data* completes."""
         if self._framing is None:
             self._head += data
             start = self._head.removeprefix(_BOM).lstrip(_SPACE)
@@ -164,5 +164,5 @@ class Sniffed:
         return self._framing.feed(data)
 
     def end(self) -> list[bytes]:
-        """What was left."""
+        """Return the incomplete payload at the end."""
         return self._framing.end() if self._framing else []

@@ -1,9 +1,8 @@
-"""The views for Gemini, which has two fields for a schema and takes one of them. Pure.
+"""The views for Gemini, which has two fields for a schema. Pure.
 
-``gemini_view`` uses ``parametersJsonSchema``, which takes JSON Schema: references, recursion, open objects, lists of
-types and bounds of every kind go out as they are, so nothing is lost and nothing has to be mapped back.
-``openapi_view`` is for servers that know only the older ``parameters``, a subset of OpenAPI 3.0 that refuses a whole
-request for one keyword it does not know.
+``gemini_view`` uses ``parametersJsonSchema``. It accepts JSON Schema with references, recursion, open objects, lists of
+types and bounds, so the view loses nothing and arguments need no conversion. ``openapi_view`` is for servers that only
+have the older ``parameters``: a subset of OpenAPI 3.0 that refuses a request with an unknown keyword.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from dataclasses import replace
 from typing import Any, cast
 
 from callgate.runtime.models.wire import schema_walk as walk
-from callgate.runtime.models.wire.reverse import spelling
-from callgate.runtime.models.wire.schema_views import Dropped, View, rooted
+from callgate.runtime.models.wire.reverse import choice_text
+from callgate.runtime.models.wire.schema_views import Dropped, View, with_object_root
 from callgate.runtime.models.wire.view_builder import LOOKAROUND, Builder, InexpressibleError
 from callgate.tools.definition import ToolDefinition
 
 JSON_SCHEMA = "parametersJsonSchema"
 OPENAPI = "parameters"
 PROPERTY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-NODES = 5000  # of a schema whose references are written out
+NODES = 5000  # in a schema with inlined references
 
 _NULL = {"type": "NULL"}
 _COPIED = frozenset(
@@ -36,24 +35,24 @@ _BOUNDS = {"exclusiveMinimum": ("minimum", 1, max), "exclusiveMaximum": ("maximu
 
 
 def gemini_view(definition: ToolDefinition) -> View:
-    """The schema under ``parametersJsonSchema``: as it is, but in the words that Gemini reads.
+    """The schema for ``parametersJsonSchema``, with the keywords that Gemini reads; it allows the same values.
 
-    A ``const`` becomes an ``enum`` of one, what stands beside a ``$ref`` goes around it, and ``$schema`` is left out:
-    the same values are allowed.
+    A ``const`` becomes an ``enum`` with one value, a ``$ref`` beside other keywords moves into an ``anyOf``, and
+    ``$schema`` is left out.
     """
-    root = rooted(definition)
+    root = with_object_root(definition)
     root.pop("$schema", None)
     root.setdefault("properties", {})
     return View(_respelled(root), key=JSON_SCHEMA)
 
 
 def openapi_view(definition: ToolDefinition) -> View:
-    """The schema under ``parameters``, in the OpenAPI subset; under ``parametersJsonSchema`` if that cannot say it.
+    """The schema for ``parameters`` in the OpenAPI subset; if that cannot express it, ``gemini_view``.
 
-    References are written out, null is ``nullable``, choices are text: values that are none are spelled as JSON, and
-    ``canonical_arguments`` reads them back. What the subset lacks is dropped and told in the description.
+    References are inlined, null becomes ``nullable``, and choices become text: other values are spelled as JSON, which
+    ``canonical_arguments`` converts back. Keywords that the subset lacks move into the description.
     """
-    builder = _OpenAPI(rooted(definition))
+    builder = _OpenAPI(with_object_root(definition))
     try:
         made = builder.top()
     except InexpressibleError as why:
@@ -62,7 +61,7 @@ def openapi_view(definition: ToolDefinition) -> View:
 
 
 def _respelled(node: dict[str, Any]) -> dict[str, Any]:
-    """A schema that is ours to change, changed in place, and all below it."""
+    """Rewrite a schema and its subschemas in place."""
     if "const" in node and "enum" not in node:
         node["enum"] = [node.pop("const")]
     for below in walk.subschemas(node):
@@ -89,7 +88,7 @@ class _OpenAPI(Builder):
             case "default":
                 return any(walk.is_type(value, name) for name in types)
             case "format":
-                return bool(value == "date-time")  # others are refused for text by one of Google's two servers
+                return bool(value == "date-time")  # one of Google's two servers refuses other formats
             case "pattern":
                 return not LOOKAROUND.search(str(value))
             case "additionalProperties":
@@ -105,11 +104,11 @@ class _OpenAPI(Builder):
     def node(self, node: Any, at: str) -> dict[str, Any]:
         self.nodes += 1
         if self.nodes > NODES:
-            self.refuse(f"more than {NODES} nodes with references written out", at)
+            self.refuse(f"more than {NODES} nodes with inlined references", at)
         return super().node(node, at)
 
     def either(self, branches: list[dict[str, Any]]) -> dict[str, Any]:
-        """A choice; null is no branch of it but ``nullable``."""
+        """Build a union; null becomes ``nullable`` instead of a branch."""
         real = [branch for branch in branches if branch.get("type") != "NULL"]
         if not real or len(real) == len(branches):
             return {"anyOf": branches} if real else dict(_NULL)
@@ -121,7 +120,7 @@ class _OpenAPI(Builder):
         return super().typed(here, types, at)
 
     def choice(self, here: Mapping[str, Any], types: list[str], at: str) -> dict[str, Any]:
-        """A list of scalars, as a list of text."""
+        """Build a list of scalars as a list of text."""
         word = "const" if "const" in here else "enum"
         listed = walk.choices(here, types)
         values = [value for value in listed if value is not None]
@@ -130,12 +129,12 @@ class _OpenAPI(Builder):
         null = {"nullable": True} if len(values) < len(listed) else {}
         if all(isinstance(value, str) for value in values):
             text = {name: value for name, value in here.items() if name not in {"enum", "const"}}
-            lost = [*self.lost(text, ["string"]), *([word] if "" in values else ())]  # it takes no empty choice
+            lost = [*self.lost(text, ["string"]), *([word] if "" in values else ())]  # the API refuses an empty choice
             made = self.plain(text, ["string"], at) | ({} if "" in values else {"enum": values}) | null
             return self.described(made, here, at, lost)
-        texts = [spelling(value) for value in values]
+        texts = [choice_text(value) for value in values]
         if "" in texts or len(set(texts)) < len(texts):
-            self.refuse("choices that are told apart by their types", at)
+            self.refuse("choices that differ only in their types", at)
         self.spelled.add(at)
         lost = [name for name in here if name not in {"type", "enum", "const"} and walk.applies(name, types)]
         return self.described({"type": "STRING", "enum": texts, **null}, here, at, lost)

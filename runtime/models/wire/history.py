@@ -1,4 +1,4 @@
-"""A provider's own answer on its way back to it: what its API would refuse is mended, the rest is verbatim. Pure."""
+"""Repeating a provider's response in the history: content that its API refuses is repaired, the rest is verbatim. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ _MADE_ID = re.compile(r"call_[0-9]+_*")
 
 
 def arguments_object(arguments: Any) -> dict[str, Any]:
-    """A call's arguments as an object, for an API that takes nothing else; what is none becomes an empty one.
+    """A call's arguments as an object, for an API that accepts nothing else; other values become an empty object.
 
-    Text was written by the model bit by bit, and may be anything: in the history it must be acceptable, whereas
-    ``ToolCall.arguments`` has it verbatim.
+    A model may write invalid JSON. The history then has a valid replacement; ``ToolCall.arguments`` has the original.
     """
     if isinstance(arguments, str):
         try:
@@ -32,9 +31,9 @@ def arguments_object(arguments: Any) -> dict[str, Any]:
 
 
 def arguments_text(arguments: Any) -> str:
-    """A call's arguments as JSON text, verbatim if they are; what is no JSON becomes an empty object.
+    """A call's arguments as JSON text, verbatim if they are valid; other text becomes an empty object.
 
-    OpenAI itself takes any text; servers that fill a chat template with it (vLLM, Ollama) refuse the conversation.
+    OpenAI accepts any text. Servers that fill a chat template with it (vLLM, Ollama) refuse the whole request.
     """
     if isinstance(arguments, str):
         try:
@@ -49,18 +48,18 @@ def arguments_text(arguments: Any) -> str:
 
 
 def legal_name(name: Any) -> str:
-    """A name that OpenAI and Anthropic take in a history: a model may have made one up that they refuse."""
+    """A tool name that OpenAI and Anthropic accept in a history: a model may call a name that they refuse."""
     text = name if isinstance(name, str) else ""
     return _REFUSED.sub("_", text)[:64] or "unnamed"
 
 
 def without_nulls(fields: Mapping[str, Any], *dropped: str) -> dict[str, Any]:
-    """The fields that hold something, save the dropped ones."""
+    """Copy the fields that are not None, without the *dropped* ones."""
     return {key: value for key, value in fields.items() if value is not None and key not in dropped}
 
 
-def sent_id(result: ToolResult) -> str | None:
-    """The call id of a result if the provider gave it; None if it was made here (C10b)."""
+def provider_call_id(result: ToolResult) -> str | None:
+    """The call id of a result if the provider made it; None if Callgate made it."""
     hydration = result.provenance.get("hydration") if is_mapping(result.provenance) else None
     made = getattr(hydration, "synthetic_id", None)
     if made is None:
@@ -68,8 +67,8 @@ def sent_id(result: ToolResult) -> str | None:
     return None if made else result.call_id
 
 
-def joined(pieces: Iterable[str]) -> str:
-    """The text; a character that was cut into its two surrogates is put together again."""
+def join_pieces(pieces: Iterable[str]) -> str:
+    """Join pieces of text; a character that was split into two surrogates is restored."""
     text = "".join(pieces)
     if text.isascii():
         return text
@@ -81,7 +80,7 @@ def joined(pieces: Iterable[str]) -> str:
 
 
 def as_json(value: Any) -> str:
-    """A value as JSON text, for showing; "" if it is none."""
+    """A value as JSON text for display; "" if it cannot be written as JSON."""
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError):

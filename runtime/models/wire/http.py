@@ -1,6 +1,6 @@
-"""Sending a request to a model's provider with httpx: time limits, second attempts, bounds. Loaded with a first client.
+"""HTTP requests to a model provider with httpx: timeouts, retries and size limits. Loaded with the first client.
 
-Nothing of httpx leaves this module, and no error of it is chained to ours: they hold the whole request, key included.
+No object of httpx leaves this module, and none of its errors is chained: they hold the whole request with its key.
 """
 
 from __future__ import annotations
@@ -17,85 +17,85 @@ import httpx
 from callgate.errors import ModelError, RegistrationError
 from callgate.providers.scrubbing import Scrubber
 from callgate.runtime.call.leases import RELEASE_LIMIT, Carried
-from callgate.runtime.models.wire.decompression import PACKED, Unpacker
-from callgate.runtime.models.wire.http_request import Outgoing
-from callgate.runtime.models.wire.provider_errors import quoted, short
-from callgate.runtime.models.wire.repeated_timeout import Watch
-from callgate.runtime.models.wire.retry_policy import Retries, Timeouts, asked_for, may_pass
+from callgate.runtime.models.wire.decompression import ENCODINGS, Decompressor
+from callgate.runtime.models.wire.http_request import HttpRequest
+from callgate.runtime.models.wire.provider_errors import error_body_message, one_line
+from callgate.runtime.models.wire.repeated_timeout import RepeatedTimeout
+from callgate.runtime.models.wire.retry_policy import Retries, Timeouts, is_retryable, retry_after_seconds
 
-MAX_BODY = 32 * 1024 * 1024
-"""Bytes of an answer that is not streamed, unpacked."""
+MAX_RESPONSE = 32 * 1024 * 1024
+"""Maximum size in bytes of a response that is not streamed, decompressed."""
 MAX_STREAM = 256 * 1024 * 1024
-"""Bytes of a streamed answer, unpacked."""
-MAX_ERROR_BODY = 64 * 1024
-"""Bytes of an error answer that are read."""
+"""Maximum size in bytes of a streamed response, decompressed."""
+MAX_ERROR_RESPONSE = 64 * 1024
+"""Maximum number of bytes read of an error response."""
 LINGER = 5.0
-"""Seconds of silence that end a stream whose end mark has come, where the server does not close it.
+"""Read timeout in seconds once the end mark of a stream has arrived, for servers that do not close the stream.
 
-Not less: some servers set the mark in every piece; and what still comes, such as the usage, belongs to the answer."""
+It is not shorter because some servers send the mark in every piece, and the usage may follow it."""
 
 _POOL = httpx.Limits(max_connections=1000, max_keepalive_connections=100)
-_TELLING = (httpx.ConnectError, httpx.ProxyError, httpx.RemoteProtocolError, httpx.DecodingError)
+_SAFE_TO_QUOTE = (httpx.ConnectError, httpx.ProxyError, httpx.RemoteProtocolError, httpx.DecodingError)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why there is no answer, or no more of it; ``passing`` says that asking again may help."""
+    """The reason why a request failed or a response broke off; ``retryable`` if the same request may succeed later."""
 
     message: str
     status: int | None = None
-    passing: bool = False
-    asked: float | None = None
+    retryable: bool = False
+    retry_after: float | None = None
 
     def error(self, provider: str) -> ModelError:
-        """As it is raised. Never inside of an ``except``: httpx's error would hang on to it."""
-        wait = None if self.asked is None else round(self.asked * 1000)
+        """Make the exception. Never call it inside an ``except`` block, which would chain the error of httpx."""
+        wait = None if self.retry_after is None else round(self.retry_after * 1000)
         return ModelError(f"{provider}: {self.message}", status=self.status, retry_after=wait, provider=provider)
 
 
-class Answer:
-    """An answer that has begun, with a status of success. ``failure`` is set once it has broken off."""
+class ProviderResponse:
+    """A response with a success status, whose body is still to be read. ``failure`` is set if it breaks off."""
 
     __slots__ = (
         "_deadline",
+        "_decompressor",
         "_left",
         "_parts",
         "_read",
         "_response",
         "_scrubber",
-        "_unpacker",
-        "_watch",
+        "_timeout",
         "failure",
         "media",
         "status",
     )
 
     def __init__(
-        self, response: httpx.Response, limits: Timeouts, deadline: float | None, most: int, scrubber: Scrubber
+        self, response: httpx.Response, limits: Timeouts, deadline: float | None, max_bytes: int, scrubber: Scrubber
     ) -> None:
         self.status = response.status_code
-        self.media = short(response.headers.get("content-type", "").partition(";")[0].lower(), scrubber.text)[:100]
+        self.media = one_line(response.headers.get("content-type", "").partition(";")[0].lower(), scrubber.text)[:100]
         self.failure: Failure | None = None
-        packed = response.headers.get("content-encoding", "identity").strip().lower()
-        read = response.is_stream_consumed  # by a hook of *http*: then it is unpacked as well
-        # Not by response.aiter_raw(): that closes at the end, and a cancellation just then would leave it half closed.
+        encoding = response.headers.get("content-encoding", "identity").strip().lower()
+        read = response.is_stream_consumed  # by an event hook of *http*, which decompressed it as well
+        # response.aiter_raw() closes the response at its end; a cancellation at that moment would leave it half closed
         self._parts: AsyncIterator[bytes] = response.aiter_bytes() if read else aiter(_stream(response))
-        self._unpacker = Unpacker() if packed in PACKED and not read else None
+        self._decompressor = Decompressor() if encoding in ENCODINGS and not read else None
         self._response, self._scrubber = response, scrubber
-        self._read, self._deadline, self._left = limits.read, deadline, most
-        self._watch = Watch()
-        if packed not in PACKED and packed != "identity":
-            self.failure = Failure("the answer is packed in a way that was not asked for", self.status)
+        self._read, self._deadline, self._left = limits.read, deadline, max_bytes
+        self._timeout = RepeatedTimeout()
+        if encoding not in ENCODINGS and encoding != "identity":
+            self.failure = Failure("the response has an unexpected content encoding", self.status)
 
     async def read(self) -> bytes:
-        """The next bytes, unpacked; none at the end, or where it breaks off: then ``failure`` says why."""
+        """Return the next bytes, decompressed; none at the end, or if the response breaks off and ``failure`` is set."""
         part = b""
-        limit = _earlier(self._read, self._deadline)
+        limit = _earliest(self._read, self._deadline)
         try:
             while not part and self.failure is None:
-                part = await self._watch.wait(anext(self._parts), limit)
-                if self._unpacker is not None:
-                    part = self._unpacker.feed(part, self._left)
+                part = await self._timeout.wait(anext(self._parts), limit)
+                if self._decompressor is not None:
+                    part = self._decompressor.feed(part, self._left)
         except StopAsyncIteration:
             return b""
         except (TimeoutError, httpx.HTTPError, httpx.StreamError, OSError, zlib.error) as error:
@@ -103,29 +103,29 @@ class Answer:
             return b""
         self._left -= len(part)
         if self._left < 0:
-            self.failure = Failure("the answer is too long", self.status)
+            self.failure = Failure("the response is too large", self.status)
             return b""
         return part
 
     async def whole(self) -> bytes:
-        """All bytes that are left."""
+        """Return all remaining bytes."""
         parts: list[bytes] = []
         while part := await self.read():
             parts.append(part)
         return b"".join(parts)
 
     def finish(self) -> None:
-        """It is complete as it is: what follows is read, but not waited for longer than ``LINGER``."""
+        """Shorten the read timeout to ``LINGER``: the end mark has arrived."""
         self._read = LINGER if self._read is None else min(self._read, LINGER)
 
     async def close(self) -> None:
-        """Close it, whatever arrives meanwhile; one that was not read to its end closes the connection."""
-        self._watch.close()
+        """Close the response under a shield; if it was not read to its end, the connection closes too."""
+        self._timeout.close()
         closing = Carried(self._response.aclose(), limit=RELEASE_LIMIT)
         try:
             await closing.run()
         except (httpx.HTTPError, OSError):
-            pass  # closed is closed
+            pass  # the connection is gone, which is the goal
         if closing.held is not None:
             raise closing.held
 
@@ -134,52 +134,52 @@ class Sender:
     """Sends the requests of one client, with *http* or with an HTTP client of its own.
 
     Raises:
-        RegistrationError: *http* is no ``httpx.AsyncClient``.
+        RegistrationError: *http* is not an ``httpx.AsyncClient``.
     """
 
     def __init__(self, provider: str, http: Any, limits: Timeouts, retries: Retries) -> None:
         if http is not None and not isinstance(http, httpx.AsyncClient):
-            raise RegistrationError(f"http is an httpx.AsyncClient, not {type(http).__name__}")
+            raise RegistrationError(f"http must be an httpx.AsyncClient, not {type(http).__name__}")
         self._own = http is None
-        self._client: httpx.AsyncClient = http or httpx.AsyncClient(limits=_POOL)  # proxies: as the environment says
+        self._client: httpx.AsyncClient = http or httpx.AsyncClient(limits=_POOL)  # with the environment's proxies
         self._provider, self._limits, self._retries = provider, limits, retries
         self._timeout = httpx.Timeout(limits.read, connect=limits.connect, pool=None)
 
     async def close(self) -> None:
-        """Close the HTTP client if it is our own."""
+        """Close the HTTP client, unless the caller gave it."""
         if self._own:
             await self._client.aclose()
 
     @asynccontextmanager
-    async def answer(self, sent: Outgoing) -> AsyncGenerator[Answer, None]:
-        """The answer to a request, closed at the end of the ``async with``: with it goes the socket if it is not over.
+    async def response(self, sent: HttpRequest) -> AsyncGenerator[ProviderResponse, None]:
+        """Send a request with retries; the response is closed at the end of the ``async with``.
 
         Raises:
-            ModelError: there is none, after as many attempts as ``Retries`` allows.
+            ModelError: the request failed, after as many attempts as ``Retries`` allows.
         """
-        deadline = _earlier(self._limits.total, None)
+        deadline = _earliest(self._limits.total, None)
         failures = 0
-        while isinstance(found := await self._once(sent, deadline), Failure):
+        while isinstance(found := await self._attempt(sent, deadline), Failure):
             failures += 1
-            await self._wait(found, failures, deadline)
+            await self._wait_before_retry(found, failures, deadline)
         try:
             yield found
         finally:
             await found.close()
 
-    async def _wait(self, failure: Failure, failures: int, deadline: float | None) -> None:
+    async def _wait_before_retry(self, failure: Failure, failures: int, deadline: float | None) -> None:
         """Wait before the next attempt.
 
         Raises:
-            ModelError: there is none.
+            ModelError: no retry is allowed.
         """
-        wait = self._retries.wait(failures, failure.asked) if failure.passing else None
+        wait = self._retries.wait(failures, failure.retry_after) if failure.retryable else None
         if wait is None or (deadline is not None and asyncio.get_running_loop().time() + wait >= deadline):
             raise failure.error(self._provider)
         await self._retries.sleep(wait)
 
-    async def _once(self, sent: Outgoing, deadline: float | None) -> Answer | Failure:
-        """One attempt. It gives its failure instead of raising it, so that nothing hangs on to what httpx raised."""
+    async def _attempt(self, sent: HttpRequest, deadline: float | None) -> ProviderResponse | Failure:
+        """Make one attempt. A failure is returned, not raised, so that no error of httpx is chained to it."""
         if self._client.is_closed:
             return Failure("the client is closed")
         try:
@@ -189,26 +189,27 @@ class Sender:
                 )
                 response = await self._client.send(request, stream=True, follow_redirects=False)
         except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            return _unanswered(error, sent.scrubber)
-        most = MAX_STREAM if sent.streamed else MAX_BODY
-        good = response.is_success
-        answer = Answer(response, self._limits, deadline, most if good else MAX_ERROR_BODY, sent.scrubber)
-        if good:
-            return answer
+            return _no_response(error, sent.scrubber)
+        success = response.is_success
+        max_bytes = (MAX_STREAM if sent.streamed else MAX_RESPONSE) if success else MAX_ERROR_RESPONSE
+        body = ProviderResponse(response, self._limits, deadline, max_bytes, sent.scrubber)
+        if success:
+            return body
         try:
-            return await self._refused(response, answer, sent.scrubber)
+            return await self._refused(response, body, sent.scrubber)
         finally:
-            await answer.close()
+            await body.close()
 
-    async def _refused(self, response: httpx.Response, answer: Answer, scrubber: Scrubber) -> Failure:
+    async def _refused(self, response: httpx.Response, body: ProviderResponse, scrubber: Scrubber) -> Failure:
         status = response.status_code
         if response.is_redirect:
-            return Failure(f"it answered {status}, a redirect: not followed, for the API key would go with it", status)
-        words = quoted(await answer.whole(), scrubber.text)
-        asked = asked_for(response.headers, self._retries.now())
-        return Failure(
-            f"it answered {status}{words and f': {words}'}", status, may_pass(status, response.headers), asked
-        )
+            return Failure(
+                f"it answered {status}, a redirect, which is not followed because the API key would go with it", status
+            )
+        message = error_body_message(await body.whole(), scrubber.text)
+        retry_after = retry_after_seconds(response.headers, self._retries.now())
+        reason = f"it answered {status}{message and f': {message}'}"
+        return Failure(reason, status, is_retryable(status, response.headers), retry_after)
 
 
 def _stream(response: httpx.Response) -> httpx.AsyncByteStream:
@@ -216,31 +217,33 @@ def _stream(response: httpx.Response) -> httpx.AsyncByteStream:
     return response.stream
 
 
-def _earlier(seconds: float | None, deadline: float | None) -> float | None:
-    """The earlier of so many seconds from now and a deadline, as the loop counts time."""
+def _earliest(seconds: float | None, deadline: float | None) -> float | None:
+    """The earlier of *seconds* from now and *deadline*, on the loop's clock."""
     if seconds is None:
         return deadline
     limit = asyncio.get_running_loop().time() + seconds
     return limit if deadline is None else min(limit, deadline)
 
 
-def _unanswered(error: Exception, scrubber: Scrubber) -> Failure:
-    """Why no answer began."""
+def _no_response(error: Exception, scrubber: Scrubber) -> Failure:
+    """The failure of a request without a response."""
     if isinstance(error, TimeoutError):
-        return Failure("it did not answer in time")
-    passing = not isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol | httpx.PoolTimeout)
-    return Failure(f"no answer: {_told(error, scrubber)}", passing=passing and isinstance(error, httpx.TransportError))
+        return Failure("the request timed out")
+    permanent = isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol | httpx.PoolTimeout)
+    retryable = isinstance(error, httpx.TransportError) and not permanent
+    return Failure(f"no response: {_error_text(error, scrubber)}", retryable=retryable)
 
 
 def _broken(error: Exception, scrubber: Scrubber, status: int) -> Failure:
-    """Why an answer ended before its end."""
+    """The failure of a response that broke off."""
     if isinstance(error, zlib.error):
-        return Failure("the answer is not packed as it says", status)
+        return Failure("the response does not have its content encoding", status)
     silent = isinstance(error, TimeoutError | httpx.TimeoutException)
-    return Failure("the answer stopped coming" if silent else f"the answer broke off: {_told(error, scrubber)}", status)
+    reason = "the response timed out" if silent else f"the response broke off: {_error_text(error, scrubber)}"
+    return Failure(reason, status)
 
 
-def _told(error: Exception, scrubber: Scrubber) -> str:
-    """The kind of an error, and its text where that can hold nothing of the request."""
-    text = short(str(error), scrubber.text) if isinstance(error, _TELLING) else ""
+def _error_text(error: Exception, scrubber: Scrubber) -> str:
+    """The type of an error, and its text if that cannot contain parts of the request."""
+    text = one_line(str(error), scrubber.text) if isinstance(error, _SAFE_TO_QUOTE) else ""
     return f"{type(error).__name__}{text and f' ({text})'}"

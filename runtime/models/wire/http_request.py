@@ -1,4 +1,4 @@
-"""One request to a provider, ready to be sent as often as needed. Pure."""
+"""One HTTP request to a provider, which can be sent several times. Pure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _WHOLE = {"content-type": "application/json", "accept": "application/json", "acc
 _STREAMED = {
     "content-type": "application/json",
     "accept": "text/event-stream, application/x-ndjson, application/json",
-    "accept-encoding": "identity",  # what is packed is held back
+    "accept-encoding": "identity",  # compression delays the pieces of a stream
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
-    """One request; ``scrubber`` takes its secrets out of what is told about it."""
+class HttpRequest:
+    """One request; ``scrubber`` removes its secrets from messages about it."""
 
     url: str
     body: bytes = field(repr=False)
@@ -33,19 +33,19 @@ class Outgoing:
     def of(
         cls, url: str, body: Mapping[str, Any], headers: Mapping[str, str], scrubber: Scrubber, *, streamed: bool
     ) -> Self:
-        """The body written as JSON, and the headers that belong to it under those given, which win.
+        """Encode the body as JSON and add the headers for it; the given *headers* override them.
 
         Raises:
-            TypeError, ValueError: there is something in the body that is no JSON.
+            TypeError, ValueError: the body holds a value that JSON does not have.
         """
         return cls(url, _encoded(body), {**(_STREAMED if streamed else _WHOLE), **headers}, scrubber, streamed)
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:
-    """JSON; what orjson does not write, such as whole numbers above 64 bits, Python's own writer does.
+    """Encode as JSON; the standard library encodes values that orjson refuses, such as integers above 64 bits.
 
     Raises:
-        TypeError, ValueError: there is something in it that is no JSON.
+        TypeError, ValueError: the body holds a value that JSON does not have.
     """
     try:
         return orjson.dumps(body)

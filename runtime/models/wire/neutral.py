@@ -1,7 +1,7 @@
-"""The documents' own flat tool format, ``{type, name, description, parameters, strict}`` (contract 58, C3, C4). Pure.
+"""The neutral flat tool format, ``{type, name, description, parameters, strict}``. Pure.
 
-It is what clients hand over and what hosts may store; of the providers only OpenAI's Responses API reads it. Whatever
-else a definition holds (effect, tags, safety) is not in it: ``ToolDefinition.to_dict`` has the whole.
+Clients send it and hosts may store it; among providers, only OpenAI's Responses API reads it. It leaves out the other
+fields of a definition (effect, tags, safety); ``ToolDefinition.to_dict`` has them all.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import Any
 
 from callgate.tools.definition import ToolDefinition
 
-FIELDS = ("type", "name", "description", "parameters", "strict")
+NEUTRAL_FIELDS = ("type", "name", "description", "parameters", "strict")
 
 
 def to_neutral(definition: ToolDefinition) -> dict[str, Any]:
-    """The five fields of a definition, those that are set; a copy, ``parameters`` verbatim."""
+    """Copy those of the five fields that the definition sets, ``parameters`` verbatim."""
     whole = definition.to_dict()
-    return {name: whole[name] for name in FIELDS if name in whole}
+    return {name: whole[name] for name in NEUTRAL_FIELDS if name in whole}
 
 
 def from_neutral(tool: Mapping[str, Any]) -> ToolDefinition:
-    """A definition from the flat form, or from one wrapped in ``{type, function: {...}}`` (C4).
+    """Make a definition from the flat form, or from the form wrapped in ``{type, function: {...}}``.
 
     Raises:
-        DefinitionError: it is neither, or it breaks a rule of definitions.
+        DefinitionError: *tool* has neither form, or breaks a rule of definitions.
     """
     return ToolDefinition.from_dict(tool)

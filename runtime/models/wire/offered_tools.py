@@ -1,4 +1,4 @@
-"""The tools that a request offers, from whatever a caller has; and the checking of the calls that come back."""
+"""The tools that a request offers, and the hydration of the calls that the model makes of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from callgate.runtime.faces.bound import Bound
 from callgate.runtime.models.wire.codec import Codec, Translation
 from callgate.tools.arguments.hydration import HydrationResult, Repairer, hydrate
 from callgate.tools.calls import ToolCall, User
@@ -20,11 +19,11 @@ from callgate.tools.schemas.validation import Validator, compile_schema
 
 
 @runtime_checkable
-class Offering(Protocol):
-    """A ``Gate``, named by what is asked of it: adapters know nothing of gates, which know of adapters."""
+class ToolSource(Protocol):
+    """The part of a ``Gate`` that a request needs: models may not import the gate, which imports them."""
 
     def tools_for(self, user: User = ...) -> list[ToolDefinition]:
-        """What the user may be told of."""
+        """The tools that the user may see."""
         ...
 
     def hydrate(self, call: ToolCall, *, wire: str | None = None, repair: Repairer | None = None) -> HydrationResult:
@@ -32,77 +31,92 @@ class Offering(Protocol):
         ...
 
 
-Tools: TypeAlias = Offering | Bound | ToolRegistry | Translation | Iterable[Any]
-"""What a request offers: a gate (what the user may see of it), a gate bound to a user, a registry, a translation made
-before, or single tools: definitions and whatever ``as_tool`` takes."""
+@runtime_checkable
+class BoundToolSource(Protocol):
+    """A gate that is bound to a user: the part of ``Bound`` that a request needs."""
 
-Hydrate: TypeAlias = Callable[[ToolCall, Repairer | None], HydrationResult]
-_KEPT = 32
+    @property
+    def gate(self) -> Any:
+        """The gate, an ``ToolSource``."""
+        ...
+
+    @property
+    def user(self) -> User:
+        """The user whose tools are offered."""
+        ...
+
+
+Tools: TypeAlias = ToolSource | BoundToolSource | ToolRegistry | Translation | Iterable[Any]
+"""The tools of a request: a gate (the tools that the user may see), a gate bound to a user, a registry, a ``Translation``,
+or single tools: definitions and everything that ``as_tool`` accepts."""
+
+HydrateCall: TypeAlias = Callable[[ToolCall, Repairer | None], HydrationResult]
+_CACHE_SIZE = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
-    """The tools of one request; ``translation`` is None where there are none. ``hydrate`` checks one call."""
+class OfferedTools:
+    """The tools of one request; ``translation`` is None if there are none. ``hydrate`` checks one call."""
 
     translation: Translation | None
-    hydrate: Hydrate
+    hydrate: HydrateCall
 
 
-class Offers:
-    """Reads tools for one wire, and keeps the translations made last: tools rarely change between requests."""
+class ToolTranslator:
+    """Translates tools for one wire, with a cache: tools rarely change between requests."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
-        self._kept: OrderedDict[tuple[int, ...], tuple[Sequence[ToolDefinition], Translation]] = OrderedDict()
+        self._cache: OrderedDict[tuple[int, ...], tuple[Sequence[ToolDefinition], Translation]] = OrderedDict()
 
-    def of(self, tools: Tools, user: User, *, checked: bool) -> Offered:
-        """What to send of these tools; *checked* says that calls will be hydrated.
+    def of(self, tools: Tools, user: User, *, checked: bool) -> OfferedTools:
+        """Translate *tools*; with *checked*, also compile the schemas that their calls are hydrated with.
 
         Raises:
-            DefinitionError: two have one name, or with *checked* a schema is refused.
-            TypeError: one is no tool; or with *checked* there is only a translation, which has no tools to check by.
+            DefinitionError: two tools have the same name, or with *checked* a schema is refused.
+            TypeError: an item is not a tool; or with *checked* only a ``Translation`` is given, which has no schemas.
         """
         if isinstance(tools, Translation):
             if checked:
-                raise TypeError("calls are checked by tools: give them, or their gate, in place of the translation")
-            return Offered(tools, partial(_refuse, self._codec.name))
-        if isinstance(tools, Bound):
+                raise TypeError("a Translation cannot check calls: pass the tools, or their gate, instead")
+            return OfferedTools(tools, partial(_refuse, self._codec.name))
+        if isinstance(tools, BoundToolSource):
             return self._of_gate(tools.gate, tools.user)
-        if isinstance(tools, Offering):
+        if isinstance(tools, ToolSource):
             return self._of_gate(tools, user)
         records = [_record(item) for item in tools]
         translation = self._translation([record.definition for record in records])
-        return Offered(translation, _by_records(records, self._codec.name, compiled=checked))
+        return OfferedTools(translation, _by_records(records, self._codec.name, compiled=checked))
 
-    def _of_gate(self, gate: Offering, user: User) -> Offered:
+    def _of_gate(self, gate: ToolSource, user: User) -> OfferedTools:
         definitions = gate.tools_for(user)
-        return Offered(self._translation(definitions), _by_gate(gate, definitions, self._codec.name))
+        return OfferedTools(self._translation(definitions), _by_gate(gate, definitions, self._codec.name))
 
     def _translation(self, definitions: Sequence[ToolDefinition]) -> Translation | None:
         if not definitions:
             return None
-        key = tuple(map(id, definitions))  # they are frozen, and kept with it: one id, one definition
-        if key in self._kept:
-            self._kept.move_to_end(key)
+        key = tuple(map(id, definitions))  # definitions are frozen, and the cache keeps them alive
+        if key in self._cache:
+            self._cache.move_to_end(key)
         else:
-            self._kept[key] = definitions, self._codec.translate(definitions)
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-        return self._kept[key][1]
+            self._cache[key] = definitions, self._codec.translate(definitions)
+            while len(self._cache) > _CACHE_SIZE:
+                self._cache.popitem(last=False)
+        return self._cache[key][1]
 
 
-def _by_gate(gate: Offering, definitions: Iterable[ToolDefinition], wire: str) -> Hydrate:
-    """By the gate that will run the call, which then need not check it again; what was not offered does not exist."""
+def _by_gate(gate: ToolSource, definitions: Iterable[ToolDefinition], wire: str) -> HydrateCall:
+    """Hydrate with the gate that runs the call, so that it is checked once; tools not offered are unknown."""
     offered = {definition.name for definition in definitions}
 
     def check(call: ToolCall, repair: Repairer | None) -> HydrationResult:
-        return gate.hydrate(call, wire=wire, repair=repair) if call.tool in offered else _refuse(wire, call)
+        return gate.hydrate(call, wire=wire, repair=repair) if call.name in offered else _refuse(wire, call)
 
     return check
 
 
-def _by_records(records: Iterable[ToolRecord], wire: str, *, compiled: bool) -> Hydrate:
-    """By the tools themselves; a schema that is refused is refused now, not when the answer is there."""
+def _by_records(records: Iterable[ToolRecord], wire: str, *, compiled: bool) -> HydrateCall:
+    """Hydrate with the tools themselves; a refused schema raises before the request is sent."""
     known = {record.id: record for record in records}
     validators = {name: _validator(record) for name, record in known.items()} if compiled else {}
 
@@ -120,11 +134,11 @@ def _refuse(wire: str, call: ToolCall, _repair: Repairer | None = None) -> Hydra
 
 
 def _record(item: Any) -> ToolRecord:
-    """The record of a tool. Of a bare definition it is not known who wrote it: its schema is admitted like a foreign one."""
-    return ToolRecord(item, _elsewhere, trusted=False) if isinstance(item, ToolDefinition) else as_tool(item)
+    """The record of a tool; the schema of a bare definition is admitted as untrusted."""
+    return ToolRecord(item, _not_here, trusted=False) if isinstance(item, ToolDefinition) else as_tool(item)
 
 
-async def _elsewhere(*_: Any) -> Any:
+async def _not_here(*_: Any) -> Any:
     raise NotImplementedError("this tool is a definition only")
 
 

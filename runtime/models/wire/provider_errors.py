@@ -1,4 +1,4 @@
-"""What a provider says when it does not answer: a short text for developers. Pure."""
+"""Error messages of providers, as short texts for developers. Pure."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import jiter
 
 from callgate.runtime.models.wire.shapes import is_mapping, items, mapping
 
-LONGEST = 500
+MAX_MESSAGE = 500
 """Characters of a provider's message that an error quotes."""
 _UNSHOWN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\s]+")
 _MARKUP = re.compile(r"\s*<(?:!doctype|html|\?xml|head|body)", re.IGNORECASE)
 
 
-def parsed(body: bytes) -> Any:
-    """The JSON value in a body; None where there is none.
+def parse_json(body: bytes) -> Any:
+    """Parse a body as JSON; None if it is not JSON.
 
-    jiter first, which keeps whole numbers whole; Python's own parser takes half surrogates, which it does not.
+    jiter comes first because it keeps integers exact. The standard library accepts lone surrogates, which jiter refuses.
     """
     try:
         return jiter.from_json(body)
@@ -32,30 +32,30 @@ def parsed(body: bytes) -> Any:
         return None
 
 
-def quoted(body: bytes, scrub: Callable[[str], str]) -> str:
-    """What the body of an error answer says; pages made for browsers say nothing. *scrub* takes secrets out."""
-    value = parsed(body)
+def error_body_message(body: bytes, scrub: Callable[[str], str]) -> str:
+    """The message in the body of an error response; "" for an HTML page. *scrub* removes secrets."""
+    value = parse_json(body)
     if value is not None:
-        return said(value, scrub)
+        return error_message(value, scrub)
     text = body.decode("utf-8", "replace")
-    return "" if _MARKUP.match(text) else short(text, scrub)
+    return "" if _MARKUP.match(text) else one_line(text, scrub)
 
 
-def said(error: Any, scrub: Callable[[str], str]) -> str:
-    """The message in an error body, whatever its shape: kind, then words; or else all of it."""
+def error_message(error: Any, scrub: Callable[[str], str]) -> str:
+    """The message of an error object of any provider: its kind and text, or else the whole object."""
     body = next(iter(items(error)), error)  # Gemini may wrap it in a list
     inner = mapping(body).get("error") or body
     if not is_mapping(inner):
-        return short(inner if isinstance(inner, str) else _dumped(inner), scrub)
+        return one_line(inner if isinstance(inner, str) else _dumped(inner), scrub)
     kind = next((inner[name] for name in ("code", "type", "status") if isinstance(inner.get(name), str)), "")
     words = next((inner[name] for name in ("message", "detail", "msg") if isinstance(inner.get(name), str)), "")
-    return short(": ".join(filter(None, [kind, words or _dumped(inner)])), scrub)
+    return one_line(": ".join(filter(None, [kind, words or _dumped(inner)])), scrub)
 
 
-def short(text: str, scrub: Callable[[str], str]) -> str:
-    """One line, without control characters, bounded."""
+def one_line(text: str, scrub: Callable[[str], str]) -> str:
+    """Shorten a text to one bounded line without control characters; *scrub* removes secrets."""
     line = _UNSHOWN.sub(" ", scrub(text)).strip()
-    return line if len(line) <= LONGEST else f"{line[:LONGEST]}…"
+    return line if len(line) <= MAX_MESSAGE else f"{line[:MAX_MESSAGE]}…"
 
 
 def _dumped(value: Any) -> str:

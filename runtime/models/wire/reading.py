@@ -1,4 +1,4 @@
-"""Reading a provider's answer without trusting its shape; from what was read to tool calls."""
+"""Reads responses without trusting their shape, and makes tool calls of what they contain."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CUT_SHORT = frozenset(
 
 
 class RawCall(NamedTuple):
-    """A call as a wire spells it; every field is whatever the provider sent there. Made for each call read: a tuple."""
+    """A call as the provider sent it; the fields are not validated. A tuple, because one is made for each call."""
 
     name: Any
     arguments: Any
@@ -34,30 +34,30 @@ class RawCall(NamedTuple):
 
     @property
     def phantom(self) -> bool:
-        """Whether nothing is in it: some servers fill unused fields with empty objects."""
+        """True if the call is empty: some servers fill unused fields with empty objects."""
         named = isinstance(self.name, str) and self.name
         return not named and not self.id and self.arguments in (None, "", "{}", {})
 
 
-def answer(response: Any) -> Mapping[str, Any]:
-    """The response, if it is a mapping.
+def response_body(response: Any) -> Mapping[str, Any]:
+    """Return the response if it is a mapping.
 
     Raises:
-        WireError: it is not.
+        WireError: the response is not a mapping.
     """
     if not is_mapping(response):
         hint = "; pass response.model_dump()" if hasattr(response, "model_dump") else ""
-        raise WireError(f"a provider's answer is a JSON object, not {type(response).__name__}{hint}")
+        raise WireError(f"a response must be a JSON object, not {type(response).__name__}{hint}")
     return response
 
 
 def cut_short(reason: Any) -> bool:
-    """Whether a finish or stop reason says that the answer may end in the middle of a call."""
+    """True if a finish or stop reason means that the response may end in the middle of a call."""
     return isinstance(reason, str) and reason.lower() in CUT_SHORT
 
 
 def error_of(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The provider's error, if it answered with one; a bare text becomes ``{"message": text}``."""
+    """The error in a body, or None; plain text becomes ``{"message": text}``."""
     error = body.get("error")
     if not error:
         return None
@@ -65,33 +65,33 @@ def error_of(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def count(fields: Mapping[str, Any], *names: str) -> int | None:
-    """The sum of token counts, None if none of them is there."""
+    """The sum of the named token counts; None if all are missing."""
     found = [value for name in names if isinstance(value := fields.get(name), int) and not isinstance(value, bool)]
     return sum(found) if found else None
 
 
-def text_of(value: Any) -> str:
-    """The value if it is text, else the empty text."""
+def text_or_empty(value: Any) -> str:
+    """The value if it is a string, else ""."""
     return value if isinstance(value, str) else ""
 
 
-def word(value: Any) -> str | None:
-    """The value if it is text with something in it, else None."""
+def text_or_none(value: Any) -> str | None:
+    """The value if it is a string that is not empty, else None."""
     return value if isinstance(value, str) and value else None
 
 
 def tool_calls(found: Iterable[RawCall], translation: Translation | None) -> list[ToolCall]:
-    """Tool calls from what a wire found: names mapped back, added nulls dropped, every id present and unique.
+    """Make tool calls: names are mapped back, added nulls are dropped, every id is present and unique.
 
-    A call without a name is kept, with an empty one, if anything else is in it: hydration refuses it and the model
-    gets an answer (C10a). Missing and repeated ids are replaced by ``call_1``, ``call_2``, … by position, flagged
-    ``synthetic_id`` (C10b); they are unique within the answer only.
+    A call without a name is kept with an empty name, unless it is empty altogether: hydration refuses it, and the model
+    gets a result. Missing and repeated ids are replaced by ``call_1``, ``call_2``, … by position and flagged
+    ``synthetic_id``; they are unique within the response only.
     """
     return [call for _, call in pair(found, translation)]
 
 
 def pair(found: Iterable[RawCall], translation: Translation | None) -> list[tuple[RawCall, ToolCall]]:
-    """Each call as it was found, and the tool call made of it; see ``tool_calls``."""
+    """Pair each raw call with its tool call; see ``tool_calls``."""
     calls = [call for call in found if (call.name and call.name.__class__ is str) or not call.phantom]
     ids = _ids([call.id for call in calls])
     return [
@@ -100,16 +100,16 @@ def pair(found: Iterable[RawCall], translation: Translation | None) -> list[tupl
     ]
 
 
-def placed(
-    places: Sequence[Any], found: Sequence[tuple[RawCall, ToolCall]]
+def with_calls(
+    parts: Sequence[Any], found: Sequence[tuple[RawCall, ToolCall]]
 ) -> list[tuple[Mapping[str, Any], ToolCall | None]]:
-    """Each part of an answer, and the tool call that was found in it."""
-    waiting = list(reversed(found))
-    return [(mapping(at), waiting.pop()[1] if waiting and waiting[-1][0].chunk is at else None) for at in places]
+    """Pair each part of a response with the tool call in it, or None."""
+    left = list(reversed(found))
+    return [(mapping(part), left.pop()[1] if left and left[-1][0].chunk is part else None) for part in parts]
 
 
 def tool_namer(translation: Translation | None) -> Callable[[str], str]:
-    """From a wire name to the tool's own."""
+    """The function that maps a wire name to the tool's name."""
     return translation.names.tool if translation else str
 
 
@@ -122,11 +122,13 @@ def _tool_call(call: RawCall, call_id: str, synthetic: bool, translation: Transl
         if offered is not None and (offered.nullable or offered.spelled):
             arguments = canonical_arguments(arguments, offered.schema, offered.nullable, offered.spelled)
         name = tool
-    return ToolCall(call_id, name, arguments, synthetic, call.truncated, call.chunk)
+    return ToolCall(
+        id=call_id, name=name, arguments=arguments, synthetic_id=synthetic, truncated=call.truncated, chunk=call.chunk
+    )
 
 
 def _ids(sent: Sequence[Any]) -> list[tuple[str, bool]]:
-    """An id for each call, and whether it was made here."""
+    """An id for each call, with True if it was generated."""
     if len(sent) == 1 and sent[0] and isinstance(sent[0], str):
         return [(sent[0], False)]
     taken = {value for value in sent if isinstance(value, str)}
@@ -142,7 +144,7 @@ def _ids(sent: Sequence[Any]) -> list[tuple[str, bool]]:
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """The name, lengthened while a provider's own id is the same."""
+    """Lengthen a name until it differs from every id of the provider."""
     while name in taken:
         name += "_"
     return name

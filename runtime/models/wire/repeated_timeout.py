@@ -1,4 +1,4 @@
-"""A time limit for many short waits, one after the other."""
+"""A timeout for many short waits, one after the other."""
 
 from __future__ import annotations
 
@@ -9,67 +9,68 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Watch:
-    """``asyncio.timeout`` for each of many waits, at the price of one timer: it is set anew only when it rings.
+class RepeatedTimeout:
+    """``asyncio.timeout`` for each of many waits, with one timer that is armed again only when it fires.
 
-    A stream has thousands of pieces, most of which are there already. For one wait at a time; close it after the last.
+    A stream has thousands of pieces, and most of them are there already. Use it for one wait at a time; close it after
+    the last.
     """
 
-    __slots__ = ("_due", "_handle", "_loop", "_rang", "_task")
+    __slots__ = ("_deadline", "_fired", "_handle", "_loop", "_task")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[Any] | None = None
-        self._due = 0.0
-        self._rang = False
+        self._deadline = 0.0
+        self._fired = False
 
     async def wait(self, awaited: Awaitable[T], due: float | None) -> T:
-        """What is awaited. *due* is on the loop's clock; None means no limit.
+        """Await *awaited*. *due* is a time on the loop's clock; None means no timeout.
 
         Raises:
-            TimeoutError: it was due, and not there.
+            TimeoutError: *due* has passed.
         """
         task = asyncio.current_task()
         if due is None or task is None:
             return await awaited
-        self._task, self._due = task, due
+        self._task, self._deadline = task, due
         if self._handle is None or due < self._handle.when():
-            self._set()
+            self._arm()
         cancelled = task.cancelling()
         try:
             return await awaited
         except asyncio.CancelledError:
-            if self._taken_back(task) and task.cancelling() <= cancelled:  # nobody else wants the task cancelled
+            if self._absorb(task) and task.cancelling() <= cancelled:  # no other caller has cancelled the task
                 raise TimeoutError from None
             raise
         finally:
-            self._taken_back(task)
+            self._absorb(task)
             self._task = None
 
-    def _taken_back(self, task: asyncio.Task[Any]) -> bool:
-        """Whether it rang; if so, the cancellation that it sent no longer counts."""
-        rang, self._rang = self._rang, False
-        if rang:
+    def _absorb(self, task: asyncio.Task[Any]) -> bool:
+        """True if the timer fired; its own cancellation of the task is then undone."""
+        fired, self._fired = self._fired, False
+        if fired:
             task.uncancel()
-        return rang
+        return fired
 
     def close(self) -> None:
-        """No more waits."""
+        """Cancel the timer."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
 
-    def _set(self) -> None:
+    def _arm(self) -> None:
         self.close()
-        self._handle = self._loop.call_at(self._due, self._ring)
+        self._handle = self._loop.call_at(self._deadline, self._fire)
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         self._handle = None
         if self._task is None:
-            return  # between two waits: the next one sets it
-        if self._loop.time() < self._due:
-            self._set()  # it was set for an earlier wait
+            return  # between two waits: the next one arms the timer
+        if self._loop.time() < self._deadline:
+            self._arm()  # it was armed for an earlier wait
         else:
-            self._rang = True
+            self._fired = True
             self._task.cancel()

@@ -1,4 +1,4 @@
-"""What a model answered, whole or bit by bit: the same words for every wire. Pure."""
+"""A model's reply and its stream events, the same for every wire. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from callgate.tools.calls import ToolCall
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens, as the provider counted them; None where it did not say. ``cached`` and ``reasoning`` are parts."""
+    """Token counts of the provider, or None. ``cached`` is a part of ``input``, ``reasoning`` a part of ``output``."""
 
     input: int | None = None
     output: int | None = None
@@ -24,11 +24,13 @@ class Usage:
 class Reply:
     """A model's whole answer.
 
-    ``messages`` is what to append to the history so that the provider gets its own answer back: in its own form, with
-    signatures, thoughts and encrypted reasoning untouched. ``stop`` is the provider's own word for why it stopped;
-    ``truncated`` says that it did so in the middle: for length, a filter, or because the stream was cut. ``error`` is
-    the provider's own error body where it answered with one in place of a message. ``body`` is the answer as the wire
-    spells it when it is not streamed (a stream is folded into the same form).
+    Attributes:
+        messages: the messages to append to the history, in the provider's own form, with signatures, thoughts and
+            encrypted reasoning unchanged.
+        stop: the provider's own stop reason.
+        truncated: the answer is incomplete because of its length, a filter, or a cut stream.
+        error: the provider's error body, if it sent an error instead of a message.
+        body: the response in the form that is not streamed; a stream is assembled into it.
     """
 
     calls: tuple[ToolCall, ...] = ()
@@ -46,23 +48,23 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """A further piece of the text."""
+    """The next piece of the text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """A further piece of what the model shows of its reasoning."""
+    """The next piece of the visible reasoning."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallDelta:
-    """A further piece of a tool call's arguments: ``index`` counts the calls of the answer from 0.
+    """The next piece of a tool call's arguments; ``index`` counts the calls of the answer from 0.
 
-    For showing progress only: nothing here is checked, and ``tool`` is "" while the name has not come.
+    Use it to show progress only: its content is not validated, and ``tool`` is "" until the name has arrived.
     """
 
     index: int
@@ -72,25 +74,25 @@ class CallDelta:
 
 @dataclass(frozen=True, slots=True)
 class CallReady:
-    """A call is complete. It comes only once the answer has ended well: a call of a cut answer is never run."""
+    """A complete call. It is sent only after the answer ended normally, so that a call of a cut answer never runs."""
 
     call: ToolCall
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The end of a stream; ``reply`` is what the same answer would have been in one piece."""
+    """The end of a stream; ``reply`` equals the reply of the same answer in one piece."""
 
     reply: Reply
 
 
-Event: TypeAlias = TextDelta | ReasoningDelta | CallDelta | CallReady | Done
+ReplyEvent: TypeAlias = TextDelta | ReasoningDelta | CallDelta | CallReady | Done
 
 _new, _put = object.__new__, vars(TextDelta)["text"].__set__
 
 
 def text_delta(text: str) -> TextDelta:
-    """``TextDelta(text)``, made by the thousand: the slot is set itself, past what keeps the class frozen."""
+    """Make a ``TextDelta``; it sets the slot directly because a stream has thousands of them."""
     made = _new(TextDelta)
     _put(made, text)
     return made

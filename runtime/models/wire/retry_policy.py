@@ -1,4 +1,4 @@
-"""How long a client waits for a provider, and when it asks again. Pure; time, chance and sleep can be replaced."""
+"""Timeouts and the retry policy of a client. Pure; clock, random numbers and sleep can be replaced."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from email.utils import parsedate_to_datetime
 from callgate.errors import RegistrationError
 
 RETRIED = frozenset({408, 409, 429})
-"""Statuses, beside those from 500 on, after which the same request may succeed."""
+"""Statuses below 500 after which the same request is retried; all statuses from 500 on are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds; None means no limit.
+    """Timeouts in seconds; None means no timeout.
 
-    ``connect`` is for a connection to be made, ``read`` for the provider's silence: until its answer begins, and
-    between two pieces of it. ``total`` is for everything: every attempt, every wait between them, and the answer to its
-    last byte, with the time that whoever reads a stream takes for it.
+    ``connect`` limits the time to open a connection. ``read`` limits the provider's silence: before the response begins
+    and between two pieces of it. ``total`` limits the whole request: all attempts, the waits between them, and the
+    response to its last byte, including the time that the reader of a stream takes.
 
     Raises:
-        RegistrationError: one of them is not above 0.
+        RegistrationError: a timeout is not above 0.
     """
 
     connect: float | None = 10.0
@@ -35,11 +35,11 @@ class Timeouts:
     def __post_init__(self) -> None:
         for limit in (self.connect, self.read, self.total):
             if limit is not None and not limit > 0:
-                raise RegistrationError("a time limit is in seconds and must be above 0; None means no limit")
+                raise RegistrationError("a timeout in seconds must be above 0; None means no timeout")
 
     @classmethod
     def of(cls, given: float | Timeouts | None) -> Timeouts:
-        """From what a client is given: a number is ``read``, and stretches ``total``; None means no limit at all."""
+        """Read the ``timeout=`` of a client: a number is ``read``, and may extend ``total``; None means no timeout at all."""
         if isinstance(given, Timeouts):
             return given
         if given is None:
@@ -49,12 +49,16 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """When to ask again: after 408, 409, 429, 5xx, or a connection that failed before the answer began.
+    """The retry policy: after status 408, 409, 429 or 5xx, or a connection that fails before the response begins.
 
-    At most ``times`` times. The wait is what the provider asks for (``retry-after-ms``, ``Retry-After`` in seconds or as
-    a date); otherwise anything up to ``base`` seconds, doubled each time, at most ``cap``. A provider that asks for more
-    than ``longest`` seconds is not asked again: the error says when. ``sleep``, ``random`` (0 to 1) and ``now`` (seconds
-    since the epoch) are for tests.
+    Args:
+        times: the maximum number of retries.
+        base: the upper bound of the first wait in seconds; it doubles with each retry. The wait is random.
+        cap: the upper bound of every random wait.
+        max_retry_after: the maximum wait that a provider may ask for by ``Retry-After`` (seconds or a date) or
+            ``retry-after-ms``. Such a wait replaces the random one. If the provider asks for more, there is no retry,
+            and the error has the wait.
+        sleep, random, now: replacements for tests: sleeping, a random number from 0 to 1, seconds since the epoch.
 
     Raises:
         RegistrationError: a number is below 0.
@@ -63,45 +67,45 @@ class Retries:
     times: int = 2
     base: float = 0.5
     cap: float = 8.0
-    longest: float = 60.0
+    max_retry_after: float = 60.0
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
     random: Callable[[], float] = random.random
     now: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
-        if not all(number >= 0 for number in (self.times, self.base, self.cap, self.longest)):
-            raise RegistrationError("Retries: times, base, cap and longest may not be below 0")
+        if not all(number >= 0 for number in (self.times, self.base, self.cap, self.max_retry_after)):
+            raise RegistrationError("Retries: times, base, cap and max_retry_after must be at least 0")
 
     @classmethod
     def of(cls, given: int | Retries) -> Retries:
-        """From what a client is given: a number is ``times``."""
+        """Read the ``retries=`` of a client: a number is ``times``."""
         return given if isinstance(given, Retries) else cls(times=given)
 
-    def wait(self, failures: int, asked: float | None) -> float | None:
-        """Seconds to wait after so many failures, the provider having *asked* for some; None: do not ask again."""
-        if failures > self.times or (asked is not None and asked > self.longest):
+    def wait(self, failures: int, retry_after: float | None) -> float | None:
+        """Seconds to wait after a number of failures; *retry_after* is the provider's wish. None means no retry."""
+        if failures > self.times or (retry_after is not None and retry_after > self.max_retry_after):
             return None
-        if asked is not None:
-            return asked
+        if retry_after is not None:
+            return retry_after
         return self.random() * min(self.cap, self.base * 2.0 ** min(failures - 1, 60))
 
 
-def may_pass(status: int, headers: Mapping[str, str]) -> bool:
-    """Whether the same request may succeed later; a provider can say no by ``x-should-retry: false``."""
+def is_retryable(status: int, headers: Mapping[str, str]) -> bool:
+    """True if a retry may succeed; a provider forbids retries by ``x-should-retry: false``."""
     return (status in RETRIED or status >= 500) and headers.get("x-should-retry", "").lower() != "false"
 
 
-def asked_for(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds that a provider asks to wait, from now on; None where it does not say so in a way that can be read."""
+def retry_after_seconds(headers: Mapping[str, str], now: float) -> float | None:
+    """The wait in seconds that a response asks for; None if it asks for none, or in an unknown format."""
     seconds = _number(headers.get("retry-after-ms"))
     if seconds is not None:
         return seconds / 1000
-    said = headers.get("retry-after", "")
-    seconds = _number(said)
+    header = headers.get("retry-after", "")
+    seconds = _number(header)
     if seconds is not None:
         return seconds
     try:
-        return max(0.0, parsedate_to_datetime(said).timestamp() - now)
+        return max(0.0, parsedate_to_datetime(header).timestamp() - now)
     except (ValueError, TypeError, IndexError, OverflowError, OSError):
         return None
 

@@ -1,4 +1,4 @@
-"""The way back from a view: drop the nulls and read the spellings that it added (design 10.11; schemas 6). Pure."""
+"""Reverses a view on the arguments of a call: drops added nulls and reads choices spelled as text. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import jiter
 from callgate.runtime.models.wire import schema_walk as walk
 from callgate.runtime.models.wire.shapes import is_list, is_mapping, items
 
-_EXACT, _PLAIN, _OPEN = "every property is there", "some are left out", "others are there too"
+_EXACT, _PLAIN, _OPEN = "has every property", "lacks optional properties", "has undeclared properties"
 _SLACKS = (_EXACT, _PLAIN, _OPEN)
 
 
@@ -22,11 +22,11 @@ def canonical_arguments(
     nullable: AbstractSet[str],
     spelled: AbstractSet[str] = frozenset(),
 ) -> Any:
-    """Arguments in the form of the canonical schema: nothing is touched but what the view added.
+    """Convert arguments to the form of the canonical schema; it changes only what the view added.
 
-    Nulls are dropped at *nullable* pointers; at *spelled* ones, text that spells a choice becomes that choice. Text
-    stays text and an object an object; the very same value comes back when there is nothing to undo, or when the text
-    is not strict JSON: then it is for hydration to judge. What was sent is in ``ToolCall.chunk``.
+    Nulls at *nullable* pointers are dropped. At *spelled* pointers, text that spells a choice becomes that choice. Text
+    stays text, and an object stays an object. The same object is returned if there is nothing to change, or if the
+    text is not strict JSON, which hydration then judges. ``ToolCall.chunk`` has the arguments as received.
     """
     if not nullable and not spelled:
         return arguments
@@ -42,12 +42,12 @@ def canonical_arguments(
 
 
 def _parsed(text: str) -> Any:
-    """Strict JSON: a duplicate key, NaN or great depth raises, so that dumping it again loses nothing."""
+    """Parse strict JSON: a duplicate key, NaN or great depth raises, so that dumping the value loses nothing."""
     return jiter.from_json(text.encode(), catch_duplicate_keys=True, allow_inf_nan=False, cache_mode="none")
 
 
 class _Reverse:
-    """Walks a value along the schema its view was made from."""
+    """Walks a value along the schema that its view was made from."""
 
     def __init__(self, root: Mapping[str, Any], nullable: AbstractSet[str], spelled: AbstractSet[str]) -> None:
         self.root = root
@@ -56,12 +56,12 @@ class _Reverse:
         self.seen: dict[tuple[str, int, str], bool] = {}  # also cuts cycles, and keeps nested unions polynomial
 
     def value(self, value: Any, node: Any, at: str) -> Any:
-        """The value as it is meant; the same object if that is what was said."""
+        """Return the converted value, or the same object if nothing changes."""
         if not is_mapping(value) and not is_list(value) and not (self.spelled and isinstance(value, str)):
             return value
-        node, at = walk.settle(self.root, node, at)
+        node, at = walk.resolve_chain(self.root, node, at)
         if at in self.spelled:
-            return meant(value, node)
+            return choice_of_text(value, node)
         found = walk.union(node)
         if found:
             branch = self.branch(value, *found, at)
@@ -89,17 +89,17 @@ class _Reverse:
         return bare if any(new is not old for new, old in zip(bare, value, strict=True)) else value
 
     def branch(self, value: Any, keyword: str, branches: Sequence[Any], at: str) -> tuple[Any, str] | None:
-        """The branch that the value was written for: the one that it fits most closely, the first of those."""
-        placed = [(branch, walk.below(at, keyword, index)) for index, branch in enumerate(branches)]
+        """The branch that the value fits most closely; the first one of several."""
+        located = [(branch, walk.below(at, keyword, index)) for index, branch in enumerate(branches)]
         for slack in _SLACKS if self.spelled else _SLACKS[:2]:  # a view with added nulls has closed objects
-            for branch, where in placed:
+            for branch, where in located:
                 if self.fits(value, branch, where, slack):
                     return branch, where
         return None
 
     def fits(self, value: Any, node: Any, at: str, slack: str) -> bool:
-        """Whether the value has the shape of the node's view."""
-        node, at = walk.settle(self.root, node, at)
+        """True if the value has the shape of the node's view."""
+        node, at = walk.resolve_chain(self.root, node, at)
         key = (at, id(value), slack)
         if key not in self.seen:
             self.seen[key] = False
@@ -110,11 +110,11 @@ class _Reverse:
         found = walk.union(node)
         if found:
             keyword, branches = found
-            places = ((branch, walk.below(at, keyword, index)) for index, branch in enumerate(branches))
-            return any(self.fits(value, branch, where, slack) for branch, where in places)
+            located = ((branch, walk.below(at, keyword, index)) for index, branch in enumerate(branches))
+            return any(self.fits(value, branch, where, slack) for branch, where in located)
         if at in self.spelled:
-            value = meant(value, node)
-        types = walk.types_of(node)
+            value = choice_of_text(value, node)
+        types = walk.declared_types(node)
         if types and not any(walk.is_type(value, name) for name in types):
             return False
         if "const" in node and not walk.same(value, node["const"]):
@@ -139,14 +139,14 @@ class _Reverse:
         return True
 
 
-def spelling(choice: Any) -> str:
-    """How a choice is spelled on a wire where choices are text: text is itself, anything else is JSON."""
+def choice_text(choice: Any) -> str:
+    """A choice as text, for wires whose choices are text: strings are unchanged, other values are JSON."""
     return choice if isinstance(choice, str) else json.dumps(choice)
 
 
-def meant(value: Any, node: Mapping[str, Any]) -> Any:
-    """The choice that a text spells; the value itself if it spells none."""
+def choice_of_text(value: Any, node: Mapping[str, Any]) -> Any:
+    """The choice that a text spells; the value itself if no choice matches."""
     if not isinstance(value, str):
         return value
     choices = [node["const"]] if "const" in node else items(node.get("enum"))
-    return next((choice for choice in choices if spelling(choice) == value), value)
+    return next((choice for choice in choices if choice_text(choice) == value), value)

@@ -1,7 +1,7 @@
-"""The schemas that providers are shown: copies, never the canonical one (contract 20, 60).
+"""Views: the copies of a tool's schema that are sent to providers. The canonical schema is never changed.
 
-Each provider's rules are beside its view: ``strict_view`` (OpenAI), ``anthropic_view``, ``gemini_view``. Anthropic
-without strict mode and Ollama take a plain JSON Schema with an object at its root.
+The modules ``strict_view`` (OpenAI), ``anthropic_view`` and ``gemini_view`` have the rules of each provider. Ollama, and
+Anthropic without strict mode, accept plain JSON Schema with an object at its root.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_SCHEMA = "the tool has no schema"
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A keyword that a view leaves out; the canonical schema still enforces it."""
+    """A keyword that a view leaves out; validation still enforces it."""
 
     pointer: str
     keyword: str
@@ -27,10 +27,10 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A schema for a provider, and what was done to the source to get it. Pointers are into the source.
+    """A schema for a provider, with its differences from the source. JSON Pointers refer to the source.
 
-    ``strict`` is the flag to send, None for none. ``key`` names the field that the schema goes under where a wire has
-    more than one for it (Gemini). See ``TranslatedTool`` for the rest.
+    ``strict`` is the flag to send; None sends no flag. ``key`` is the name of the schema's field on a wire that has
+    several (Gemini). See ``TranslatedTool`` for the other fields.
     """
 
     schema: dict[str, Any]
@@ -44,28 +44,28 @@ class View:
 
 
 def source(definition: ToolDefinition) -> Mapping[str, Any] | None:
-    """The schema to show: the compact ``provider_schema`` if there is one, else the canonical one (contract 20)."""
+    """The schema to send: the compact ``provider_schema`` if there is one, else the canonical schema."""
     return definition.parameters if definition.provider_schema is None else definition.provider_schema
 
 
-def says_nothing(definition: ToolDefinition) -> bool:
-    """Whether there is no schema to show, or one that does not even say that arguments are an object."""
+def has_no_schema(definition: ToolDefinition) -> bool:
+    """True if there is no schema, or one without any assertion."""
     return not walk.asserted(source(definition) or {})
 
 
-def rooted(definition: ToolDefinition) -> dict[str, Any]:
-    """A plain copy of the schema to show, with the object root that every provider asks for.
+def with_object_root(definition: ToolDefinition) -> dict[str, Any]:
+    """Copy the schema to send, with the object root that every provider requires.
 
-    A tool without a schema is shown an open object (contract 14).
+    For a tool without a schema it is an open object.
     """
-    shown = source(definition)
-    if shown is None:
+    schema = source(definition)
+    if schema is None:
         return {"type": "object", "properties": {}, "additionalProperties": True}
-    root: dict[str, Any] = thaw(shown)
+    root: dict[str, Any] = thaw(schema)
     root.setdefault("type", "object")
     return root
 
 
 def plain_view(definition: ToolDefinition) -> View:
-    """The schema as it is: for providers that take JSON Schema and have no strict mode (contract 12)."""
-    return View(rooted(definition))
+    """The unchanged schema, for providers that accept JSON Schema and have no strict mode."""
+    return View(with_object_root(definition))

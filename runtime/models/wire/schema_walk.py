@@ -1,4 +1,4 @@
-"""Moving through a JSON Schema by keyword and pointer: shared by the strict view and its reverse. Pure."""
+"""Navigation of a JSON Schema by keyword and pointer, shared by the views and their reverse. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from callgate.runtime.models.wire.shapes import is_list, is_mapping, items, mapping
 from callgate.tools.values import pointer
 
-LONGEST_CHAIN = 64  # references that lead to references
+MAX_REFERENCES = 64  # in a chain of references
 
 _OBJECT = (
     "properties required additionalProperties patternProperties propertyNames minProperties maxProperties "
@@ -40,18 +40,18 @@ _MAPS = "properties patternProperties $defs definitions dependentSchemas depende
 
 
 def applies(keyword: str, types: Iterable[str]) -> bool:
-    """Whether a keyword has any effect on values of these types."""
+    """True if a keyword affects values of these types."""
     only = _TYPES.get(keyword)
     return only is None or not only.isdisjoint(types)
 
 
 def asserted(node: Mapping[str, Any]) -> set[str]:
-    """The keywords of a node that say something about values: no titles, no defaults, no unknown words."""
+    """The keywords of a node that constrain values; titles, defaults and unknown keywords do not."""
     return {keyword for keyword in node if keyword in ASSERTIONS}
 
 
-def types_of(node: Mapping[str, Any]) -> list[str]:
-    """The declared types; empty when none is declared."""
+def declared_types(node: Mapping[str, Any]) -> list[str]:
+    """The declared types; empty if the node declares none."""
     declared: Any = node.get("type")
     if isinstance(declared, str):
         return [declared]
@@ -69,12 +69,12 @@ def required(node: Mapping[str, Any]) -> list[str]:
 
 
 def below(at: str, *path: str | int) -> str:
-    """The JSON Pointer of something under *at*."""
+    """The JSON Pointer of a path below *at*."""
     return at + pointer(path)
 
 
 def subschemas(node: Mapping[str, Any]) -> Iterator[Any]:
-    """What stands directly under a node in a place for schemas: data in ``enum`` or ``default`` is none."""
+    """The direct subschemas of a node; data such as ``enum`` and ``default`` is left out."""
     yield from (node[word] for word in _NODES if word in node)
     for word in _LISTS:
         yield from items(node.get(word))
@@ -83,17 +83,17 @@ def subschemas(node: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def union(node: Mapping[str, Any]) -> tuple[str, Sequence[Any]] | None:
-    """``anyOf`` or ``oneOf`` and its branches, where the node says nothing else but a type."""
-    said = asserted(node) - {"type"}
-    if said not in ({"anyOf"}, {"oneOf"}):
+    """``anyOf`` or ``oneOf`` and its branches, if the node asserts nothing else but a type."""
+    keywords = asserted(node) - {"type"}
+    if keywords not in ({"anyOf"}, {"oneOf"}):
         return None
-    (keyword,) = said
+    (keyword,) = keywords
     branches = items(node[keyword])
     return (keyword, branches) if branches else None
 
 
 def only_of_all(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The one branch of an ``allOf`` that stands alone: another spelling of the node itself."""
+    """The single branch of a lone ``allOf``, which is equivalent to the node itself."""
     branches = items(node.get("allOf"))
     if asserted(node) != {"allOf"} or len(branches) != 1:
         return None
@@ -101,7 +101,7 @@ def only_of_all(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def resolve(root: Mapping[str, Any], reference: Any) -> tuple[Any, str] | None:
-    """What a local reference points to, and its JSON Pointer; None if it is not local or leads nowhere."""
+    """The target of a local reference and its JSON Pointer; None if it is not local or has no target."""
     if not isinstance(reference, str) or not re.fullmatch(r"#(/.*)?", reference, re.DOTALL):
         return None
     at = unquote(reference[1:])
@@ -117,9 +117,9 @@ def resolve(root: Mapping[str, Any], reference: Any) -> tuple[Any, str] | None:
     return node, at
 
 
-def settle(root: Mapping[str, Any], node: Any, at: str) -> tuple[Mapping[str, Any], str]:
-    """The node that a chain of references and lone ``allOf`` ends in; an empty one if it ends nowhere."""
-    for _ in range(LONGEST_CHAIN):
+def resolve_chain(root: Mapping[str, Any], node: Any, at: str) -> tuple[Mapping[str, Any], str]:
+    """Follow references and lone ``allOf`` to the last node; an empty node if there is none."""
+    for _ in range(MAX_REFERENCES):
         here = mapping(node)
         if "$ref" in here:
             node, at = resolve(root, here["$ref"]) or ({}, at)
@@ -131,13 +131,13 @@ def settle(root: Mapping[str, Any], node: Any, at: str) -> tuple[Mapping[str, An
 
 
 def choices(here: Mapping[str, Any], types: Iterable[str]) -> list[Any]:
-    """The values that ``const`` or ``enum`` lists, those of these types."""
+    """The values of these types in ``const`` or ``enum``."""
     listed = [here["const"]] if "const" in here else items(here.get("enum"))
     return [value for value in listed if any(is_type(value, name) for name in types)]
 
 
 def types_of_values(here: Mapping[str, Any]) -> list[str]:
-    """The types of a node that lists its values but declares no type; empty if one is an object or an array."""
+    """The types of the values in ``const`` or ``enum``; empty if one of them is an object or an array."""
     values = [here["const"]] if "const" in here else items(here.get("enum"))
     names = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
     found = {names.get(type(value)) for value in values}
@@ -145,7 +145,7 @@ def types_of_values(here: Mapping[str, Any]) -> list[str]:
 
 
 def names_in(node: Any) -> set[str] | None:
-    """The property names that a composition mentions; None if it leads elsewhere by reference."""
+    """The property names that a composition mentions; None if it contains a reference."""
     if is_list(node):
         return _joined(names_in(item) for item in node)
     here = mapping(node)
@@ -165,12 +165,12 @@ def _joined(found: Iterable[set[str] | None]) -> set[str] | None:
 
 
 def same(left: Any, right: Any) -> bool:
-    """JSON equality of scalars: true is not 1."""
+    """Compare JSON scalars; true does not equal 1."""
     return left == right and isinstance(left, bool) == isinstance(right, bool)
 
 
 def is_type(value: Any, name: str) -> bool:
-    """Whether a JSON value is of a JSON Schema type; 2.0 is an integer, true is no number (contract C7)."""
+    """True if a JSON value has a JSON Schema type; 2.0 is an integer, and true is not a number."""
     match name:
         case "null":
             return value is None

@@ -1,4 +1,4 @@
-"""Asking a JSON value for its shape, without trusting that it has one. Pure."""
+"""Type checks of untrusted JSON values. Pure."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any, TypeGuard
 
 
 def is_mapping(value: Any) -> TypeGuard[Mapping[str, Any]]:
-    """Whether the value is a JSON object."""
-    return isinstance(value, (dict, Mapping))  # dict first: asking an abstract class is slow
+    """True if the value is a JSON object."""
+    return isinstance(value, (dict, Mapping))  # dict first: the check of an abstract class is slow
 
 
 def is_list(value: Any) -> TypeGuard[Sequence[Any]]:
-    """Whether the value is a JSON array."""
+    """True if the value is a JSON array."""
     return isinstance(value, list | tuple)
 
 

@@ -1,4 +1,4 @@
-"""What OpenAI's strict mode takes, keyword by keyword and in size (``provider_schema_rules.json``). Pure."""
+"""The rules of OpenAI's strict mode: supported keywords and size limits. Pure."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ PROPERTIES = 5000
 LEVELS = 10
 ENUM_VALUES = 1000
 CHARACTERS = 120_000
-LONG_ENUM = 250
-LONG_ENUM_CHARACTERS = 15_000
+LARGE_ENUM = 250
+LARGE_ENUM_CHARACTERS = 15_000
 
 
 def kept(word: str, value: Any, types: Sequence[str]) -> bool:
-    """Whether strict mode knows a keyword, on a node of these types."""
+    """True if strict mode supports a keyword on a node of these types."""
     if word == "format":
         return isinstance(value, str) and value in _FORMATS
     if word == "pattern":
@@ -47,7 +47,7 @@ def kept(word: str, value: Any, types: Sequence[str]) -> bool:
 
 
 def with_null(made: dict[str, Any]) -> dict[str, Any]:
-    """The node, or null; a description stays outside."""
+    """Allow null besides the node's values; the description stays outside of a union."""
     types: Any = made.get("type")
     names = cast("list[str]", [types] if isinstance(types, str) else types or [])
     if names and not {"object", "array"} & set(names) and "enum" not in made and "const" not in made:
@@ -60,7 +60,7 @@ def with_null(made: dict[str, Any]) -> dict[str, Any]:
 
 
 def over_limits(view: dict[str, Any]) -> str | None:
-    """Which limit the whole view breaks, or None. A level is an object within an object."""
+    """The first size limit that the view exceeds, or None. A level is an object within an object."""
     properties = values = characters = 0
     names = walk.properties({"properties": view.get("$defs")})
     characters += sum(map(len, names))
@@ -73,8 +73,8 @@ def over_limits(view: dict[str, Any]) -> str | None:
         if level > LEVELS:
             return f"more than {LEVELS} levels of objects"
         listed = [len(value) if isinstance(value, str) else 0 for value in items(here.get("enum"))]
-        if len(listed) > LONG_ENUM and sum(listed) > LONG_ENUM_CHARACTERS:
-            return f"an enum of more than {LONG_ENUM} values and {LONG_ENUM_CHARACTERS} characters"
+        if len(listed) > LARGE_ENUM and sum(listed) > LARGE_ENUM_CHARACTERS:
+            return f"an enum of more than {LARGE_ENUM} values and {LARGE_ENUM_CHARACTERS} characters"
         properties += len(inner)
         values += len(listed)
         characters += sum(listed) + sum(map(len, inner)) + len(str(here.get("const", "")))

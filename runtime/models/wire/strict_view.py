@@ -1,7 +1,7 @@
-"""The view for OpenAI's strict mode: closed objects, everything required, optional as nullable (schemas 6). Pure.
+"""The view for OpenAI's strict mode: objects are closed, all properties required, optional ones nullable. Pure.
 
-What strict mode could only narrow (open objects, typed maps, untyped nodes, tuples) has no strict view; the tool is
-then offered without strict mode, and the reason is recorded.
+Strict mode cannot express open objects, typed maps, untyped nodes and tuples without narrowing them. A tool with one of
+them is offered without strict mode, and the reason is recorded.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from typing import Any
 
 from callgate.runtime.models.wire import schema_walk as walk
 from callgate.runtime.models.wire import strict_rules as rules
-from callgate.runtime.models.wire.schema_views import NO_SCHEMA, View, rooted, says_nothing
+from callgate.runtime.models.wire.schema_views import NO_SCHEMA, View, has_no_schema, with_object_root
 from callgate.runtime.models.wire.shapes import items
 from callgate.runtime.models.wire.view_builder import Builder, InexpressibleError
 from callgate.tools.definition import ToolDefinition
 
 
 def openai_view(definition: ToolDefinition) -> View:
-    """The schema for OpenAI: strict if the definition asks for it and it can be told so, else as it is (contract 12).
+    """The schema for OpenAI: a strict view if the definition asks for it and one exists, else the plain schema.
 
     ``strict`` is sent only if the definition sets it.
     """
-    root = rooted(definition)
-    plain = {**root, "properties": root.get("properties", {})}  # the wire refuses an object schema without them
+    root = with_object_root(definition)
+    plain = {**root, "properties": root.get("properties", {})}  # the API refuses an object schema without them
     if definition.strict is not True:
         return View(plain, strict=definition.strict)
-    if says_nothing(definition):
+    if has_no_schema(definition):
         return View(plain, strict=False, fallback=NO_SCHEMA)
     try:
         return _Strict(root).view()
@@ -76,12 +76,12 @@ class _Strict(Builder):
         return {"properties": made, "required": list(made), "additionalProperties": False}
 
     def allows_null(self, node: Any, at: str) -> bool:
-        """Whether the canonical schema itself takes null here, so that a null must be kept."""
+        """True if the canonical schema allows null here, so that a null must be kept."""
         if isinstance(node, bool):
             return node
-        here, at = walk.settle(self.root, node, at)
+        here, at = walk.resolve_chain(self.root, node, at)
         if at not in self.nulls:
-            self.nulls[at] = False  # cuts cycles
+            self.nulls[at] = False  # ends cycles
             self.nulls[at] = self._allows_null(here, at)
         return self.nulls[at]
 
@@ -90,7 +90,7 @@ class _Strict(Builder):
             listed = enumerate(items(here.get(keyword)))
             return [self.allows_null(item, walk.below(at, keyword, index)) for index, item in listed]
 
-        types = walk.types_of(here)
+        types = walk.declared_types(here)
         return not (
             (types and "null" not in types)
             or here.get("const") is not None

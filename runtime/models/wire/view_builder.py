@@ -1,8 +1,8 @@
-"""What the views that respell a schema share: the walk, and what is told where a keyword is lost. Pure.
+"""The base of views that rewrite a schema: it walks the schema and describes the keywords that a wire lacks. Pure.
 
-A keyword that a wire lacks is dropped and told in the description: the view then admits more than the canonical
-schema, which is what validates. What a wire could only narrow has no view of that kind; the caller then sends another,
-and the reason is recorded.
+A keyword that the wire lacks is dropped and put into the description. The view then allows more than the canonical
+schema, which still validates the arguments. A schema that the wire could only narrow has no such view; the caller sends
+another view, and the reason is recorded.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from callgate.runtime.models.wire.schema_views import Dropped
 from callgate.runtime.models.wire.shapes import mapping
 
 LOOKAROUND = re.compile(r"\(\?<?[=!]")
-_SILENT = frozenset({"$schema", "$id", "id", "$anchor", "$comment", "$defs", "definitions", "description", "title"})
-_TOLD = walk.ASSERTIONS | {"default", "examples", "deprecated"}
+_NOT_DESCRIBED = frozenset(
+    {"$schema", "$id", "id", "$anchor", "$comment", "$defs", "definitions", "description", "title"}
+)
+_DESCRIBED = walk.ASSERTIONS | {"default", "examples", "deprecated"}
 
 
 class InexpressibleError(Exception):
-    """No view of this kind could say this without refusing what the schema allows."""
+    """A view of this kind would refuse values that the schema allows."""
 
     def __init__(self, reason: str, at: str) -> None:
         super().__init__(f"{reason} at {at or '/'}")
 
 
 class Builder(ABC):
-    """Writes the view of one schema, and keeps what it did by pointer; a subclass for each wire's dialect."""
+    """Builds the view of one schema and records its changes by pointer; each dialect has a subclass."""
 
-    closes: ClassVar[bool] = True  # objects end up closed: dropping what speaks of other properties would narrow
+    closes: ClassVar[bool] = True  # the view closes objects; dropping a keyword about other properties would narrow it
     recursive: ClassVar[bool] = True  # a schema may refer to itself
     type_lists: ClassVar[bool] = True  # a scalar may have a list of types
 
@@ -41,26 +43,26 @@ class Builder(ABC):
         self.dropped: list[Dropped] = []
         self.definitions: dict[str, dict[str, Any]] = {}
         self.names: dict[str, str] = {}
-        self.open: set[str] = {""}  # what is being written: a reference there is a recursion
+        self.open: set[str] = {""}  # pointers being written: a reference to one is a recursion
 
     @abstractmethod
     def keeps(self, word: str, value: Any, types: Sequence[str]) -> bool:
-        """Whether the wire knows a keyword with this value, on a node of these types."""
+        """True if the wire supports a keyword with this value on a node of these types."""
 
     @abstractmethod
     def plain(self, here: Mapping[str, Any], types: list[str], at: str) -> dict[str, Any]:
-        """A node of these types, without its description."""
+        """Build a node of these types, without its description."""
 
     def either(self, branches: list[dict[str, Any]]) -> dict[str, Any]:
-        """A choice of nodes."""
+        """Build a choice of nodes."""
         return {"anyOf": branches}
 
     def beside(self, made: dict[str, Any]) -> dict[str, Any]:
-        """The node in a form that a description can stand beside."""
+        """Wrap the node if a description may not stand beside it."""
         return {"anyOf": [made]} if "$ref" in made else made
 
     def refuse(self, reason: str, at: str) -> NoReturn:
-        """Give up.
+        """Give up on this view.
 
         Raises:
             InexpressibleError: always.
@@ -68,8 +70,8 @@ class Builder(ABC):
         raise InexpressibleError(reason, at)
 
     def top(self) -> dict[str, Any]:
-        """The root, which must be one object, with the definitions that are referred to."""
-        if "$ref" in self.root or walk.types_of(self.root) != ["object"] or walk.union(self.root):
+        """Build the root, which must be one object, with the definitions that it references."""
+        if "$ref" in self.root or walk.declared_types(self.root) != ["object"] or walk.union(self.root):
             self.refuse("the root is not one object", "")
         try:
             made = self.typed(self.root, ["object"], "")
@@ -78,7 +80,7 @@ class Builder(ABC):
         return {**made, "$defs": self.definitions} if self.definitions else made
 
     def node(self, node: Any, at: str) -> dict[str, Any]:
-        """Any node below the root."""
+        """Build a node below the root."""
         here = mapping(node)
         if "$ref" in here:
             return self.described(self.reference(here["$ref"], at), here, at, _without(here, "$ref"))
@@ -89,25 +91,25 @@ class Builder(ABC):
         found = walk.union(here)
         if found:
             return self.union(here, *found, at)
-        types = walk.types_of(here) or walk.types_of_values(here)
+        types = walk.declared_types(here) or walk.types_of_values(here)
         if not types:
             self.refuse("an untyped node", at)
         return self.typed(here, types, at)
 
     def reference(self, reference: Any, at: str) -> dict[str, Any]:
-        """A local reference."""
+        """Build a local reference."""
         target = walk.resolve(self.root, reference)
         if target is None:
-            self.refuse("a reference that is no local pointer", at)
-        if not walk.settle(self.root, *target)[0]:
-            self.refuse("a reference that leads to nothing", at)
+            self.refuse("a reference that is not a local pointer", at)
+        if not walk.resolve_chain(self.root, *target)[0]:
+            self.refuse("a reference without a target", at)
         node, where = target
         if where in self.open and not self.recursive:
             self.refuse("a schema that refers to itself", at)
         return self.refer(node, where)
 
     def refer(self, node: Any, where: str) -> dict[str, Any]:
-        """A reference to a definition, which is written when it is first referred to."""
+        """Refer to a definition, which is built at its first reference."""
         if not where:
             return {"$ref": "#"}
         if where not in self.names:
@@ -119,19 +121,19 @@ class Builder(ABC):
         return {"$ref": f"#/$defs/{self.names[where]}"}
 
     def written(self, node: Any, where: str) -> dict[str, Any]:
-        """The node that a reference leads to."""
+        """Build the target of a reference."""
         self.open.add(where)
         made = self.node(node, where)
         self.open.discard(where)
         return made
 
     def union(self, here: Mapping[str, Any], keyword: str, branches: Sequence[Any], at: str) -> dict[str, Any]:
-        """``anyOf`` or ``oneOf``; a type beside it goes into the branches."""
-        outer = walk.types_of(here)
+        """Build ``anyOf`` or ``oneOf``; a type beside it moves into the branches."""
+        outer = walk.declared_types(here)
         made: list[dict[str, Any]] = []
         for index, branch in enumerate(branches):
             where = walk.below(at, keyword, index)
-            inner = walk.types_of(mapping(branch))
+            inner = walk.declared_types(mapping(branch))
             if outer and not inner and "$ref" not in mapping(branch):
                 branch = {**mapping(branch), "type": here["type"]}
             elif outer and not set(inner) <= set(outer):
@@ -142,7 +144,7 @@ class Builder(ABC):
         return self.described(self.either(made), here, at, _without(here, keyword, "type"))
 
     def typed(self, here: Mapping[str, Any], types: list[str], at: str) -> dict[str, Any]:
-        """A node that has types and no branches."""
+        """Build a node that has types and no branches."""
         compound = bool({"object", "array"} & set(types))
         if compound and ("enum" in here or "const" in here):
             self.refuse("a list of objects or arrays to choose from", at)
@@ -152,61 +154,63 @@ class Builder(ABC):
         return self.described(self.either([self.plain(here, [name], at) for name in types]), here, at, lost)
 
     def lost(self, here: Mapping[str, Any], types: Sequence[str]) -> list[str]:
-        """The keywords of a node that have an effect on these types and are not known to the wire."""
+        """The keywords of a node that affect these types and that the wire lacks."""
         return [word for word in here if walk.applies(word, types) and not self.keeps(word, here[word], types)]
 
     def item(self, here: Mapping[str, Any], at: str) -> dict[str, Any]:
-        """The items of an array, all of one kind."""
+        """Build the items of an array, which must have one schema."""
         if "prefixItems" in here or not isinstance(here.get("items"), Mapping):
             self.refuse("an array of untyped items", at)
         return self.node(here["items"], walk.below(at, "items"))
 
     def check_closed(self, here: Mapping[str, Any], at: str) -> None:
-        """An object that says nothing of other properties may be closed; one that says it is open may not.
+        """Check that an object may be closed: it must not be declared as open.
 
         Raises:
-            InexpressibleError: it is open, or it requires what it does not declare.
+            InexpressibleError: the object is open, or requires a property that it does not declare.
         """
         declared = walk.properties(here)
         others = here.get("additionalProperties", here.get("unevaluatedProperties"))
-        silent = others is None and (declared or not at)  # a tool that declares no parameter takes none
+        silent = others is None and (declared or not at)  # a tool that declares no parameters accepts none
         if here.get("patternProperties") or not (silent or others is False):
             self.refuse("an open object", at)
         if not set(walk.required(here)) <= set(declared):
             self.refuse("a required property is not declared", at)
 
     def described(self, made: dict[str, Any], here: Mapping[str, Any], at: str, lost: Iterable[str]) -> dict[str, Any]:
-        """The node with its description, in which the keywords that it loses are told."""
-        told: list[str] = []
+        """Add the description, including the keywords that the node loses."""
+        notes: list[str] = []
         for word in lost:
-            if word in _SILENT:
+            if word in _NOT_DESCRIBED:
                 continue
             self.check_losable(here, word, at)
             self.dropped.append(Dropped(at, word))
-            if word in _TOLD and not (word == "additionalProperties" and here[word] is False):  # no model needs that
-                told.append(f"{word}: {json.dumps(here[word], ensure_ascii=False)}")
+            if word in _DESCRIBED and not (
+                word == "additionalProperties" and here[word] is False
+            ):  # a model does not need it
+                notes.append(f"{word}: {json.dumps(here[word], ensure_ascii=False)}")
         text = str(here.get("description") or ("" if "title" in made else here.get("title")) or "")
-        lost_words = "; ".join(told)
-        text = f"{text} ({lost_words})" if text and told else text or lost_words
+        lost_words = "; ".join(notes)
+        text = f"{text} ({lost_words})" if text and notes else text or lost_words
         text = " ".join(filter(None, [text, made.get("description")]))
         return {**self.beside(made), "description": text} if text else made
 
     def check_losable(self, here: Mapping[str, Any], word: str, at: str) -> None:
-        """A composition that speaks of other properties cannot be dropped: closing the object would refuse them."""
+        """Refuse to drop a composition about other properties: the closed object would reject them."""
         if not self.closes or word not in walk.ASSERTIONS:
             return
         mentioned = walk.names_in({word: here[word]})
         if mentioned is None or not mentioned <= set(walk.properties(here)):
-            self.refuse(f"{word} speaks of other properties", at)
+            self.refuse(f"{word} mentions other properties", at)
 
 
 def _without(here: Mapping[str, Any], *words: str) -> list[str]:
-    """The keywords of a node but for these."""
+    """The keywords of a node, without *words*."""
     return [word for word in here if word not in words]
 
 
 def _numbered(stem: str) -> Iterable[str]:
-    """First ``stem``, then ``stem_2``, ``stem_3`` and so on."""
+    """Yield ``stem``, ``stem_2``, ``stem_3`` and so on."""
     yield stem
     number = 2
     while True:

@@ -1,1 +1,1 @@
-"""A scripted model behind a real HTTP server: the five wire forms, spelled without the adapters' help."""
+"""The scripted model: a real HTTP server that speaks the five wires, independent of Callgate's own codecs."""

@@ -1,4 +1,4 @@
-"""A scripted model that speaks Anthropic's Messages."""
+"""The scripted model's side of Anthropic's Messages API."""
 
 from __future__ import annotations
 
@@ -6,21 +6,29 @@ from collections.abc import Mapping
 from typing import Any
 
 from callgate.runtime.models.wire.reply import Usage
-from callgate.runtime.testing.model.checks import demand, field, offered, paired
+from callgate.runtime.testing.model.checks import check_tools, field, pair_results, require
 from callgate.runtime.testing.model.requests import (
-    Asked,
     GivenResult,
-    Heard,
     Message,
+    ModelRequest,
     OfferedTool,
+    ParsedRequest,
     SeenCall,
     SeenThought,
 )
-from callgate.runtime.testing.model.script import Call, Say, Spoken, Think, Turn
-from callgate.runtime.testing.model.wire_format import Wire, listed, mapped, pieces, sse, text_of
+from callgate.runtime.testing.model.script import Call, ContentPart, Say, Think, Turn
+from callgate.runtime.testing.model.wire_format import (
+    WireFormat,
+    as_list,
+    as_object,
+    content_text,
+    pieces,
+    read_each,
+    sse,
+)
 
-ENDED = {"stop": "end_turn", "calls": "tool_use", "length": "max_tokens", "filter": "refusal"}
-ERRORS = {
+_STOP_REASONS = {"stop": "end_turn", "calls": "tool_use", "length": "max_tokens", "filter": "refusal"}
+_ERRORS = {
     400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
@@ -31,84 +39,78 @@ ERRORS = {
 }
 
 
-class Anthropic:
-    """``/v1/messages``. Malformed arguments are sent as the text they are where the answer is not streamed."""
+class AnthropicFormat(WireFormat):
+    """``/v1/messages``. In a response that is not streamed, malformed arguments are sent as text."""
 
     name = "anthropic"
     call_prefix = "toolu_"
 
-    def hear(self, path: str, body: Mapping[str, Any]) -> Heard:
-        """See ``Wire``."""
+    def parse(self, path: str, body: Mapping[str, Any]) -> ParsedRequest:
         field(body, "max_tokens", int)
-        system = text_of(body.get("system"))
-        messages = [_message(mapped(message), index) for index, message in enumerate(field(body, "messages", list))]
-        tools = [_tool(mapped(tool), index) for index, tool in enumerate(listed(body.get("tools")))]
-        demand(bool(messages), "messages: at least one message is required")
-        told = paired(messages, together=True)
-        return Heard(
+        system = content_text(body.get("system"))
+        messages = read_each(field(body, "messages", list), _message)
+        tools = read_each(body.get("tools"), _tool)
+        require(bool(messages), "messages: at least one message is required")
+        conversation = pair_results(messages, together=True)
+        return ParsedRequest(
             field(body, "model", str),
             bool(body.get("stream")),
-            offered(tools, r"[a-zA-Z0-9_-]{1,128}"),
-            (Message("system", system), *told) if system else told,
+            check_tools(tools, r"[a-zA-Z0-9_-]{1,128}"),
+            (Message("system", system), *conversation) if system else conversation,
         )
 
-    def remembers(self, asked: Asked) -> bool:
-        """See ``Wire``."""
+    def keeps_signatures(self, request: ModelRequest) -> bool:
         return True
 
-    def answer(self, turn: Turn, asked: Asked) -> dict[str, Any]:
-        """See ``Wire``."""
+    def answer(self, turn: Turn, request: ModelRequest) -> dict[str, Any]:
         return {
-            **_head(asked),
+            **_head(request),
             "content": [_block(part) for part in turn.parts],
-            "stop_reason": turn.ended(ENDED),
+            "stop_reason": turn.stop_reason(_STOP_REASONS),
             "usage": _usage(turn.usage),
         }
 
-    def events(self, turn: Turn, asked: Asked) -> list[bytes]:
-        """See ``Wire``."""
+    def events(self, turn: Turn, request: ModelRequest) -> list[bytes]:
         start = {
-            **_head(asked),
+            **_head(request),
             "content": [],
             "stop_reason": None,
             "usage": {**_usage(turn.usage), "output_tokens": 1},
         }
-        told = [_event("message_start", message=start), _event("ping")]
+        events = [_event("message_start", message=start), _event("ping")]
         for index, part in enumerate(turn.parts):
-            told.append(_event("content_block_start", index=index, content_block=_empty(part)))
-            told += [_event("content_block_delta", index=index, delta=delta) for delta in _deltas(part)]
-            told.append(_event("content_block_stop", index=index))
-        ended = {"stop_reason": turn.ended(ENDED), "stop_sequence": None}
-        told.append(_event("message_delta", delta=ended, usage={"output_tokens": turn.usage.output or 0}))
-        return [*told, _event("message_stop")]
+            events.append(_event("content_block_start", index=index, content_block=_empty(part)))
+            events += [_event("content_block_delta", index=index, delta=delta) for delta in _deltas(part)]
+            events.append(_event("content_block_stop", index=index))
+        ended = {"stop_reason": turn.stop_reason(_STOP_REASONS), "stop_sequence": None}
+        events.append(_event("message_delta", delta=ended, usage={"output_tokens": turn.usage.output or 0}))
+        return [*events, _event("message_stop")]
 
     def error(self, status: int, message: str) -> dict[str, Any]:
-        """See ``Wire``."""
-        return {"type": "error", "error": {"type": ERRORS.get(status, "api_error"), "message": message}}
+        return {"type": "error", "error": {"type": _ERRORS.get(status, "api_error"), "message": message}}
 
     def error_event(self, message: str, number: int) -> bytes:
-        """See ``Wire``."""
         return sse(self.error(529, message), "error")
 
 
 def _message(message: Mapping[str, Any], index: int) -> Message:
     place = f"messages.{index}"
     role = field(message, "role", str, place)
-    demand(role in {"user", "assistant"}, f"{place}.role: unexpected role {role!r}")
+    require(role in {"user", "assistant"}, f"{place}.role: unexpected role {role!r}")
     content = field(message, "content", (str, list), place)
-    blocks = [mapped(block) for block in listed(content)]
+    blocks = [as_object(block) for block in as_list(content)]
     kinds = [field(block, "type", str, f"{place}.content") for block in blocks]
-    demand(bool(content), f"{place}: messages must have non-empty content")
-    demand(role == "assistant" or not {"tool_use", "thinking"} & {*kinds}, f"{place}: only an assistant calls tools")
-    demand(role == "user" or "tool_result" not in kinds, f"{place}: only a user gives results")
+    require(bool(content), f"{place}: messages must have non-empty content")
+    require(role == "assistant" or not {"tool_use", "thinking"} & {*kinds}, f"{place}: only an assistant calls tools")
+    require(role == "user" or "tool_result" not in kinds, f"{place}: only a user gives results")
     first = [kind == "tool_result" for kind in kinds]
-    demand(first == sorted(first, reverse=True), f"{place}: tool_result blocks must come first")
+    require(first == sorted(first, reverse=True), f"{place}: tool_result blocks must come first")
     calls = tuple(_seen(block, place) for block in blocks if block["type"] == "tool_use")
     results = tuple(_result(block, place) for block in blocks if block["type"] == "tool_result")
     thoughts = tuple(_thought(block, place) for block in blocks if block["type"].endswith("thinking"))
-    said = content if isinstance(content, str) else text_of([block for block in blocks if block["type"] == "text"])
-    only_results = bool(results) and not said
-    return Message("tool" if only_results else role, said, calls, results, thoughts)
+    text = content if isinstance(content, str) else content_text([block for block in blocks if block["type"] == "text"])
+    only_results = bool(results) and not text
+    return Message("tool" if only_results else role, text, calls, results, thoughts)
 
 
 def _seen(block: Mapping[str, Any], place: str) -> SeenCall:
@@ -118,7 +120,7 @@ def _seen(block: Mapping[str, Any], place: str) -> SeenCall:
 
 def _result(block: Mapping[str, Any], place: str) -> GivenResult:
     call_id = field(block, "tool_use_id", str, f"{place}.tool_result")
-    return GivenResult(text_of(block.get("content")), call_id, is_error=bool(block.get("is_error")))
+    return GivenResult(content_text(block.get("content")), call_id, is_error=bool(block.get("is_error")))
 
 
 def _thought(block: Mapping[str, Any], place: str) -> SeenThought:
@@ -130,13 +132,13 @@ def _thought(block: Mapping[str, Any], place: str) -> SeenThought:
 def _tool(tool: Mapping[str, Any], index: int) -> OfferedTool:
     place = f"tools.{index}"
     schema = field(tool, "input_schema", dict, place)
-    demand(schema.get("type") == "object", f"{place}.input_schema.type: field required")
+    require(schema.get("type") == "object", f"{place}.input_schema.type: field required")
     unknown = {*tool} - {"name", "description", "input_schema", "type", "cache_control", "strict", "input_examples"}
-    demand(not unknown, f"{place}: extra inputs are not permitted: {', '.join(sorted(unknown))}")
+    require(not unknown, f"{place}: extra inputs are not permitted: {', '.join(sorted(unknown))}")
     return OfferedTool(field(tool, "name", str, place), tool.get("description"), schema, tool.get("strict"))
 
 
-def _block(part: Spoken) -> dict[str, Any]:
+def _block(part: ContentPart) -> dict[str, Any]:
     if isinstance(part, Call):
         return {"type": "tool_use", "id": part.id, "name": part.tool, "input": part.value}
     if isinstance(part, Say):
@@ -146,13 +148,13 @@ def _block(part: Spoken) -> dict[str, Any]:
     return {"type": "thinking", "thinking": part.text, "signature": part.signature}
 
 
-def _empty(part: Spoken) -> dict[str, Any]:
+def _empty(part: ContentPart) -> dict[str, Any]:
     block = _block(part)
     empty: dict[str, Any] = {"text": "", "thinking": "", "signature": "", "input": {}}
     return {key: empty.get(key, value) if key != "type" else value for key, value in block.items()}
 
 
-def _deltas(part: Spoken) -> list[dict[str, Any]]:
+def _deltas(part: ContentPart) -> list[dict[str, Any]]:
     if isinstance(part, Call):
         return [{"type": "input_json_delta", "partial_json": piece} for piece in ["", *pieces(part.written)]]
     if isinstance(part, Say):
@@ -167,18 +169,18 @@ def _event(kind: str, **fields: Any) -> bytes:
     return sse({"type": kind, **fields}, kind)
 
 
-def _head(asked: Asked) -> dict[str, Any]:
+def _head(request: ModelRequest) -> dict[str, Any]:
     return {
-        "id": f"msg_{asked.number}",
+        "id": f"msg_{request.number}",
         "type": "message",
         "role": "assistant",
-        "model": asked.model,
+        "model": request.model,
         "stop_sequence": None,
     }
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    """What was read from the cache is counted apart from the rest of the input."""
+    """The usage; tokens read from the cache are counted apart from the other input."""
     cached = usage.cached or 0
     return {
         "input_tokens": max(0, (usage.input or 0) - cached),
@@ -189,4 +191,4 @@ def _usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-WIRE: Wire = Anthropic()
+FORMAT = AnthropicFormat()

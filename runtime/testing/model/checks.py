@@ -1,4 +1,4 @@
-"""What real providers refuse in a request, on every wire: results that fit no call, blobs that came back altered."""
+"""Checks that real providers make on every wire: results without a call, altered signatures, invalid tools."""
 
 from __future__ import annotations
 
@@ -12,52 +12,54 @@ from callgate.runtime.testing.model.requests import GivenResult, Message, Offere
 from callgate.runtime.testing.model.script import Think, Turn
 
 
-class Refused(Exception):
-    """The provider would answer the request with status 400, for this reason."""
+class RequestRefused(Exception):
+    """The provider would refuse the request with status 400, for this reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
 
 
-def demand(fits: bool, reason: str) -> None:
-    """Refuse the request unless it fits."""
+def require(fits: bool, reason: str) -> None:
+    """Refuse the request unless *fits* is true."""
     if not fits:
-        raise Refused(reason)
+        raise RequestRefused(reason)
 
 
 def field(body: Mapping[str, Any], name: str, kind: type | tuple[type, ...], place: str = "") -> Any:
-    """The value of a field that must be there, of this type."""
+    """The value of a required field of this type."""
     where = f"{place}.{name}" if place else name
-    demand(name in body, f"{where}: field required")
-    demand(isinstance(body[name], kind), f"{where}: {type(body[name]).__name__} is not what belongs here")
+    require(name in body, f"{where}: field required")
+    require(isinstance(body[name], kind), f"{where}: {type(body[name]).__name__} is not the right type")
     return body[name]
 
 
-def offered(tools: Sequence[OfferedTool], names: str) -> tuple[OfferedTool, ...]:
-    """The tools, whose names must match the pattern, differ, and whose parameters must be an object's."""
+def check_tools(tools: Sequence[OfferedTool], names: str) -> tuple[OfferedTool, ...]:
+    """Check the tools: their names match *names* and differ, and their parameters are objects."""
     for index, tool in enumerate(tools):
         place = f"tools.{index}"
-        demand(re.fullmatch(names, tool.name) is not None, f"{place}.name: {tool.name!r} does not match {names}")
-        demand(
+        require(re.fullmatch(names, tool.name) is not None, f"{place}.name: {tool.name!r} does not match {names}")
+        require(
             not tool.parameters or tool.parameters.get("type") in {"object", "OBJECT"}, f"{place}: type is not object"
         )
         if tool.strict:
             _strict(tool.parameters, place)
     seen = [tool.name for tool in tools]
-    demand(len({*seen}) == len(seen), "tools: tool names must be unique")
+    require(len({*seen}) == len(seen), "tools: tool names must be unique")
     return tuple(tools)
 
 
 def _strict(schema: Any, place: str) -> None:
-    """OpenAI's rule for strict schemas: objects are closed, and all of their properties are required."""
+    """Check OpenAI's rule for strict schemas: objects are closed, and all properties are required."""
     if isinstance(schema, Mapping):
         properties = schema.get("properties")
         if isinstance(properties, Mapping):
             closed = schema.get("additionalProperties") is False
-            demand(closed, f"{place}: 'additionalProperties' is required to be supplied and to be false")
+            require(closed, f"{place}: 'additionalProperties' is required to be supplied and to be false")
             missing = {*properties} - {*schema.get("required", ())}
-            demand(not missing, f"{place}: 'required' must include every key in properties, not so {sorted(missing)}")
+            require(
+                not missing, f"{place}: 'required' must include every key in properties; missing: {sorted(missing)}"
+            )
         for key, inner in schema.items():
             if key not in {"enum", "const", "default", "examples"}:
                 _strict(inner, f"{place}.{key}")
@@ -66,31 +68,31 @@ def _strict(schema: Any, place: str) -> None:
             _strict(inner, f"{place}.{index}")
 
 
-def paired(messages: Iterable[Message], *, together: bool) -> tuple[Message, ...]:
-    """The messages, each result with the tool that it answers for.
+def pair_results(messages: Iterable[Message], *, together: bool) -> tuple[Message, ...]:
+    """Pair each result with its call, and add the tool's name to it.
 
-    Every call must be answered before the conversation goes on, and every result must answer a call: by its id, or,
-    where the wire has none, by the tool's name and the order. With *together*, one message must answer all of them.
+    Every call needs a result before the conversation goes on, and every result needs a call. They match by id, or by the
+    tool's name and order if the wire has no ids. With *together*, one message must have the results of all calls.
     """
-    waiting: list[SeenCall] = []
-    told: list[Message] = []
+    pending: list[SeenCall] = []
+    paired: list[Message] = []
     for index, message in enumerate(messages):
         results: list[GivenResult] = []
         for result in message.results:
-            call = next((call for call in waiting if _answers(result, call)), None)
+            call = next((call for call in pending if _answers(result, call)), None)
             if call is None:
                 what = result.call_id or result.tool or "a result"
-                raise Refused(f"messages.{index}: {what} is the result of no call of the previous answer")
-            waiting.remove(call)
+                raise RequestRefused(f"messages.{index}: {what} is the result of no call of the previous answer")
+            pending.remove(call)
             results.append(replace(result, tool=call.tool))
-        if waiting and (together or not results):
-            names = ", ".join(f"{call.id or call.tool}" for call in waiting)
-            raise Refused(f"messages.{index}: calls without a result right after them: {names}")
-        waiting += message.calls
-        told.append(replace(message, results=tuple(results)))
-    demand(not waiting, f"calls without a result: {', '.join(call.id or call.tool for call in waiting)}")
-    demand(bool(told), "messages: at least one message is required")
-    return tuple(told)
+        if pending and (together or not results):
+            names = ", ".join(f"{call.id or call.tool}" for call in pending)
+            raise RequestRefused(f"messages.{index}: calls without a result right after them: {names}")
+        pending += message.calls
+        paired.append(replace(message, results=tuple(results)))
+    require(not pending, f"calls without a result: {', '.join(call.id or call.tool for call in pending)}")
+    require(bool(paired), "messages: at least one message is required")
+    return tuple(paired)
 
 
 def _answers(result: GivenResult, call: SeenCall) -> bool:
@@ -99,15 +101,15 @@ def _answers(result: GivenResult, call: SeenCall) -> bool:
     return result.tool in {None, call.tool}
 
 
-class Memory:
-    """The opaque parts that were given out: each must come back as it was, with the calls that it came with."""
+class SignatureMemory:
+    """The signatures that the model has sent: requests must repeat them unchanged, with the same calls."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
         self._with: dict[str, str | None] = {}
 
     def keep(self, turn: Turn) -> None:
-        """Remember what an answer on a wire with such parts gave out."""
+        """Remember the signatures of a response."""
         blob: str | None = None
         for part in turn.parts:
             if isinstance(part, Think) and part.signature is not None:
@@ -116,25 +118,27 @@ class Memory:
         for call in turn.calls:
             for key in (call.id or "", _same(call.tool, call.value)):
                 known = self._with.setdefault(key, blob)
-                self._with[key] = blob if known == blob else None  # the same call with and without: either will do
+                self._with[key] = (
+                    blob if known == blob else None
+                )  # the same call was sent with and without a signature: accept both
 
     def check(self, messages: Iterable[Message]) -> None:
-        """Refuse parts that were altered, made up, or lost."""
+        """Refuse a request whose signatures were altered, invented or lost."""
         for index, message in enumerate(messages):
             signatures = {thought.signature for thought in message.thoughts}
             signatures |= {call.signature for call in message.calls}
             for signature in signatures - {None}:
-                demand(
-                    signature in self._texts, f"messages.{index}: invalid signature: it was never given out, or altered"
+                require(
+                    signature in self._texts, f"messages.{index}: invalid signature: it was never sent, or was altered"
                 )
             for thought in message.thoughts:
                 kept = None if thought.signature is None else self._texts.get(thought.signature)
                 if thought.text is not None and kept is not None:
-                    demand(thought.text == kept, f"messages.{index}: reasoning must not be modified")
+                    require(thought.text == kept, f"messages.{index}: reasoning must not be modified")
             for call in message.calls:
                 blob = self._with.get(call.id or _same(call.tool, call.arguments))
                 lost = blob is not None and blob not in signatures
-                demand(
+                require(
                     not lost, f"messages.{index}: the call of {call.tool} lost the reasoning or signature it came with"
                 )
 

@@ -1,4 +1,4 @@
-"""A scripted model that speaks Gemini's generateContent."""
+"""The scripted model's side of Gemini's generateContent."""
 
 from __future__ import annotations
 
@@ -8,21 +8,30 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from callgate.runtime.models.wire.reply import Usage
-from callgate.runtime.testing.model.checks import demand, field, offered, paired
+from callgate.runtime.testing.model.checks import check_tools, field, pair_results, require
 from callgate.runtime.testing.model.requests import (
-    Asked,
     GivenResult,
-    Heard,
     Message,
+    ModelRequest,
     OfferedTool,
+    ParsedRequest,
     SeenCall,
     SeenThought,
 )
 from callgate.runtime.testing.model.script import Call, Say, Turn
-from callgate.runtime.testing.model.wire_format import Wire, listed, mapped, pieces, sse, text_of, without_none
+from callgate.runtime.testing.model.wire_format import (
+    WireFormat,
+    as_list,
+    as_object,
+    content_text,
+    pieces,
+    read_each,
+    sse,
+    without_none,
+)
 
-ENDED = {"stop": "STOP", "calls": "STOP", "length": "MAX_TOKENS", "filter": "SAFETY"}
-STATUSES = {
+_STOP_REASONS = {"stop": "STOP", "calls": "STOP", "length": "MAX_TOKENS", "filter": "SAFETY"}
+_STATUSES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
     403: "PERMISSION_DENIED",
@@ -32,148 +41,144 @@ STATUSES = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
-BODY = {
+_BODY = {
     *"contents tools toolConfig safetySettings systemInstruction generationConfig cachedContent serviceTier".split(),
     *("model", "labels"),
 }
-SCHEMA = {
+_SCHEMA = {
     *"type format title description nullable enum default example items minItems maxItems properties required".split(),
     *"propertyOrdering minProperties maxProperties minLength maxLength pattern minimum maximum anyOf".split(),
     *("ref", "defs", "$ref", "$defs", "additionalProperties"),
 }
-"""The fields of the OpenAPI shape; ``parametersJsonSchema`` takes any."""
+"""The fields of the OpenAPI form; ``parametersJsonSchema`` accepts all."""
 
 
-class Gemini:
+class GeminiFormat(WireFormat):
     """``/v1beta/models/{model}:generateContent`` and ``:streamGenerateContent``.
 
-    Calls have an id only where the script gives one, as with older models. A thought's signature comes with the part
-    that follows it. Malformed arguments never reach a client of Gemini: the answer ends with
-    ``MALFORMED_FUNCTION_CALL``, without the call.
+    A call has an id only if the script sets one, as with older models. A thought's signature is sent with the part after
+    it. Malformed arguments never reach a client of Gemini: the response ends with ``MALFORMED_FUNCTION_CALL`` instead.
     """
 
     name = "gemini"
     call_prefix = None
 
-    def hear(self, path: str, body: Mapping[str, Any]) -> Heard:
-        """See ``Wire``."""
+    def parse(self, path: str, body: Mapping[str, Any]) -> ParsedRequest:
         body = {_camel(name): value for name, value in body.items()}
-        unknown = {*body} - BODY
-        demand(not unknown, f"Invalid JSON payload received. Unknown name: {', '.join(sorted(unknown))}")
+        unknown = {*body} - _BODY
+        require(not unknown, f"Invalid JSON payload received. Unknown name: {', '.join(sorted(unknown))}")
         named = re.search(r"/models/([^/:]+):", path)
-        system = text_of(mapped(body.get("systemInstruction")).get("parts"))
-        contents = [_message(mapped(item), index) for index, item in enumerate(field(body, "contents", list))]
-        told = paired(contents, together=True)
-        return Heard(
+        system = content_text(as_object(body.get("systemInstruction")).get("parts"))
+        contents = read_each(field(body, "contents", list), _message)
+        conversation = pair_results(contents, together=True)
+        return ParsedRequest(
             named[1] if named else "",
             ":streamGenerateContent" in path,
-            offered([*_tools(body.get("tools"))], r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}"),
-            (Message("system", system), *told) if system else told,
+            check_tools([*_tools(body.get("tools"))], r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}"),
+            (Message("system", system), *conversation) if system else conversation,
         )
 
-    def remembers(self, asked: Asked) -> bool:
-        """See ``Wire``."""
+    def keeps_signatures(self, request: ModelRequest) -> bool:
         return True
 
-    def answer(self, turn: Turn, asked: Asked) -> dict[str, Any]:
-        """See ``Wire``."""
-        ended = {"finishReason": turn.ended(ENDED)}
+    def answer(self, turn: Turn, request: ModelRequest) -> dict[str, Any]:
+        ended = {"finishReason": turn.stop_reason(_STOP_REASONS)}
         bad = next((call for call in turn.calls if not isinstance(call.value, dict)), None)
         if bad is not None:
-            told = f"Malformed function call: {bad.tool}({bad.written})"
-            ended = {"finishReason": "MALFORMED_FUNCTION_CALL", "finishMessage": told}
-        return _answer(asked, [part for part, _ in _parts(turn)], turn.usage, **ended)
+            reason = f"Malformed function call: {bad.tool}({bad.written})"
+            ended = {"finishReason": "MALFORMED_FUNCTION_CALL", "finishMessage": reason}
+        return _answer(request, [part for part, _ in _parts(turn)], turn.usage, **ended)
 
-    def events(self, turn: Turn, asked: Asked) -> list[bytes]:
-        """See ``Wire``. Without ``alt=sse`` a stream is one JSON array."""
-        whole = self.answer(turn, asked)
-        told: list[dict[str, Any]] = []
+    def events(self, turn: Turn, request: ModelRequest) -> list[bytes]:
+        """See ``WireFormat``. Without ``alt=sse`` a stream is one JSON array."""
+        whole = self.answer(turn, request)
+        events: list[dict[str, Any]] = []
         for part, splits in _parts(turn):
             if splits:
-                told += [
-                    _answer(asked, [{**part, "text": piece}], Usage(turn.usage.input)) for piece in pieces(part["text"])
+                events += [
+                    _answer(request, [{**part, "text": piece}], Usage(turn.usage.input))
+                    for piece in pieces(part["text"])
                 ]
             else:
-                told.append(_answer(asked, [part], Usage(turn.usage.input)))
+                events.append(_answer(request, [part], Usage(turn.usage.input)))
         (candidate,) = whole["candidates"]
         last = {"role": "model", "parts": [{"text": ""}]}
-        told.append({**whole, "candidates": [{**candidate, "content": last}]})
-        if "alt=sse" in asked.path:
-            return [sse(chunk) for chunk in told]
-        return [f"{',' if index else '['}{json.dumps(chunk)}\n".encode() for index, chunk in enumerate(told)] + [b"]"]
+        events.append({**whole, "candidates": [{**candidate, "content": last}]})
+        if "alt=sse" in request.path:
+            return [sse(chunk) for chunk in events]
+        return [f"{',' if index else '['}{json.dumps(chunk)}\n".encode() for index, chunk in enumerate(events)] + [b"]"]
 
     def error(self, status: int, message: str) -> dict[str, Any]:
-        """See ``Wire``."""
-        return {"error": {"code": status, "message": message, "status": STATUSES.get(status, "UNKNOWN")}}
+        return {"error": {"code": status, "message": message, "status": _STATUSES.get(status, "UNKNOWN")}}
 
     def error_event(self, message: str, number: int) -> bytes:
-        """See ``Wire``."""
         return sse(self.error(503, message))
 
 
 def _message(content: Mapping[str, Any], index: int) -> Message:
     place = f"contents[{index}]"
     role = content.get("role", "user")
-    demand(role in {"user", "model", "function"}, f"{place}.role: please use a valid role: user, model")
+    require(role in {"user", "model", "function"}, f"{place}.role: please use a valid role: user, model")
     parts = [
-        {_camel(name): value for name, value in mapped(part).items()} for part in field(content, "parts", list, place)
+        {_camel(name): value for name, value in as_object(part).items()}
+        for part in field(content, "parts", list, place)
     ]
-    demand(bool(parts), f"{place}.parts: must not be empty")
+    require(bool(parts), f"{place}.parts: must not be empty")
     calls = tuple(_seen(part, place) for part in parts if "functionCall" in part)
     results = tuple(_result(part["functionResponse"], place) for part in parts if "functionResponse" in part)
-    demand(not calls or role == "model", f"{place}: only the model calls functions")
-    demand(not results or role != "model", f"{place}: only the user gives function responses")
+    require(not calls or role == "model", f"{place}: only the model calls functions")
+    require(not results or role != "model", f"{place}: only the user gives function responses")
     signed = [part for part in parts if part.get("thoughtSignature") or part.get("thought")]
     thoughts = tuple(SeenThought(None, part.get("thoughtSignature")) for part in signed if "functionCall" not in part)
-    said = text_of([part for part in parts if not part.get("thought")])
+    text = content_text([part for part in parts if not part.get("thought")])
     named = {"model": "assistant", "function": "tool"}.get(role, role)
-    return Message("tool" if results and not said else named, said, calls, results, thoughts)
+    return Message("tool" if results and not text else named, text, calls, results, thoughts)
 
 
 def _seen(part: Mapping[str, Any], place: str) -> SeenCall:
-    call = mapped(part["functionCall"])
+    call = as_object(part["functionCall"])
     name = field(call, "name", str, f"{place}.function_call")
-    return SeenCall(name, mapped(call.get("args")), call.get("id"), part.get("thoughtSignature"))
+    return SeenCall(name, as_object(call.get("args")), call.get("id"), part.get("thoughtSignature"))
 
 
 def _result(response: Any, place: str) -> GivenResult:
-    given = mapped(response)
+    given = as_object(response)
     name = field(given, "name", str, f"{place}.function_response")
     return GivenResult(field(given, "response", dict, f"{place}.function_response"), given.get("id"), name)
 
 
 def _tools(tools: Any) -> Iterator[OfferedTool]:
-    for index, tool in enumerate(listed(tools)):
-        for kind, functions in mapped(tool).items():
-            demand(_camel(kind) == "functionDeclarations", f"tools[{index}]: {kind} is no tool of this model")
-            for position, function in enumerate(listed(functions)):
-                yield _tool(mapped(function), f"tools[{index}].function_declarations[{position}]")
+    for index, tool in enumerate(as_list(tools)):
+        for kind, functions in as_object(tool).items():
+            require(_camel(kind) == "functionDeclarations", f"tools[{index}]: {kind} is not a tool of this model")
+            for position, function in enumerate(as_list(functions)):
+                yield _tool(as_object(function), f"tools[{index}].function_declarations[{position}]")
 
 
 def _tool(function: Mapping[str, Any], place: str) -> OfferedTool:
     given = {_camel(name): value for name, value in function.items()}
     both = "parameters" in given and "parametersJsonSchema" in given
-    demand(not both, f"{place}: parameters and parametersJsonSchema are mutually exclusive")
+    require(not both, f"{place}: parameters and parametersJsonSchema are mutually exclusive")
     _openapi(given.get("parameters"), f"{place}.parameters")
     schema = given.get("parametersJsonSchema") or given.get("parameters")
-    return OfferedTool(field(given, "name", str, place), given.get("description"), mapped(schema))
+    return OfferedTool(field(given, "name", str, place), given.get("description"), as_object(schema))
 
 
 def _openapi(schema: Any, place: str) -> None:
     if not isinstance(schema, dict):
         return
-    unknown = {*schema} - SCHEMA
-    demand(not unknown, f"{place}: Invalid JSON payload received. Unknown name: {', '.join(sorted(unknown))}")
-    for name, inner in mapped(schema.get("properties")).items():
+    unknown = {*schema} - _SCHEMA
+    require(not unknown, f"{place}: Invalid JSON payload received. Unknown name: {', '.join(sorted(unknown))}")
+    for name, inner in as_object(schema.get("properties")).items():
         _openapi(inner, f"{place}.properties[{name}]")
     _openapi(schema.get("items"), f"{place}.items")
-    for index, inner in enumerate(listed(schema.get("anyOf"))):
+    for index, inner in enumerate(as_list(schema.get("anyOf"))):
         _openapi(inner, f"{place}.any_of[{index}]")
-    demand(all(isinstance(value, str) for value in listed(schema.get("enum"))), f"{place}.enum: must be strings")
+    require(all(isinstance(value, str) for value in as_list(schema.get("enum"))), f"{place}.enum: must be strings")
 
 
 def _parts(turn: Turn) -> Iterator[tuple[dict[str, Any], bool]]:
-    """The parts of the answer, and which of them come in pieces."""
+    """The parts of the response, with True for those that are sent in pieces."""
     signature: str | None = None
     for part in turn.parts:
         signed = without_none(thoughtSignature=signature)
@@ -192,7 +197,7 @@ def _parts(turn: Turn) -> Iterator[tuple[dict[str, Any], bool]]:
         yield {"text": "", "thoughtSignature": signature}, False
 
 
-def _answer(asked: Asked, parts: list[dict[str, Any]], usage: Usage, **ended: str) -> dict[str, Any]:
+def _answer(request: ModelRequest, parts: list[dict[str, Any]], usage: Usage, **ended: str) -> dict[str, Any]:
     read, written, thought = usage.input or 0, usage.output or 0, usage.reasoning
     counted = without_none(
         promptTokenCount=read,
@@ -204,14 +209,14 @@ def _answer(asked: Asked, parts: list[dict[str, Any]], usage: Usage, **ended: st
     return {
         "candidates": [{"content": {"role": "model", "parts": parts}, **ended, "index": 0}],
         "usageMetadata": counted,
-        "modelVersion": asked.model,
-        "responseId": f"response-{asked.number}",
+        "modelVersion": request.model,
+        "responseId": f"response-{request.number}",
     }
 
 
 def _camel(name: str) -> str:
-    """The API reads both spellings of a field."""
+    """Convert a field name to camel case: the API reads both spellings."""
     return re.sub(r"_([a-z])", lambda found: found[1].upper(), name)
 
 
-WIRE: Wire = Gemini()
+FORMAT = GeminiFormat()

@@ -1,6 +1,6 @@
-"""The HTTP server of a scripted model: one answer for each request, sent, cut and slowed down as it is told.
+"""The HTTP server of a scripted model. It sends each response, and can delay it, cut it or reset the connection.
 
-HTTP itself is read and written by h11, which comes with httpx and is imported where it is used.
+h11, a dependency of httpx, reads and writes HTTP; it is imported where it is used.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from callgate.runtime.testing.model.script import Ending
+from callgate.runtime.testing.model.script import CutEnding
 
 ABORT = struct.pack("ii", 1, 0)
-"""SO_LINGER with no time: closing resets the connection."""
+"""SO_LINGER with a timeout of 0: closing resets the connection."""
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
-    """A request, whole."""
+class ReceivedRequest:
+    """A complete request."""
 
     method: str
     target: str
@@ -30,18 +30,18 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """An answer: its body in chunks, and where and how it ends before its end.
+class ScriptedResponse:
+    """A response: its body in chunks, and the way in which it is cut.
 
-    ``length`` is that of the whole body where it is announced; None for a stream. ``ending`` is None where all of it
-    is sent. With no ``head`` the connection ends at once.
+    ``length`` is the announced length of the body, or None for a stream. ``ending`` is None if the whole body is sent.
+    Without ``head`` the connection ends at once.
     """
 
     status: int
     headers: dict[str, str]
     chunks: tuple[bytes, ...]
     length: int | None = None
-    ending: Ending | None = None
+    ending: CutEnding | None = None
     pause: Callable[[int], Any] | None = None
     head: bool = True
 
@@ -50,10 +50,10 @@ class _Gone(Exception):
     """The client closed the connection."""
 
 
-class Http:
-    """Serves on loopback, on a port of its own. ``dropped`` counts answers whose client went before their end."""
+class HttpServer:
+    """A server on a free loopback port. ``dropped`` counts responses whose client disconnected early."""
 
-    def __init__(self, handle: Callable[[Received], Sent]) -> None:
+    def __init__(self, handle: Callable[[ReceivedRequest], ScriptedResponse]) -> None:
         self._handle = handle
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -61,12 +61,12 @@ class Http:
         self.dropped = 0
 
     async def start(self) -> None:
-        """Begin to listen."""
+        """Start listening."""
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Close every connection, whatever it waits for."""
+        """Close all connections, and cancel what they wait for."""
         if self._server is not None:
             self._server.close()
         for task in [*self._tasks]:
@@ -82,17 +82,17 @@ class Http:
 
 
 class _Connection:
-    """One connection: request after request until either side has enough."""
+    """One connection, which serves requests until one side closes it."""
 
-    def __init__(self, server: Http, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, server: HttpServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         import h11
 
         self._server, self._reader, self._writer = server, reader, writer
         self._h11 = h11.Connection(h11.SERVER)
-        writer.transport.set_write_buffer_limits(0)  # what is drained is sent, whatever ends the connection then
+        writer.transport.set_write_buffer_limits(0)  # so that drained bytes are sent before the connection ends
 
-    async def run(self, handle: Callable[[Received], Sent]) -> None:
-        """Serve it to its end."""
+    async def run(self, handle: Callable[[ReceivedRequest], ScriptedResponse]) -> None:
+        """Serve the connection until it ends."""
         import h11
 
         try:
@@ -101,11 +101,11 @@ class _Connection:
         except ConnectionError:
             self._server.dropped += 1
         except (_Gone, h11.RemoteProtocolError):
-            pass  # gone, or no HTTP, or half a request: nobody is there to be told
+            pass  # the client is gone, or sent an invalid request: no response is possible
         finally:
             self._writer.transport.abort()
 
-    async def _request(self) -> Received | None:
+    async def _request(self) -> ReceivedRequest | None:
         import h11
 
         head: h11.Request | None = None
@@ -122,25 +122,25 @@ class _Connection:
                 body += event.data
             elif isinstance(event, h11.EndOfMessage) and head is not None:
                 headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in head.headers)
-                return Received(head.method.decode(), head.target.decode("latin-1"), headers, bytes(body))
+                return ReceivedRequest(head.method.decode(), head.target.decode("latin-1"), headers, bytes(body))
             else:
                 return None
 
-    async def _send(self, answer: Sent) -> bool:
-        """Send it; False where the connection is to be closed."""
+    async def _send(self, response: ScriptedResponse) -> bool:
+        """Send a response; False if the connection must be closed."""
         import h11
 
-        if answer.head:
-            length = {} if answer.length is None else {"content-length": str(answer.length)}
-            headers = [*answer.headers.items(), *length.items()]
-            self._write(h11.Response(status_code=answer.status, headers=headers))
-        for number, chunk in enumerate(answer.chunks):
-            if answer.pause is not None:
-                await self._unless_gone(_paused(answer.pause, number))
+        if response.head:
+            length = {} if response.length is None else {"content-length": str(response.length)}
+            headers = [*response.headers.items(), *length.items()]
+            self._write(h11.Response(status_code=response.status, headers=headers))
+        for number, chunk in enumerate(response.chunks):
+            if response.pause is not None:
+                await self._unless_gone(_paused(response.pause, number))
             self._write(h11.Data(data=chunk))
             await self._writer.drain()
-        if answer.ending in {"close", "reset"}:
-            await self._break(answer.ending)
+        if response.ending in {"close", "reset"}:
+            await self._break(response.ending)
             return False
         self._write(h11.EndOfMessage())
         await self._writer.drain()
@@ -153,12 +153,12 @@ class _Connection:
         self._writer.write(self._h11.send(event) or b"")
 
     async def _unless_gone(self, waited: Awaitable[Any]) -> None:
-        """Wait, but no longer than the client is there."""
+        """Wait until *waited* is done or the client disconnects."""
         pause, heard = asyncio.ensure_future(waited), asyncio.ensure_future(self._reader.read(1))
         try:
             await asyncio.wait({pause, heard}, return_when=asyncio.FIRST_COMPLETED)
             if heard.done() and heard.result():
-                self._h11.receive_data(heard.result())  # its next request has begun
+                self._h11.receive_data(heard.result())  # the client's next request has begun
                 await pause
             elif not pause.done():
                 self._server.dropped += 1
@@ -169,12 +169,12 @@ class _Connection:
             heard.cancel()
             await asyncio.gather(pause, heard, return_exceptions=True)
 
-    async def _break(self, ending: Ending | None) -> None:
+    async def _break(self, ending: CutEnding | None) -> None:
         if ending == "reset":
             self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORT)
             self._writer.transport.abort()
             return
-        self._writer.close()  # after what is still to be sent
+        self._writer.close()  # after the remaining bytes
         await self._writer.wait_closed()
 
 

@@ -1,4 +1,4 @@
-"""A scripted model that speaks Ollama's own chat."""
+"""The scripted model's side of Ollama's chat API."""
 
 from __future__ import annotations
 
@@ -6,46 +6,45 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from callgate.runtime.testing.model.checks import demand, field, offered, paired
+from callgate.runtime.testing.model.checks import check_tools, field, pair_results, require
 from callgate.runtime.testing.model.requests import (
-    Asked,
     GivenResult,
-    Heard,
     Message,
+    ModelRequest,
     OfferedTool,
+    ParsedRequest,
     SeenCall,
     SeenThought,
 )
 from callgate.runtime.testing.model.script import Call, Say, Turn
-from callgate.runtime.testing.model.wire_format import Wire, listed, mapped, pieces
+from callgate.runtime.testing.model.wire_format import WireFormat, as_list, as_object, pieces, read_each
 
-ENDED = {"stop": "stop", "calls": "stop", "length": "length", "filter": "stop"}
-MADE = "2025-10-09T08:53:20.000000Z"
+_STOP_REASONS = {"stop": "stop", "calls": "stop", "length": "length", "filter": "stop"}
+_CREATED_AT = "2025-10-09T08:53:20.000000Z"
 
 
-class Ollama:
+class OllamaFormat(WireFormat):
     """``/api/chat``, streamed unless the request says ``"stream": false``.
 
-    Malformed arguments never reach a client of Ollama: the server fails instead, as it does here. Unlike the real one
-    it demands a result for every call.
+    Malformed arguments never reach a client of Ollama: the server fails, here too. Unlike the real server it requires a
+    result for every call.
     """
 
     name = "ollama"
-    call_prefix = "call_"
+    stream_type = "application/x-ndjson"
 
-    def hear(self, path: str, body: Mapping[str, Any]) -> Heard:
-        """See ``Wire``."""
-        messages = [_message(mapped(message), index) for index, message in enumerate(field(body, "messages", list))]
-        tools = [_tool(mapped(tool), index) for index, tool in enumerate(listed(body.get("tools")))]
+    def parse(self, path: str, body: Mapping[str, Any]) -> ParsedRequest:
+        messages = read_each(field(body, "messages", list), _message)
+        tools = read_each(body.get("tools"), _tool)
         stream = body.get("stream", True) is not False
-        return Heard(field(body, "model", str), stream, offered(tools, r".+"), paired(messages, together=False))
+        return ParsedRequest(
+            field(body, "model", str),
+            stream,
+            check_tools(tools, r".+"),
+            pair_results(messages, together=False),
+        )
 
-    def remembers(self, asked: Asked) -> bool:
-        """See ``Wire``."""
-        return False
-
-    def answer(self, turn: Turn, asked: Asked) -> dict[str, Any]:
-        """See ``Wire``."""
+    def answer(self, turn: Turn, request: ModelRequest) -> dict[str, Any]:
         if failed := _failed(turn):
             return {"error": failed}
         message: dict[str, Any] = {"role": "assistant", "content": turn.text}
@@ -53,36 +52,33 @@ class Ollama:
             message["thinking"] = turn.reasoning
         if turn.calls:
             message["tool_calls"] = [_call(call, index) for index, call in enumerate(turn.calls)]
-        return _line(asked, message) | _end(turn)
+        return _line(request, message) | _end(turn)
 
-    def events(self, turn: Turn, asked: Asked) -> list[bytes]:
-        """See ``Wire``."""
-        told = [_line(asked, {"role": "assistant", "content": "", **message}) for message in _messages(turn)]
+    def events(self, turn: Turn, request: ModelRequest) -> list[bytes]:
+        events = [_line(request, {"role": "assistant", "content": "", **message}) for message in _messages(turn)]
         if failed := _failed(turn):
-            told.append({"error": failed})
+            events.append({"error": failed})
         else:
-            told.append(_line(asked, {"role": "assistant", "content": ""}) | _end(turn))
-        return [_framed(line) for line in told]
+            events.append(_line(request, {"role": "assistant", "content": ""}) | _end(turn))
+        return [_framed(line) for line in events]
 
     def error(self, status: int, message: str) -> dict[str, Any]:
-        """See ``Wire``."""
         return {"error": message}
 
     def error_event(self, message: str, number: int) -> bytes:
-        """See ``Wire``."""
         return _framed({"error": message})
 
 
 def _message(message: Mapping[str, Any], index: int) -> Message:
     place = f"messages.{index}"
     role = field(message, "role", str, place)
-    demand(role in {"system", "user", "assistant", "tool"}, f"{place}.role: {role!r} is no role")
+    require(role in {"system", "user", "assistant", "tool"}, f"{place}.role: {role!r} is not a role")
     text = message.get("content") or ""
-    demand(isinstance(text, str), f"json: cannot unmarshal into field {place}.content of type string")
+    require(isinstance(text, str), f"json: cannot unmarshal into field {place}.content of type string")
     if role == "tool":
         tool, call_id = message.get("tool_name"), message.get("tool_call_id")
         return Message("tool", results=(GivenResult(text, call_id, tool),))
-    calls = tuple(_seen(mapped(call), f"{place}.tool_calls") for call in listed(message.get("tool_calls")))
+    calls = tuple(_seen(as_object(call), f"{place}.tool_calls") for call in as_list(message.get("tool_calls")))
     thought = message.get("thinking")
     return Message(role, text, calls, thoughts=(SeenThought(thought),) if thought else ())
 
@@ -95,7 +91,7 @@ def _seen(call: Mapping[str, Any], place: str) -> SeenCall:
 def _tool(tool: Mapping[str, Any], index: int) -> OfferedTool:
     function = field(tool, "function", dict, f"tools.{index}")
     name = field(function, "name", str, f"tools.{index}")
-    return OfferedTool(name, function.get("description"), mapped(function.get("parameters")))
+    return OfferedTool(name, function.get("description"), as_object(function.get("parameters")))
 
 
 def _failed(turn: Turn) -> str | None:
@@ -121,18 +117,18 @@ def _messages(turn: Turn) -> Iterator[dict[str, Any]]:
             index += 1
 
 
-def _line(asked: Asked, message: dict[str, Any]) -> dict[str, Any]:
-    return {"model": asked.model, "created_at": MADE, "message": message, "done": False}
+def _line(request: ModelRequest, message: dict[str, Any]) -> dict[str, Any]:
+    return {"model": request.model, "created_at": _CREATED_AT, "message": message, "done": False}
 
 
 def _end(turn: Turn) -> dict[str, Any]:
     counted = {"prompt_eval_count": turn.usage.input or 0, "eval_count": turn.usage.output or 0}
     spent = {"total_duration": 3, "load_duration": 1, "prompt_eval_duration": 1, "eval_duration": 1}
-    return {"done": True, "done_reason": turn.ended(ENDED), **counted, **spent}
+    return {"done": True, "done_reason": turn.stop_reason(_STOP_REASONS), **counted, **spent}
 
 
 def _framed(line: dict[str, Any]) -> bytes:
     return json.dumps(line).encode() + b"\n"
 
 
-WIRE: Wire = Ollama()
+FORMAT = OllamaFormat()

@@ -1,4 +1,4 @@
-"""A scripted model that speaks Chat Completions."""
+"""The scripted model's side of Chat Completions."""
 
 from __future__ import annotations
 
@@ -6,106 +6,103 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from callgate.runtime.models.wire.reply import Usage
-from callgate.runtime.testing.model.checks import demand, field, offered, paired
+from callgate.runtime.testing.model.checks import check_tools, field, pair_results, require
 from callgate.runtime.testing.model.requests import (
-    Asked,
     GivenResult,
-    Heard,
     Message,
+    ModelRequest,
     OfferedTool,
+    ParsedRequest,
     SeenCall,
     SeenThought,
 )
 from callgate.runtime.testing.model.script import Call, Say, Think, Turn
-from callgate.runtime.testing.model.wire_format import CREATED, Wire, listed, mapped, parsed, pieces, sse, text_of
+from callgate.runtime.testing.model.wire_format import (
+    CREATED,
+    WireFormat,
+    as_list,
+    as_object,
+    content_text,
+    openai_error,
+    parse_if_text,
+    pieces,
+    read_each,
+    sse,
+)
 
-ENDED = {"stop": "stop", "calls": "tool_calls", "length": "length", "filter": "content_filter"}
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+_STOP_REASONS = {"stop": "stop", "calls": "tool_calls", "length": "length", "filter": "content_filter"}
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 
 
-class OpenAIChat:
-    """``/v1/chat/completions``. Reasoning is shown as ``reasoning_content``, as DeepSeek and vLLM do."""
+class ChatFormat(WireFormat):
+    """``/v1/chat/completions``. Reasoning is sent as ``reasoning_content``, as by DeepSeek and vLLM."""
 
     name = "openai_chat"
-    call_prefix = "call_"
 
-    def hear(self, path: str, body: Mapping[str, Any]) -> Heard:
-        """See ``Wire``."""
-        messages = [_message(mapped(message), index) for index, message in enumerate(field(body, "messages", list))]
-        tools = [_tool(mapped(tool), index) for index, tool in enumerate(listed(body.get("tools")))]
-        return Heard(
+    def parse(self, path: str, body: Mapping[str, Any]) -> ParsedRequest:
+        messages = read_each(field(body, "messages", list), _message)
+        tools = read_each(body.get("tools"), _tool)
+        return ParsedRequest(
             field(body, "model", str),
             bool(body.get("stream")),
-            offered(tools, r"[a-zA-Z0-9_-]{1,64}"),
-            paired(messages, together=False),
+            check_tools(tools, r"[a-zA-Z0-9_-]{1,64}"),
+            pair_results(messages, together=False),
         )
 
-    def remembers(self, asked: Asked) -> bool:
-        """See ``Wire``."""
-        return False
-
-    def answer(self, turn: Turn, asked: Asked) -> dict[str, Any]:
-        """See ``Wire``."""
+    def answer(self, turn: Turn, request: ModelRequest) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": turn.text or None, "refusal": None}
         if turn.reasoning:
             message["reasoning_content"] = turn.reasoning
         if turn.calls:
             message["tool_calls"] = [_call(call) for call in turn.calls]
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": turn.ended(ENDED)}
-        return {**_head(asked, "chat.completion"), "choices": [choice], "usage": _usage(turn.usage)}
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": turn.stop_reason(_STOP_REASONS)}
+        return {**_head(request, "chat.completion"), "choices": [choice], "usage": _usage(turn.usage)}
 
-    def events(self, turn: Turn, asked: Asked) -> list[bytes]:
-        """See ``Wire``. Tokens are counted only where the request has ``stream_options.include_usage``."""
-        head = _head(asked, "chat.completion.chunk")
+    def events(self, turn: Turn, request: ModelRequest) -> list[bytes]:
+        """See ``WireFormat``. The usage is sent only if the request has ``stream_options.include_usage``."""
+        head = _head(request, "chat.completion.chunk")
 
         def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
             choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
             return sse({**head, "choices": [choice]})
 
-        told = [chunk({"role": "assistant", "content": ""})]
-        told += [chunk(delta) for delta in _deltas(turn)]
-        told.append(chunk({}, turn.ended(ENDED)))
-        if mapped(asked.body.get("stream_options")).get("include_usage"):
-            told.append(sse({**head, "choices": [], "usage": _usage(turn.usage)}))
-        return [*told, b"data: [DONE]\n\n"]
+        events = [chunk({"role": "assistant", "content": ""})]
+        events += [chunk(delta) for delta in _deltas(turn)]
+        events.append(chunk({}, turn.stop_reason(_STOP_REASONS)))
+        if as_object(request.body.get("stream_options")).get("include_usage"):
+            events.append(sse({**head, "choices": [], "usage": _usage(turn.usage)}))
+        return [*events, b"data: [DONE]\n\n"]
 
     def error(self, status: int, message: str) -> dict[str, Any]:
-        """See ``Wire``."""
-        kind = "server_error" if status >= 500 else "invalid_request_error"
-        code = "rate_limit_exceeded" if status == 429 else None
-        return {"error": {"message": message, "type": kind, "param": None, "code": code}}
-
-    def error_event(self, message: str, number: int) -> bytes:
-        """See ``Wire``."""
-        return sse(self.error(500, message))
+        return openai_error(status, message)
 
 
 def _message(message: Mapping[str, Any], index: int) -> Message:
     place = f"messages.{index}"
     role = field(message, "role", str, place)
-    demand(role in ROLES, f"{place}.role: {role!r} is none of {', '.join(ROLES)}")
-    text = text_of(message.get("content"))
+    require(role in _ROLES, f"{place}.role: {role!r} is not one of {', '.join(_ROLES)}")
+    text = content_text(message.get("content"))
     if role == "tool":
-        demand(isinstance(message.get("content"), str | list), f"{place}.content: field required")
+        require(isinstance(message.get("content"), str | list), f"{place}.content: field required")
         return Message("tool", results=(GivenResult(text, field(message, "tool_call_id", str, place)),))
-    calls = tuple(_seen(mapped(call), f"{place}.tool_calls") for call in listed(message.get("tool_calls")))
+    calls = tuple(_seen(as_object(call), f"{place}.tool_calls") for call in as_list(message.get("tool_calls")))
     thought = message.get("reasoning_content")
-    return Message(ROLES[role], text, calls, thoughts=(SeenThought(thought),) if thought else ())
+    return Message(_ROLES[role], text, calls, thoughts=(SeenThought(thought),) if thought else ())
 
 
 def _seen(call: Mapping[str, Any], place: str) -> SeenCall:
     function = field(call, "function", dict, place)
-    arguments = parsed(field(function, "arguments", str, place))
-    demand(call.get("type") == "function", f"{place}.type: field required")
+    arguments = parse_if_text(field(function, "arguments", str, place))
+    require(call.get("type") == "function", f"{place}.type: field required")
     return SeenCall(field(function, "name", str, place), arguments, field(call, "id", str, place))
 
 
 def _tool(tool: Mapping[str, Any], index: int) -> OfferedTool:
     place = f"tools.{index}"
-    demand(tool.get("type") == "function", f"{place}.type: {tool.get('type')!r} is not 'function'")
+    require(tool.get("type") == "function", f"{place}.type: {tool.get('type')!r} is not 'function'")
     function = field(tool, "function", dict, place)
     name = field(function, "name", str, place)
-    return OfferedTool(name, function.get("description"), mapped(function.get("parameters")), function.get("strict"))
+    return OfferedTool(name, function.get("description"), as_object(function.get("parameters")), function.get("strict"))
 
 
 def _call(call: Call) -> dict[str, Any]:
@@ -128,8 +125,8 @@ def _deltas(turn: Turn) -> Iterator[dict[str, Any]]:
                 yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
 
 
-def _head(asked: Asked, kind: str) -> dict[str, Any]:
-    return {"id": f"chatcmpl-{asked.number}", "object": kind, "created": CREATED, "model": asked.model}
+def _head(request: ModelRequest, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{request.number}", "object": kind, "created": CREATED, "model": request.model}
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
@@ -143,4 +140,4 @@ def _usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-WIRE: Wire = OpenAIChat()
+FORMAT = ChatFormat()

@@ -1,4 +1,4 @@
-"""A scripted model that speaks OpenAI's Responses."""
+"""The scripted model's side of OpenAI's Responses API."""
 
 from __future__ import annotations
 
@@ -6,108 +6,106 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from callgate.runtime.models.wire.reply import Usage
-from callgate.runtime.testing.model.checks import demand, field, offered, paired
+from callgate.runtime.testing.model.checks import check_tools, field, pair_results, require
 from callgate.runtime.testing.model.requests import (
-    Asked,
     GivenResult,
-    Heard,
     Message,
+    ModelRequest,
     OfferedTool,
+    ParsedRequest,
     SeenCall,
     SeenThought,
 )
-from callgate.runtime.testing.model.script import Call, Say, Spoken, Turn
+from callgate.runtime.testing.model.script import Call, ContentPart, Say, Turn
 from callgate.runtime.testing.model.wire_format import (
     CREATED,
-    Wire,
-    listed,
-    mapped,
-    parsed,
+    WireFormat,
+    as_list,
+    as_object,
+    content_text,
+    openai_error,
+    parse_if_text,
     pieces,
+    read_each,
     sse,
-    text_of,
     without_none,
 )
 
-CUT = {"length": "max_output_tokens", "filter": "content_filter"}
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_CUT = {"length": "max_output_tokens", "filter": "content_filter"}
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 
 
-class OpenAIResponses:
-    """``/v1/responses``, which keeps nothing: the whole conversation comes with each request.
+class ResponsesFormat(WireFormat):
+    """``/v1/responses`` without stored responses: each request has the whole conversation.
 
-    Encrypted reasoning is given only where ``include`` asks for it, as with OpenAI; so only then must it come back.
+    As with OpenAI, encrypted reasoning is sent only if ``include`` asks for it. Only then must a request repeat it.
     """
 
     name = "openai_responses"
-    call_prefix = "call_"
 
-    def hear(self, path: str, body: Mapping[str, Any]) -> Heard:
-        """See ``Wire``."""
-        demand(not body.get("previous_response_id"), "previous_response_id: previous response not found: none is kept")
+    def parse(self, path: str, body: Mapping[str, Any]) -> ParsedRequest:
+        require(
+            not body.get("previous_response_id"),
+            "previous_response_id: previous response not found: responses are not stored",
+        )
         given = field(body, "input", (str, list))
-        system = [Message("system", text_of(body["instructions"]))] if body.get("instructions") else []
+        system = [Message("system", content_text(body["instructions"]))] if body.get("instructions") else []
         if isinstance(given, str):
-            told: tuple[Message, ...] = (Message("user", given),)
+            conversation: tuple[Message, ...] = (Message("user", given),)
         else:
-            told = paired(_joined(_message(mapped(item), index) for index, item in enumerate(given)), together=False)
-        tools = [_tool(mapped(tool), index) for index, tool in enumerate(listed(body.get("tools")))]
-        return Heard(
+            conversation = pair_results(
+                _joined(_message(as_object(item), index) for index, item in enumerate(given)), together=False
+            )
+        tools = read_each(body.get("tools"), _tool)
+        return ParsedRequest(
             field(body, "model", str),
             bool(body.get("stream")),
-            offered(tools, r"[a-zA-Z0-9_-]{1,128}"),
-            (*system, *told),
+            check_tools(tools, r"[a-zA-Z0-9_-]{1,128}"),
+            (*system, *conversation),
         )
 
-    def remembers(self, asked: Asked) -> bool:
-        """See ``Wire``."""
-        return "reasoning.encrypted_content" in listed(asked.body.get("include"))
+    def keeps_signatures(self, request: ModelRequest) -> bool:
+        return "reasoning.encrypted_content" in as_list(request.body.get("include"))
 
-    def answer(self, turn: Turn, asked: Asked) -> dict[str, Any]:
-        """See ``Wire``."""
-        cut = CUT.get(turn.stop or "")
-        items = [_item(part, index, asked, "completed") for index, part in enumerate(turn.parts)]
+    def answer(self, turn: Turn, request: ModelRequest) -> dict[str, Any]:
+        cut = _CUT.get(turn.stop or "")
+        items = [_item(part, index, request, "completed") for index, part in enumerate(turn.parts)]
         if cut and items:
-            items[-1] = _item(turn.parts[-1], len(items) - 1, asked, "incomplete")
+            items[-1] = _item(turn.parts[-1], len(items) - 1, request, "incomplete")
         return {
-            **_head(asked),
+            **_head(request),
             "status": "incomplete" if cut else "completed",
             "incomplete_details": {"reason": cut} if cut else None,
             "output": items,
             "usage": _usage(turn.usage),
         }
 
-    def events(self, turn: Turn, asked: Asked) -> list[bytes]:
-        """See ``Wire``."""
-        whole = self.answer(turn, asked)
-        begun = {**_head(asked), "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
-        told: list[tuple[str, dict[str, Any]]] = [
+    def events(self, turn: Turn, request: ModelRequest) -> list[bytes]:
+        whole = self.answer(turn, request)
+        begun = {**_head(request), "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
+        events: list[tuple[str, dict[str, Any]]] = [
             ("created", {"response": begun}),
             ("in_progress", {"response": begun}),
         ]
         for index, (part, item) in enumerate(zip(turn.parts, whole["output"], strict=True)):
-            empty = _item(part, index, asked, "in_progress")
-            told.append(("output_item.added", {"item": _emptied(empty), "output_index": index}))
-            told += _item_events(part, {"item_id": item["id"], "output_index": index})
-            told.append(("output_item.done", {"item": item, "output_index": index}))
-        told.append((whole["status"], {"response": whole}))
-        numbered = enumerate((f"response.{kind}", fields) for kind, fields in told)
+            empty = _item(part, index, request, "in_progress")
+            events.append(("output_item.added", {"item": _emptied(empty), "output_index": index}))
+            events += _item_events(part, {"item_id": item["id"], "output_index": index})
+            events.append(("output_item.done", {"item": item, "output_index": index}))
+        events.append((whole["status"], {"response": whole}))
+        numbered = enumerate((f"response.{kind}", fields) for kind, fields in events)
         return [sse({"type": kind, "sequence_number": number, **fields}, kind) for number, (kind, fields) in numbered]
 
     def error(self, status: int, message: str) -> dict[str, Any]:
-        """See ``Wire``."""
-        kind = "server_error" if status >= 500 else "invalid_request_error"
-        code = "rate_limit_exceeded" if status == 429 else None
-        return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+        return openai_error(status, message)
 
     def error_event(self, message: str, number: int) -> bytes:
-        """See ``Wire``."""
         error = {"type": "error", "code": "server_error", "message": message, "param": None}
         return sse({**error, "sequence_number": number}, "error")
 
 
 def _joined(messages: Iterator[Message]) -> Iterator[Message]:
-    """What one answer was made of, items in a row, as one message again."""
+    """Join the adjacent items of one response to one message."""
     held: Message | None = None
     for message in messages:
         if message.role == "assistant" and held is not None:
@@ -128,31 +126,31 @@ def _message(item: Mapping[str, Any], index: int) -> Message:
     place = f"input[{index}]"
     kind = item.get("type", "message")
     if kind == "function_call":
-        arguments = parsed(field(item, "arguments", str, place))
+        arguments = parse_if_text(field(item, "arguments", str, place))
         call = SeenCall(field(item, "name", str, place), arguments, field(item, "call_id", str, place))
         return Message("assistant", calls=(call,))
     if kind == "function_call_output":
         output = field(item, "output", (str, list), place)
-        return Message("tool", results=(GivenResult(text_of(output), field(item, "call_id", str, place)),))
+        return Message("tool", results=(GivenResult(content_text(output), field(item, "call_id", str, place)),))
     if kind == "reasoning":
         field(item, "id", str, place)
-        shown = text_of(field(item, "summary", list, place))
+        shown = content_text(field(item, "summary", list, place))
         return Message("assistant", thoughts=(SeenThought(shown, item.get("encrypted_content")),))
-    demand(kind == "message", f"{place}.type: {kind!r} is not understood")
+    require(kind == "message", f"{place}.type: {kind!r} is not understood")
     role = field(item, "role", str, place)
-    demand(role in ROLES, f"{place}.role: {role!r} is none of {', '.join(ROLES)}")
-    return Message(ROLES[role], text_of(field(item, "content", (str, list), place)))
+    require(role in _ROLES, f"{place}.role: {role!r} is not one of {', '.join(_ROLES)}")
+    return Message(_ROLES[role], content_text(field(item, "content", (str, list), place)))
 
 
 def _tool(tool: Mapping[str, Any], index: int) -> OfferedTool:
     place = f"tools[{index}]"
-    demand(tool.get("type") == "function", f"{place}.type: {tool.get('type')!r} is not 'function'")
+    require(tool.get("type") == "function", f"{place}.type: {tool.get('type')!r} is not 'function'")
     name = field(tool, "name", str, place)
-    return OfferedTool(name, tool.get("description"), mapped(tool.get("parameters")), tool.get("strict"))
+    return OfferedTool(name, tool.get("description"), as_object(tool.get("parameters")), tool.get("strict"))
 
 
-def _item(part: Spoken, index: int, asked: Asked, status: str) -> dict[str, Any]:
-    place = f"{asked.number}_{index}"
+def _item(part: ContentPart, index: int, request: ModelRequest, status: str) -> dict[str, Any]:
+    place = f"{request.number}_{index}"
     if isinstance(part, Call):
         call = {"call_id": part.id, "name": part.tool, "arguments": part.written, "status": status}
         return {"id": f"fc_{place}", "type": "function_call", **call}
@@ -160,7 +158,7 @@ def _item(part: Spoken, index: int, asked: Asked, status: str) -> dict[str, Any]
         content = [{"type": "output_text", "text": part.text, "annotations": [], "logprobs": []}]
         return {"id": f"msg_{place}", "type": "message", "role": "assistant", "status": status, "content": content}
     shown = [{"type": "summary_text", "text": part.text}] if part.text else []
-    wanted = "reasoning.encrypted_content" in listed(asked.body.get("include"))
+    wanted = "reasoning.encrypted_content" in as_list(request.body.get("include"))
     secret = without_none(encrypted_content=part.signature if wanted else None)
     return {"id": f"rs_{place}", "type": "reasoning", "summary": shown, **secret}
 
@@ -170,7 +168,7 @@ def _emptied(item: dict[str, Any]) -> dict[str, Any]:
     return {key: empty.get(key, value) for key, value in item.items()}
 
 
-def _item_events(part: Spoken, of: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def _item_events(part: ContentPart, of: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     if isinstance(part, Call):
         deltas = [("function_call_arguments.delta", {**of, "delta": piece}) for piece in pieces(part.written)]
         return [*deltas, ("function_call_arguments.done", {**of, "arguments": part.written, "name": part.tool})]
@@ -194,21 +192,21 @@ def _item_events(part: Spoken, of: dict[str, Any]) -> list[tuple[str, dict[str, 
     ]
 
 
-def _head(asked: Asked) -> dict[str, Any]:
+def _head(request: ModelRequest) -> dict[str, Any]:
     return {
-        "id": f"resp_{asked.number}",
+        "id": f"resp_{request.number}",
         "object": "response",
         "created_at": CREATED,
         "error": None,
         "instructions": None,
         "metadata": {},
-        "model": asked.model,
+        "model": request.model,
         "parallel_tool_calls": True,
         "temperature": 1.0,
         "tool_choice": "auto",
         "tools": [],
         "top_p": 1.0,
-        "store": bool(asked.body.get("store", True)),
+        "store": bool(request.body.get("store", True)),
     }
 
 
@@ -223,4 +221,4 @@ def _usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-WIRE: Wire = OpenAIResponses()
+FORMAT = ResponsesFormat()

@@ -1,4 +1,4 @@
-"""What a scripted model was asked, in words of no wire."""
+"""Requests that a scripted model received, in a form that is the same for all wires."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class OfferedTool:
-    """A tool as the request offered it; ``parameters`` is the schema as it was sent."""
+    """A tool that the request offers; ``parameters`` is the schema as sent."""
 
     name: str
     description: str | None = None
@@ -19,7 +19,7 @@ class OfferedTool:
 
 @dataclass(frozen=True, slots=True)
 class SeenCall:
-    """A call of an earlier answer, as the request repeats it; ``arguments`` is parsed where it is JSON."""
+    """A call of an earlier response, as the request repeats it; ``arguments`` is parsed if it is JSON."""
 
     tool: str
     arguments: Any = None
@@ -29,10 +29,10 @@ class SeenCall:
 
 @dataclass(frozen=True, slots=True)
 class GivenResult:
-    """What the model was told that a call gave.
+    """The result of a call, as the request gives it to the model.
 
-    ``content`` is text, or the object where the wire carries one. ``is_error`` is None where the wire has no word for
-    it. ``tool`` is known from the call that it answers.
+    ``content`` is text, or an object if the wire has one. ``is_error`` is None if the wire does not mark errors. ``tool``
+    comes from the matching call.
     """
 
     content: Any
@@ -43,7 +43,7 @@ class GivenResult:
 
 @dataclass(frozen=True, slots=True)
 class SeenThought:
-    """Reasoning of an earlier answer, as the request repeats it: its text and its opaque part."""
+    """Reasoning of an earlier response, as the request repeats it: its text and its signature."""
 
     text: str | None = None
     signature: str | None = None
@@ -61,8 +61,8 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """A request's body, read by its wire."""
+class ParsedRequest:
+    """The body of a request, parsed by its wire."""
 
     model: str = ""
     stream: bool = False
@@ -71,12 +71,17 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ModelRequest:
     """One request that a scripted model received.
 
-    ``number`` counts from 1. ``headers`` are lower-case and hold no credentials; ``key`` says whether one came, in a
-    header or in the query. ``body`` is the parsed JSON, None where it was none. ``refused`` says why the request was
-    answered with 400, as its provider would have, or 404: such a request takes no turn of the script.
+    Attributes:
+        number: the number of the request, from 1.
+        wire: the wire's name.
+        path: the path with its query string, without credentials.
+        headers: the headers in lower case, without credentials.
+        key: True if the request had an API key, in a header or in the query string.
+        body: the parsed JSON, or None.
+        refused: the reason for a response with status 400 or 404; such a request uses no turn of the script.
     """
 
     number: int
@@ -85,32 +90,32 @@ class Asked:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     key: bool = False
     body: Any = None
-    heard: Heard = field(default_factory=Heard, repr=False)
+    parsed: ParsedRequest = field(default_factory=ParsedRequest, repr=False)
     refused: str | None = None
 
     @property
     def model(self) -> str:
-        """The model that was asked for."""
-        return self.heard.model
+        """The requested model."""
+        return self.parsed.model
 
     @property
     def stream(self) -> bool:
-        """Whether the answer was to be streamed."""
-        return self.heard.stream
+        """True if the request asks for a stream."""
+        return self.parsed.stream
 
     @property
     def tools(self) -> tuple[OfferedTool, ...]:
-        """The tools offered, in order."""
-        return self.heard.tools
+        """The offered tools, in order."""
+        return self.parsed.tools
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The conversation, the system's words first where the wire keeps them apart."""
-        return self.heard.messages
+        """The conversation; the system message comes first if the wire sends it apart."""
+        return self.parsed.messages
 
     @property
     def results(self) -> tuple[GivenResult, ...]:
-        """The results given since the model's last answer: those that answer its latest calls."""
+        """The results since the last message of the assistant, which answer its latest calls."""
         found: list[GivenResult] = []
         for message in reversed(self.messages):
             if message.role == "assistant":
@@ -120,11 +125,11 @@ class Asked:
 
     @property
     def text(self) -> str:
-        """The text of the last message that has any."""
+        """The text of the last message that has text."""
         return next((message.text for message in reversed(self.messages) if message.text), "")
 
     def __str__(self) -> str:
-        last = self.messages[-1] if self.messages else Message("nobody")
-        said = last.text or ", ".join(f"the result of {result.tool or result.call_id}" for result in last.results)
-        shown = f"{len(self.messages)} messages, the last from {last.role}: {said[:80]!r}"
+        last = self.messages[-1] if self.messages else Message("no role")
+        text = last.text or ", ".join(f"the result of {result.tool or result.call_id}" for result in last.results)
+        shown = f"{len(self.messages)} messages, the last from {last.role}: {text[:80]!r}"
         return f"request {self.number}, {self.wire} {self.path}, {shown}"

@@ -1,4 +1,4 @@
-"""From a turn to what is sent, with its faults."""
+"""Makes the HTTP response of a turn, with its faults."""
 
 from __future__ import annotations
 
@@ -6,40 +6,38 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from callgate.runtime.testing.model.http import Sent
-from callgate.runtime.testing.model.requests import Asked
+from callgate.runtime.testing.model.http import ScriptedResponse
+from callgate.runtime.testing.model.requests import ModelRequest
 from callgate.runtime.testing.model.script import Fault, Turn
-from callgate.runtime.testing.model.wire_format import Wire
-
-STREAMS = {"ollama": "application/x-ndjson"}
+from callgate.runtime.testing.model.wire_format import WireFormat
 
 
-def whole(status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Sent:
-    """An answer in one piece."""
+def json_response(status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> ScriptedResponse:
+    """A JSON response that is not streamed."""
     content = json.dumps(body).encode()
-    return Sent(status, {"content-type": "application/json", **(headers or {})}, (content,), len(content))
+    return ScriptedResponse(status, {"content-type": "application/json", **(headers or {})}, (content,), len(content))
 
 
-def answered(wire: Wire, turn: Turn, asked: Asked) -> Sent:
-    """What is sent for a turn."""
+def response_of(wire: WireFormat, turn: Turn, request: ModelRequest) -> ScriptedResponse:
+    """The response of a turn."""
     faults: dict[str, Fault] = {fault.kind: fault for fault in turn.faults}
     failed, error = faults.get("status"), faults.get("error")
     if failed is not None:
-        sent = whole(failed.status, wire.error(failed.status, failed.message), failed.headers)
-    elif asked.stream:
-        events = wire.events(turn, asked)
+        sent = json_response(failed.status, wire.error(failed.status, failed.message), failed.headers)
+    elif request.stream:
+        events = wire.events(turn, request)
         if error is not None:
             events = [*events[: error.events], wire.error_event(error.message, error.events or 0)]
-        sent = Sent(200, {"content-type": STREAMS.get(wire.name, "text/event-stream")}, tuple(events))
+        sent = ScriptedResponse(200, {"content-type": wire.stream_type}, tuple(events))
     elif error is not None:
-        sent = whole(500, wire.error(500, error.message))
+        sent = json_response(500, wire.error(500, error.message))
     else:
-        body = wire.answer(turn, asked)
-        sent = whole(500 if isinstance(body.get("error"), str) else 200, body)  # Ollama alone fails so
+        body = wire.answer(turn, request)
+        sent = json_response(500 if isinstance(body.get("error"), str) else 200, body)  # only Ollama fails like this
     return _faulty(sent, faults)
 
 
-def _faulty(sent: Sent, faults: Mapping[str, Fault]) -> Sent:
+def _faulty(sent: ScriptedResponse, faults: Mapping[str, Fault]) -> ScriptedResponse:
     chunks, headers = [*sent.chunks], dict(sent.headers)
     malformed, called, slow, cut = (faults.get(kind) for kind in ("malformed", "content_type", "slow", "cut"))
     if malformed is not None and malformed.events is not None and malformed.events < len(chunks):
@@ -50,7 +48,7 @@ def _faulty(sent: Sent, faults: Mapping[str, Fault]) -> Sent:
     kept = chunks if cut is None else _kept(cut, chunks)
     if cut is not None and cut.ending == "clean":
         length = sum(len(chunk) for chunk in kept)
-    return Sent(
+    return ScriptedResponse(
         sent.status,
         headers,
         tuple(kept),
@@ -74,7 +72,7 @@ def _kept(cut: Fault, chunks: Sequence[bytes]) -> list[bytes]:
 
 
 def _halved(event: bytes) -> bytes:
-    """The event with the second half of its JSON gone, its framing intact."""
+    """Cut off the second half of an event's JSON, and keep its framing."""
     body = event.rstrip(b"\n")
     start = max(0, body.find(b"{"))
     return body[: start + (len(body) - start) // 2] + event[len(body) :]

@@ -1,4 +1,4 @@
-"""What a scripted model says, in words of no wire, and what goes wrong on the way."""
+"""The script of a model: the parts of its responses, the same for all wires, and the faults on the way."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from callgate.runtime.models.wire.reply import Usage
-from callgate.runtime.testing.model.requests import Asked
+from callgate.runtime.testing.model.requests import ModelRequest
 
 USAGE = Usage(input=12, output=7, total=19)
-"""What an answer counts where the script does not say."""
-Ending: TypeAlias = Literal["close", "reset", "clean"]
+"""The usage of a response for which the script sets none."""
+CutEnding: TypeAlias = Literal["close", "reset", "clean"]
 
 
 class Part:
-    """What a turn is made of, besides ``Usage``: ``Say``, ``Think``, ``Call``, ``Stop``, ``Fault``."""
+    """A part of a turn: ``Say``, ``Think``, ``Call``, ``Stop`` or ``Fault``. ``Usage`` may be in a turn too."""
 
     __slots__ = ()
 
@@ -31,10 +31,9 @@ class Say(Part):
 
 @dataclass(frozen=True, slots=True)
 class Think(Part):
-    """The model reasons, aloud or, with no text, only in the opaque part that must come back unaltered.
+    """The model reasons. Without text, only the signature is sent, which later requests must repeat unchanged.
 
-    *signature* is that part, in base64, as Gemini demands; one is made where none is given. Wires without such a thing
-    leave it out: Chat Completions and Ollama.
+    *signature* is in base64, as Gemini requires; by default one is made. Chat Completions and Ollama have no signatures.
     """
 
     text: str = ""
@@ -43,14 +42,14 @@ class Think(Part):
 
 @dataclass(frozen=True, slots=True)
 class RawArguments:
-    """Arguments as the model wrote them, well-formed or not."""
+    """Arguments as text, which may be malformed."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Call(Part):
-    """The model calls a tool, by the name that it was offered. An *id* is made where the wire has them."""
+    """The model calls a tool by its wire name. By default an *id* is made if the wire has ids."""
 
     tool: str
     arguments: Mapping[str, Any] | RawArguments = field(default_factory=dict[str, Any])
@@ -63,7 +62,7 @@ class Call(Part):
 
     @property
     def value(self) -> Any:
-        """The arguments as a value; the text where that is no JSON."""
+        """The arguments as a value, or as text if they are not JSON."""
         try:
             return json.loads(self.written)
         except ValueError:
@@ -72,16 +71,16 @@ class Call(Part):
 
 @dataclass(frozen=True, slots=True)
 class Stop(Part):
-    """Why the answer ends: ``length`` or ``filter``, for which each wire has its own word; any other is sent as it is."""
+    """The stop reason: ``length`` or ``filter``, for which each wire has its own word; other reasons are sent unchanged."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Fault(Part):
-    """What goes wrong with an answer: put one into its turn, or alone in place of a turn.
+    """A fault of a response: put it into a turn, or use it as a turn. The class methods make faults.
 
-    Made by its class methods. Events are counted from 0 as they are sent; an answer that is not streamed is one event.
+    Events are counted from 0 in the order of sending; a response that is not streamed is one event.
     """
 
     kind: Literal["status", "cut", "error", "malformed", "content_type", "slow"]
@@ -90,84 +89,84 @@ class Fault(Part):
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     events: int | None = None
     byte: int | None = None
-    ending: Ending = "close"
+    ending: CutEnding = "close"
     pause: Callable[[int], Any] | None = None
 
     @classmethod
     def http(
         cls, status: int, message: str = "a fault of the script", *, retry_after: float | str | None = None
     ) -> Fault:
-        """This status with the provider's own error body, and a ``Retry-After`` header (seconds, or a date)."""
+        """Respond with this status, the provider's error body, and a ``Retry-After`` header (seconds or a date)."""
         headers = {} if retry_after is None else {"retry-after": str(retry_after)}
         return cls("status", status=status, message=message, headers=headers)
 
     @classmethod
-    def cut(cls, *, events: int | None = None, byte: int | None = None, ending: Ending = "close") -> Fault:
-        """The answer ends after so many events or bytes of its body.
+    def cut(cls, *, events: int | None = None, byte: int | None = None, ending: CutEnding = "close") -> Fault:
+        """Cut the response after a number of events, or at a byte of its body.
 
-        The connection is closed (``close``), reset (``reset``), or, with ``clean``, the HTTP message ends as if this
-        had been all: what a proxy makes of a provider that died.
+        The connection is closed (``close``) or reset (``reset``). With ``clean`` the HTTP message ends normally, as a
+        proxy ends it when the provider has failed.
 
         Raises:
-            ValueError: neither or both were given.
+            ValueError: neither or both of *events* and *byte* are given.
         """
         if (events is None) == (byte is None):
-            raise ValueError("a cut is after so many events or at a byte: give one of the two")
+            raise ValueError("a cut needs either events= or byte=")
         return cls("cut", events=events, byte=byte, ending=ending)
 
     @classmethod
     def reset(cls) -> Fault:
-        """The connection is reset before any of the answer, its head included."""
+        """Reset the connection before the head of the response."""
         return cls("cut", ending="reset")
 
     @classmethod
     def error(cls, *, events: int = 0, message: str = "a fault of the script") -> Fault:
-        """The provider's own error event after so many events of a stream, which ends with it.
+        """End a stream with the provider's error event after a number of events.
 
-        An answer that is not streamed is an error with status 500.
+        A response that is not streamed becomes an error with status 500.
         """
         return cls("error", events=events, message=message)
 
     @classmethod
     def malformed(cls, *, events: int = 0) -> Fault:
-        """The JSON of the event of this number ends half-way; the HTTP message is in order."""
+        """Cut the JSON of one event in half; the HTTP message stays valid."""
         return cls("malformed", events=events)
 
     @classmethod
     def content_type(cls, value: str = "text/html") -> Fault:
-        """The answer is called something else than it is."""
+        """Send a wrong content type."""
         return cls("content_type", headers={"content-type": value})
 
     @classmethod
     def slow(cls, pause: Callable[[int], Any]) -> Fault:
-        """*pause* is called, and awaited if it is to be, with each event's number before that is sent."""
+        """Call *pause* with the number of each event before it is sent, and await its result if it is awaitable."""
         return cls("slow", pause=pause)
 
 
-Spoken: TypeAlias = Say | Think | Call
-Told: TypeAlias = Part | Usage | Sequence[Part | Usage]
-Step: TypeAlias = Told | Callable[[Asked], Told]
-"""One turn of a script: a part, several, or a function of the request that gives them."""
+ContentPart: TypeAlias = Say | Think | Call
+TurnParts: TypeAlias = Part | Usage | Sequence[Part | Usage]
+ScriptItem: TypeAlias = TurnParts | Callable[[ModelRequest], TurnParts]
+"""One turn of a script: a part, several parts, or a function that makes them from the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One answer of the model, complete: every call has an id, every thought its signature."""
+    """One response of the model, in which every call has an id and every thought a signature."""
 
-    parts: tuple[Spoken, ...] = ()
+    parts: tuple[ContentPart, ...] = ()
     usage: Usage = USAGE
     stop: str | None = None
     faults: tuple[Fault, ...] = ()
 
     @classmethod
-    def of(cls, told: Told, number: int, call_prefix: str | None) -> Turn:
-        """The turn of these parts, for the answer of this number.
+    def of(cls, given: TurnParts, number: int, call_prefix: str | None) -> Turn:
+        """Make the turn for the request with this number.
 
         Raises:
-            TypeError: something else than a part.
+            TypeError: an item is not a part.
         """
-        parts = (told,) if isinstance(told, Part | Usage) else tuple(told)
-        spoken: list[Spoken] = []
+        parts = (given,) if isinstance(given, Part | Usage) else tuple(given)
+        spoken: list[ContentPart] = []
         calls = 0
         for part in parts:
             if isinstance(part, Call):
@@ -180,7 +179,9 @@ class Turn:
             elif isinstance(part, Say):
                 spoken.append(part)
             elif not isinstance(part, Usage | Stop | Fault):
-                raise TypeError(f"a turn is made of Say, Think, Call, Usage, Stop and Fault, not {type(part).__name__}")
+                raise TypeError(
+                    f"a turn consists of Say, Think, Call, Usage, Stop and Fault, not {type(part).__name__}"
+                )
         return cls(
             tuple(spoken),
             next((part for part in parts if isinstance(part, Usage)), USAGE),
@@ -190,45 +191,45 @@ class Turn:
 
     @property
     def text(self) -> str:
-        """All that it says."""
+        """The text of the turn."""
         return "".join(part.text for part in self.parts if isinstance(part, Say))
 
     @property
     def reasoning(self) -> str:
-        """All that it shows of its reasoning."""
+        """The visible reasoning of the turn."""
         return "".join(part.text for part in self.parts if isinstance(part, Think))
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        """Its calls, in order."""
+        """The calls of the turn, in order."""
         return tuple(part for part in self.parts if isinstance(part, Call))
 
-    def ended(self, words: Mapping[str, str]) -> str:
-        """The wire's word for why it stopped: *words* has those of ``stop``, ``calls``, ``length`` and ``filter``."""
+    def stop_reason(self, words: Mapping[str, str]) -> str:
+        """The wire's stop reason; *words* has its words for ``stop``, ``calls``, ``length`` and ``filter``."""
         reason = self.stop or ("calls" if self.calls else "stop")
         return words.get(reason, reason)
 
 
-class Script:
-    """The turns to come."""
+class ScriptPlayer:
+    """Plays the turns of a script, one for each request."""
 
-    def __init__(self, steps: Sequence[Step] | Callable[[Asked], Told], *, repeat: bool) -> None:
-        self._always: Callable[[Asked], Told] | None = steps if callable(steps) else None
-        self._steps: tuple[Step, ...] = () if callable(steps) else tuple(steps)
+    def __init__(self, steps: Sequence[ScriptItem] | Callable[[ModelRequest], TurnParts], *, repeat: bool) -> None:
+        self._always: Callable[[ModelRequest], TurnParts] | None = steps if callable(steps) else None
+        self._steps: tuple[ScriptItem, ...] = () if callable(steps) else tuple(steps)
         self._repeat = repeat
         self.played = 0
 
     @property
     def left(self) -> int:
-        """How many turns of the list have not been asked for."""
+        """The number of turns that have not been played."""
         return max(0, len(self._steps) - self.played)
 
-    def next(self, asked: Asked) -> Told | None:
-        """What is said to this request; None if the script has ended. What a function of it raises goes through."""
-        step: Step | None = self._always
+    def next(self, request: ModelRequest) -> TurnParts | None:
+        """Return the turn for a request; None if the script has ended. Errors of a function in the script are raised."""
+        step: ScriptItem | None = self._always
         if step is None and self._steps and (self._repeat or self.left):
             step = self._steps[self.played % len(self._steps)]
         if step is None:
             return None
         self.played += 1
-        return step(asked) if callable(step) else step
+        return step(request) if callable(step) else step

@@ -1,4 +1,4 @@
-"""``ScriptedModel``: a model that says what a script tells it to, over real HTTP, on any of the five wires."""
+"""``ScriptedModel``: a model for tests that plays a script over real HTTP, on any of the five wires."""
 
 from __future__ import annotations
 
@@ -10,46 +10,49 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from callgate.runtime.testing.model.checks import Memory, Refused
-from callgate.runtime.testing.model.http import Http, Received, Sent
-from callgate.runtime.testing.model.requests import Asked
-from callgate.runtime.testing.model.responses import answered, whole
-from callgate.runtime.testing.model.routing import PATHS, read
-from callgate.runtime.testing.model.script import Script, Step, Told, Turn
-from callgate.runtime.testing.model.wire_format import Wire
+from callgate.runtime.testing.model.checks import RequestRefused, SignatureMemory
+from callgate.runtime.testing.model.http import HttpServer, ReceivedRequest, ScriptedResponse
+from callgate.runtime.testing.model.requests import ModelRequest
+from callgate.runtime.testing.model.responses import json_response, response_of
+from callgate.runtime.testing.model.routing import PATHS, read_request
+from callgate.runtime.testing.model.script import ScriptItem, ScriptPlayer, Turn, TurnParts
+from callgate.runtime.testing.model.wire_format import WireFormat
 
 
 class ScriptedModel:
     """A model for tests: it answers each request with the next turn of *script*.
 
-    It is a real HTTP server on loopback that speaks Chat Completions, Responses, Anthropic's Messages, Gemini's
-    generateContent and Ollama's chat, streamed and not, told apart by the path. Use it in ``async with``, or in a plain
-    ``with``, which serves from a thread of its own; then point a client at ``url``.
+    It is a real HTTP server on loopback for Chat Completions, Responses, Anthropic's Messages, Gemini's generateContent
+    and Ollama's chat, streamed or not; the path selects the wire. Use it in ``async with``, or in ``with``, which serves
+    from a thread. Then use ``url`` as the address of a client.
 
-    A turn is a part (``Say``, ``Think``, ``Call``, ``Usage``, ``Stop``, ``Fault``), a sequence of parts, or a function
-    of what was asked that gives either; *script* may be one such function for all turns. With *repeat* the script
-    starts over at its end; without, a further request is refused. A request that its provider would refuse (a call left
-    without a result, a result that answers no call, a lost or altered signature, a tool that is no tool) is answered
-    as the provider would, says why in ``Asked.refused``, and takes no turn.
+    A request that the real provider would refuse gets the provider's error, has ``ModelRequest.refused`` set, and uses
+    no turn. Such are a call without a result, a result without a call, a lost or altered signature, and an invalid tool.
+    An error in a function of the script gives status 400, and is raised again when the model is closed.
 
-    What a function of the script raises is answered with status 400, and raised again as the model is closed.
+    Args:
+        script: the turns, or one function for all turns. A turn is a part (``Say``, ``Think``, ``Call``, ``Usage``,
+            ``Stop``, ``Fault``), a sequence of parts, or a function that makes them from the ``ModelRequest``.
+        repeat: start again at the end of the script, instead of refusing further requests.
     """
 
-    def __init__(self, script: Sequence[Step] | Callable[[Asked], Told], *, repeat: bool = False) -> None:
-        self.requests: list[Asked] = []
-        """Every request so far."""
-        self._script = Script(script, repeat=repeat)
-        self._memory = {name: Memory() for name in PATHS}
-        self._http = Http(self._handle)
+    def __init__(
+        self, script: Sequence[ScriptItem] | Callable[[ModelRequest], TurnParts], *, repeat: bool = False
+    ) -> None:
+        self.requests: list[ModelRequest] = []
+        """All requests so far."""
+        self._script = ScriptPlayer(script, repeat=repeat)
+        self._memory = {name: SignatureMemory() for name in PATHS}
+        self._http = HttpServer(self._handle)
         self._failure: BaseException | None = None
         self._thread: _Thread | None = None
 
     @property
     def url(self) -> str:
-        """Where it listens, without a path: every prefix, such as ``/v1``, is understood.
+        """The server's address without a path; add the prefix that the client needs, such as ``/v1``.
 
         Raises:
-            RuntimeError: it is not open.
+            RuntimeError: the model is not open.
         """
         if not self._http.port:
             raise RuntimeError("the scripted model is not open: use it in `async with` or `with`")
@@ -57,17 +60,17 @@ class ScriptedModel:
 
     @property
     def left(self) -> int:
-        """How many turns of the script have not been asked for."""
+        """The number of turns that have not been played."""
         return self._script.left
 
     @property
     def refusals(self) -> list[str]:
-        """Why requests were refused, in order; empty where all was well."""
-        return [asked.refused for asked in self.requests if asked.refused is not None]
+        """The reasons of refused requests, in order."""
+        return [request.refused for request in self.requests if request.refused is not None]
 
     @property
     def dropped(self) -> int:
-        """How many answers were left by their client before their end, seen while a slow answer waits."""
+        """The number of responses whose client disconnected early; only a slow response notices it."""
         return self._http.dropped
 
     async def __aenter__(self) -> Self:
@@ -92,39 +95,39 @@ class ScriptedModel:
         if failure is not None and kind is None:
             raise failure
 
-    def _handle(self, request: Received) -> Sent:
-        asked, wire = read(request, len(self.requests) + 1)
+    def _handle(self, received: ReceivedRequest) -> ScriptedResponse:
+        request, wire = read_request(received, len(self.requests) + 1)
         turn: Turn | None = None
-        if wire is not None and asked.refused is None:
+        if wire is not None and request.refused is None:
             try:
-                self._memory[wire.name].check(asked.messages)
-                turn = self._turn(asked, wire)
-            except Refused as refused:
-                asked = replace(asked, refused=refused.reason)
-        self.requests.append(asked)
+                self._memory[wire.name].check(request.messages)
+                turn = self._turn(request, wire)
+            except RequestRefused as refused:
+                request = replace(request, refused=refused.reason)
+        self.requests.append(request)
         if wire is None:
-            return whole(404, {"error": {"message": asked.refused, "type": "not_found"}})
+            return json_response(404, {"error": {"message": request.refused, "type": "not_found"}})
         if turn is None:
-            return whole(400, wire.error(400, asked.refused or ""))
-        if wire.remembers(asked):
+            return json_response(400, wire.error(400, request.refused or ""))
+        if wire.keeps_signatures(request):
             self._memory[wire.name].keep(turn)
-        return answered(wire, turn, asked)
+        return response_of(wire, turn, request)
 
-    def _turn(self, asked: Asked, wire: Wire) -> Turn:
+    def _turn(self, request: ModelRequest, wire: WireFormat) -> Turn:
         try:
-            told = self._script.next(asked)
-            if told is not None:
-                return Turn.of(told, asked.number, wire.call_prefix)
+            given = self._script.next(request)
+            if given is not None:
+                return Turn.of(given, request.number, wire.call_prefix)
         except Exception as error:
             self._failure = self._failure or error
-            raise Refused(f"the script failed: {type(error).__name__}: {error}") from error
-        raise Refused(f"the script has ended after {self._script.played} turns; nothing is left for {asked}")
+            raise RequestRefused(f"the script failed: {type(error).__name__}: {error}") from error
+        raise RequestRefused(f"the script has ended after {self._script.played} turns; no turn is left for {request}")
 
 
 class _Thread:
-    """A thread with an event loop that serves until it is told to stop."""
+    """A thread with an event loop that serves until ``stop`` is called."""
 
-    def __init__(self, http: Http) -> None:
+    def __init__(self, http: HttpServer) -> None:
         self._http = http
         self._ready: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
         self._thread = threading.Thread(target=asyncio.run, args=(self._serve(),), name="scripted model", daemon=True)

@@ -1,91 +1,103 @@
-"""What every wire's spelling of a scripted model does, and what they share: framing, pieces, parts of texts."""
+"""The server's side of a wire: reading requests, writing responses and streams. Shared helpers for the five formats."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
-from callgate.runtime.testing.model.requests import Asked, Heard
+from callgate.runtime.testing.model.requests import ModelRequest, ParsedRequest
 from callgate.runtime.testing.model.script import Turn
 
+T = TypeVar("T")
+
 CREATED = 1_760_000_000
-"""When answers say that they were made, in seconds since 1970: always the same."""
+"""The time of creation in every response, in seconds since 1970."""
 
 
-class Wire(Protocol):
-    """One provider's API, from the provider's side."""
+class WireFormat(ABC):
+    """One provider's API, as the provider implements it."""
 
-    @property
-    def name(self) -> str:
-        """The wire's name, as ``models.codec`` knows it."""
-        ...
+    name: ClassVar[str]
+    """The wire's name in ``callgate.codec``."""
+    call_prefix: ClassVar[str | None] = "call_"
+    """The first characters of a call's id; None where calls need no id."""
+    stream_type: ClassVar[str] = "text/event-stream"
+    """The content type of a streamed response."""
 
-    @property
-    def call_prefix(self) -> str | None:
-        """How the ids of calls begin; None where calls need none."""
-        ...
+    def keeps_signatures(self, request: ModelRequest) -> bool:
+        """True if later requests must repeat the signatures of this response."""
+        return False
 
-    def remembers(self, asked: Asked) -> bool:
-        """Whether the opaque parts of this answer must come back."""
-        ...
-
-    def hear(self, path: str, body: Mapping[str, Any]) -> Heard:
-        """The request in neutral words.
+    @abstractmethod
+    def parse(self, path: str, body: Mapping[str, Any]) -> ParsedRequest:
+        """Read a request.
 
         Raises:
-            Refused: the provider would not take it.
+            RequestRefused: the provider would refuse it.
         """
-        ...
 
-    def answer(self, turn: Turn, asked: Asked) -> dict[str, Any]:
-        """The whole answer."""
-        ...
+    @abstractmethod
+    def answer(self, turn: Turn, request: ModelRequest) -> dict[str, Any]:
+        """The body of a response that is not streamed."""
 
-    def events(self, turn: Turn, asked: Asked) -> list[bytes]:
-        """The answer as a stream, one framed event each."""
-        ...
+    @abstractmethod
+    def events(self, turn: Turn, request: ModelRequest) -> list[bytes]:
+        """The framed events of a streamed response."""
 
+    @abstractmethod
     def error(self, status: int, message: str) -> dict[str, Any]:
-        """The body of an answer that is an error."""
-        ...
+        """The body of an error response."""
 
     def error_event(self, message: str, number: int) -> bytes:
-        """An error in the middle of a stream, as the event of this number."""
-        ...
+        """An error in the middle of a stream, as event *number*."""
+        return sse(self.error(500, message))
+
+
+def openai_error(status: int, message: str) -> dict[str, Any]:
+    """The error body of OpenAI's two APIs."""
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    code = "rate_limit_exceeded" if status == 429 else None
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def read_each(values: Any, read: Callable[[Mapping[str, Any], int], T]) -> list[T]:
+    """Read the objects of a list, each with its index."""
+    return [read(as_object(value), index) for index, value in enumerate(as_list(values))]
 
 
 def sse(data: Mapping[str, Any], event: str | None = None) -> bytes:
-    """A server-sent event."""
+    """Frame a server-sent event."""
     name = "" if event is None else f"event: {event}\n"
     return f"{name}data: {json.dumps(data)}\n\n".encode()
 
 
 def pieces(text: str, size: int = 8) -> Iterator[str]:
-    """The text in pieces of so many characters, as a model's tokens come."""
+    """Split a text into pieces of *size* characters, as a model streams tokens."""
     for start in range(0, len(text), size):
         yield text[start : start + size]
 
 
-def listed(value: Any) -> Sequence[Any]:
-    """The value where it is a list, else nothing."""
+def as_list(value: Any) -> Sequence[Any]:
+    """The value if it is a list, else an empty one."""
     return value if isinstance(value, list) else ()
 
 
-def mapped(value: Any) -> Mapping[str, Any]:
-    """The value where it is an object, else an empty one."""
+def as_object(value: Any) -> Mapping[str, Any]:
+    """The value if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
-def text_of(content: Any) -> str:
-    """The text of a content that is a text or a list of parts, of which some have one."""
+def content_text(content: Any) -> str:
+    """The text of a content: a string, or a list of parts with ``text`` fields."""
     if isinstance(content, str):
         return content
-    return "".join(str(mapped(part).get("text") or "") for part in listed(content))
+    return "".join(str(as_object(part).get("text") or "") for part in as_list(content))
 
 
-def parsed(arguments: Any) -> Any:
-    """Arguments that are text as their value, where they have one."""
+def parse_if_text(arguments: Any) -> Any:
+    """Parse arguments that are JSON text; other values are returned unchanged."""
     if not isinstance(arguments, str):
         return arguments
     try:
@@ -95,5 +107,5 @@ def parsed(arguments: Any) -> Any:
 
 
 def without_none(**fields: Any) -> dict[str, Any]:
-    """An object of the fields that have a value."""
+    """A dict of the fields that are not None."""
     return {name: value for name, value in fields.items() if value is not None}

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from callgate import Gate, Hook, HookError, InvokeContext, User, on
+from callgate import Gate, Hook, InvokeContext, User, on
+from callgate.errors import HookError
 from callgate.hooks.stock.sampling import sampled
 from tests.hooks.stock.records.auditing import asked, look
 

@@ -19,8 +19,8 @@ from callgate.errors import StoreError
 from callgate.providers.stores.address import store_at
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.redis import RedisStore
-from callgate.providers.stores.redis_client import Connection
-from callgate.providers.stores.redis_scripts import Script
+from callgate.providers.stores.redis_client import RedisConnection
+from callgate.providers.stores.redis_scripts import RedisScript
 from callgate.providers.stores.redis_scripts import script as lua
 
 POSTGRES = os.environ.get("CALLGATE_TEST_POSTGRES", "postgresql://127.0.0.1:5432/test")
@@ -32,7 +32,7 @@ SHARED = ("sqlite-file", "postgresql", "redis")
 
 
 class Now:
-    """A clock that moves when it is told to; Redis lets keys go by its own, so it begins in the present."""
+    """A clock that moves only in ``move``; it begins in the present, since Redis expires keys by its own clock."""
 
     def __init__(self) -> None:
         self.time = float(int(time.time()))
@@ -56,14 +56,14 @@ class Backend:
     prefix: str
 
 
-class OnOurClock(Connection):
+class OnOurClock(RedisConnection):
     """Redis's scripts, with our clock in the place of its own."""
 
     def __init__(self, *args: Any, now: Now) -> None:
         super().__init__(*args)
         self._now = now
 
-    async def script(self, script: Script, keys: Sequence[bytes], *arguments: Any) -> Any:
+    async def script(self, script: RedisScript, keys: Sequence[bytes], *arguments: Any) -> Any:
         seconds, rest = divmod(self._now(), 1)
         told = f"{{'{int(seconds)}', '{round(rest * 1e6)}'}}"
         return await super().script(lua(script.text.replace("redis.call('TIME')", told)), keys, *arguments)

@@ -17,7 +17,7 @@ Places = dict[str, tuple[str, str]]
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Places, ExitStack, Path]]:
-    """Where stores lie that the tests of a module share; each test has a tenant of its own."""
+    """The places of stores that the tests of a module share; each test has its own tenant."""
     with ExitStack() as stack:
         yield {}, stack, tmp_path_factory.mktemp("stores")
 

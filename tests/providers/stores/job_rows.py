@@ -1,4 +1,4 @@
-"""What the tests of jobs share: jobs, a store without others, and a model of it."""
+"""Shared parts of the job tests: jobs, an empty store, and a model of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def job(now: float, id: str = "j", **more: Any) -> Job:
 
 async def clear(store: Store) -> None:
     """Forget what other tests have left."""
-    while (taken := await store.jobs.take("nobody", FOREVER, FOREVER)) is not None:
+    while (taken := await store.jobs.take("no worker", FOREVER, FOREVER)) is not None:
         tenant, found = taken
         await store.jobs.end(tenant, found.id, found.token, DEAD, at=0.0, result=None, reason=None)
     await store.jobs.prune(FOREVER)
@@ -48,7 +48,7 @@ async def found_in(backend: Backend, id: str = "j") -> Job:
 
 
 class Model:
-    """What a ``JobStore`` promises, over a dict."""
+    """A model of ``JobStore`` over a dict."""
 
     def __init__(self) -> None:
         self.rows: dict[str, tuple[str, Job]] = {}
@@ -118,7 +118,7 @@ class Model:
             if found.stop and found.state is RUNNING and found.owner is not None and found.owner in owners
         ]
 
-    def tell(self, tenant: str, id: str, token: int, progress: bytes) -> bool:
+    def record_progress(self, tenant: str, id: str, token: int, progress: bytes) -> bool:
         held = self.holds(tenant, id, token)
         if held:
             self.change(id, progress=progress)

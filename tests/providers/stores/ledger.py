@@ -1,4 +1,4 @@
-"""What the tests of the effect ledger share: effects, waits, an empty ledger, and a model of it."""
+"""Shared parts of the ledger tests: effects, suspensions, an empty ledger, and a model of it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from callgate.providers.stores.base import Store
-from callgate.providers.stores.effects import OPEN, Effect, EffectState, Wait, WaitState
+from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectState, SuspensionRecord, SuspensionState
 from tests.providers.stores.backends import Backend
 
 CLAIMED, RUNNING, COMMITTED, NO_EFFECT, UNKNOWN = EffectState
 FOREVER = float("inf")
 
 
-def effect(now: float, key: str = "k", lease: float = 10.0, **more: Any) -> Effect:
+def effect(now: float, key: str = "k", lease: float = 10.0, **more: Any) -> EffectRecord:
     """An effect that begins now, leased for so many seconds."""
     facts: dict[str, Any] = {
         "tool": "refund",
@@ -25,14 +25,14 @@ def effect(now: float, key: str = "k", lease: float = 10.0, **more: Any) -> Effe
         "owner": "o",
     }
     facts |= {"key": key, "lease_until": now + lease, "began_at": now}
-    return Effect(**facts | more)
+    return EffectRecord(**facts | more)
 
 
-def wait(now: float, id: str = "w", lasts: float | None = 60.0, **more: Any) -> Wait:
+def wait(now: float, id: str = "w", lasts: float | None = 60.0, **more: Any) -> SuspensionRecord:
     """A suspended call that begins to wait now."""
     until = None if lasts is None else now + lasts
     facts: dict[str, Any] = {"kind": "approval", "tool": "refund", "user": "ann", "body": b"{}", "mac": "m"}
-    return Wait(id=id, made_at=now, expires_at=until, **facts | more)
+    return SuspensionRecord(id=id, made_at=now, expires_at=until, **facts | more)
 
 
 async def empty(store: Store) -> None:
@@ -41,12 +41,14 @@ async def empty(store: Store) -> None:
     for tenant, found in await store.effects.list(None, states=[UNKNOWN], limit=100_000):
         await store.effects.settle(tenant, found.key, found.token, NO_EFFECT, at=0.0, of=[UNKNOWN])
     await store.effects.prune(FOREVER)
-    for tenant, waiting in await store.waits.due(FOREVER, limit=100_000):
-        await store.waits.replace(tenant, replace(waiting, number=waiting.number + 1, state=WaitState.VOID))
-    await store.waits.prune(FOREVER)
+    for tenant, waiting in await store.suspensions.due(FOREVER, limit=100_000):
+        await store.suspensions.replace(tenant, replace(waiting, number=waiting.number + 1, state=SuspensionState.VOID))
+    await store.suspensions.prune(FOREVER)
 
 
-async def kept(backend: Backend, state: EffectState, *, key: str = "k", lease: float = 10.0, **end: Any) -> Effect:
+async def kept(
+    backend: Backend, state: EffectState, *, key: str = "k", lease: float = 10.0, **end: Any
+) -> EffectRecord:
     """An effect in the ledger that began now, in that state."""
     first = CLAIMED if state is CLAIMED else RUNNING
     mine, found = await backend.store.effects.claim(
@@ -59,25 +61,25 @@ async def kept(backend: Backend, state: EffectState, *, key: str = "k", lease: f
     return await found_in(backend, key)
 
 
-async def found_in(backend: Backend, key: str = "k") -> Effect:
+async def found_in(backend: Backend, key: str = "k") -> EffectRecord:
     found = await backend.store.effects.get(backend.tenant, key)
     assert found is not None
     return found
 
 
 class Model:
-    """What an ``EffectStore`` promises, over a dict."""
+    """A model of ``EffectStore`` over a dict."""
 
     def __init__(self) -> None:
-        self.rows: dict[tuple[str, str], Effect] = {}
+        self.rows: dict[tuple[str, str], EffectRecord] = {}
 
-    def claim(self, tenant: str, new: Effect, *, again: bool) -> tuple[bool, Effect]:
+    def claim(self, tenant: str, new: EffectRecord, *, retry: bool) -> tuple[bool, EffectRecord]:
         old, now = self.rows.get((tenant, new.key)), new.began_at
         if old is None:
             self.rows[tenant, new.key] = new
             return True, new
         lapsed = old.lease_until <= now
-        may_repeat = again and old.input_hash == new.input_hash
+        may_repeat = retry and old.input_hash == new.input_hash
         free = {
             NO_EFFECT: True,
             CLAIMED: lapsed,
@@ -97,7 +99,7 @@ class Model:
         old = self.rows.get((tenant, key))
         if old is None or old.token != token or old.state not in of:
             return False
-        at = None if state in OPEN else end.pop("at")
+        at = None if state in OPEN_STATES else end.pop("at")
         end.pop("at", None)
         self.rows[tenant, key] = replace(old, state=state, ended_at=at, **end)
         return True
@@ -108,11 +110,11 @@ class Model:
         return len(chosen)
 
     def renew(self, owner: str, until: float) -> int:
-        held = [at for at, row in self.rows.items() if row.owner == owner and row.state in OPEN]
+        held = [at for at, row in self.rows.items() if row.owner == owner and row.state in OPEN_STATES]
         return self.change(held, lease_until=until)
 
     def expire(self, now: float) -> int:
-        late = [(at, row) for at, row in self.rows.items() if row.state in OPEN and row.lease_until <= now]
+        late = [(at, row) for at, row in self.rows.items() if row.state in OPEN_STATES and row.lease_until <= now]
         for at, row in late:
             state = UNKNOWN if row.state is RUNNING else NO_EFFECT
             self.rows[at] = replace(row, state=state, token=row.token + 1, ended_at=now)
@@ -125,6 +127,6 @@ class Model:
             del self.rows[at]
         return len(old)
 
-    def list(self, tenant: str | None) -> list[tuple[str, Effect]]:
+    def list(self, tenant: str | None) -> list[tuple[str, EffectRecord]]:
         chosen = [(at[0], row) for at, row in self.rows.items() if tenant in {None, at[0]}]
         return sorted(chosen, key=lambda each: (-each[1].began_at, each[0], each[1].key))

@@ -90,7 +90,7 @@ async def test_anchors_come_back_in_order(durable: Backend) -> None:
 
 
 async def test_a_transaction_is_kept_whole_or_not_at_all(durable: Backend) -> None:
-    """Design 10.3."""
+    """Rows of a transaction."""
     store, name = durable.store, segment()
     async with store.transaction() as transaction:
         await transaction.audit.append(durable.tenant, [row(name, 1)])
@@ -137,7 +137,7 @@ async def test_a_transaction_that_fails_takes_back_nobody_elses_rows(durable: Ba
 async def test_a_task_cannot_wait_for_its_own_transaction(durable: Backend) -> None:
     """It would wait for ever: SQLite has one writer."""
     async with durable.store.transaction():
-        with pytest.raises(StoreError, match="through the transaction"):
+        with pytest.raises(StoreError, match="use the parts of the transaction"):
             await durable.store.semaphores.acquire(durable.tenant, "k", 1, "t", 1.0)
     assert await durable.store.semaphores.acquire(durable.tenant, "k", 1, "t", 1.0)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from callgate.errors import StoreUnsupported
-from callgate.providers.stores.effects import Effect, EffectState
+from callgate.providers.stores.effects import EffectRecord, EffectState
 from callgate.providers.stores.memory import MemoryStore
 from callgate.providers.stores.redis import RedisStore
 from tests.providers.stores.backends import Backend, made
@@ -32,7 +32,7 @@ async def test_a_new_key_is_claimed_and_every_fact_comes_back(ledger: Backend) -
     """Contract I4."""
     effects, tenant, now = ledger.store.effects, ledger.tenant, ledger.now()
     plain = effect(now, "plain")
-    full = Effect(
+    full = EffectRecord(
         "full'\"; --",
         "tööl",
         "digest",
@@ -83,7 +83,7 @@ async def test_a_key_is_taken_only_where_nothing_can_run_twice(ledger: Backend) 
         old = await kept(ledger, state, key=key)
         ledger.now.move(10.0 if lapsed else 9.5)
         new = effect(ledger.now(), key, input_hash="h" if same else "other", request_id="second")
-        mine, found = await effects.claim(tenant, new, again=again)
+        mine, found = await effects.claim(tenant, new, retry=again)
         assert mine is (free == "yes" or (free == "again" and again and same)), (state, lapsed, again, same)
         if mine:
             assert found == replace(new, token=old.token + 1)
@@ -160,7 +160,7 @@ async def test_who_lost_his_claim_settles_nothing(ledger: Backend) -> None:
     ledger.now.move(10.0)
     await effects.expire(ledger.now())
     assert not await effects.settle(tenant, "k", 1, COMMITTED, at=0.0, of=list(EffectState))
-    mine, found = await effects.claim(tenant, effect(ledger.now()), again=True)
+    mine, found = await effects.claim(tenant, effect(ledger.now()), retry=True)
     assert (mine, found.token) == (True, 3)
     for old in (1, 2):
         assert not await effects.settle(tenant, "k", old, COMMITTED, at=0.0, of=list(EffectState))
@@ -173,7 +173,7 @@ async def test_who_lost_his_claim_settles_nothing(ledger: Backend) -> None:
 async def test_effects_are_listed_the_newest_first_by_tenant_state_and_tool(ledger: Backend) -> None:
     effects, now = ledger.store.effects, ledger.now()
     tenants = [ledger.tenant, ledger.tenant + "2"]
-    rows: list[tuple[str, Effect]] = []
+    rows: list[tuple[str, EffectRecord]] = []
     for number, state in enumerate([COMMITTED, RUNNING, UNKNOWN, CLAIMED, NO_EFFECT, RUNNING]):
         tenant, tool = tenants[number % 2], "refund" if number < 4 else "mail"
         new = effect(now + number // 2, f"k{number}", tool=tool, state=CLAIMED if state is CLAIMED else RUNNING)
@@ -192,7 +192,7 @@ async def test_effects_are_listed_the_newest_first_by_tenant_state_and_tool(ledg
         assert list(await effects.list(None, states=states)) == expected
     both = await effects.list(tenants[0], states=[COMMITTED, UNKNOWN], tool="refund")
     assert [row.key for _, row in both] == ["k2", "k0"]
-    assert list(await effects.list("nobody")) == []
+    assert list(await effects.list("unknown")) == []
 
 
 async def test_a_process_that_lives_renews_all_that_it_holds_and_nothing_else(ledger: Backend) -> None:
@@ -206,7 +206,7 @@ async def test_a_process_that_lives_renews_all_that_it_holds_and_nothing_else(le
         renewed = row.owner == "me" and row.state in {CLAIMED, RUNNING}
         assert row.lease_until == (now + 99.5 if renewed else now + 10.0), (tenant, row)
         assert row.token == 1
-    assert await effects.renew("nobody", now) == 0
+    assert await effects.renew("unknown", now) == 0
 
 
 async def test_a_lease_that_is_over_leaves_unknown_what_ran_and_frees_what_had_not_begun(ledger: Backend) -> None:
@@ -226,7 +226,7 @@ async def test_a_lease_that_is_over_leaves_unknown_what_ran_and_frees_what_had_n
 
 
 async def test_only_what_is_over_and_old_is_forgotten(ledger: Backend) -> None:
-    """Contract I3. What nobody knows the end of stays until somebody says."""
+    """Contract I3. An unknown effect stays until an operator settles it."""
     effects, now = ledger.store.effects, ledger.now()
     for age in (1.0, 2.0):
         for state in EffectState:
@@ -244,7 +244,7 @@ async def test_what_is_asked_of_all_tenants_reaches_all_and_of_one_no_other(ledg
     effects, now = ledger.store.effects, ledger.now()
     tenants = ["", ledger.tenant, ledger.tenant + "2"]
     for tenant in tenants:
-        assert (await effects.claim(tenant, effect(now)))[0], "a key of one tenant is nobody else's"
+        assert (await effects.claim(tenant, effect(now)))[0], "a key belongs to one tenant"
     assert await effects.settle(tenants[1], "k", 1, COMMITTED, at=now)
     assert [row[1].state for row in await effects.list(tenants[1])] == [COMMITTED]
     assert await effects.renew("o", now + 5.0) == 2
@@ -258,7 +258,7 @@ async def test_what_is_asked_of_all_tenants_reaches_all_and_of_one_no_other(ledg
 
 def test_redis_says_which_store_keeps_a_ledger() -> None:
     store = RedisStore("redis://localhost")
-    for ask in (lambda: store.effects, lambda: store.waits, lambda: store.pins, lambda: store.jobs):
+    for ask in (lambda: store.effects, lambda: store.suspensions, lambda: store.pins, lambda: store.jobs):
         with pytest.raises(StoreUnsupported, match=r"sqlite:// or postgresql://"):
             ask()
 
@@ -284,7 +284,7 @@ async def test_memory_keeps_what_it_is_given_and_answers_without_waiting() -> No
 
 async def test_memory_forgets_first_what_ended_first_and_never_what_has_not() -> None:
     """Contract I3."""
-    effects = MemoryStore(effects_kept=3).effects
+    effects = MemoryStore(max_effects=3).effects
     for number in range(20):
         assert effects.claim_now("t", effect(1.0, f"open {number}"))[0]
         effects.claim_now("t", effect(1.0, f"unknown {number}"))

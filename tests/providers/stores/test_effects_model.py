@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from callgate.errors import StoreError
 from callgate.providers.stores.base import Store
-from callgate.providers.stores.effects import ENDED, OPEN, EffectState
+from callgate.providers.stores.effects import ENDED_STATES, OPEN_STATES, EffectState
 from tests.providers.stores.backends import opened, place
 from tests.providers.stores.ledger import CLAIMED, RUNNING, Model, effect, empty
 
@@ -63,8 +63,8 @@ class Machine(RuleBasedStateMachine):
     def claim(self, tenant: str, key: str, again: bool, **facts: Any) -> None:
         before = self.highest.get((tenant, key), 0)
         new = effect(self.now, key, **facts)
-        told = self.did(self.ledger.claim(tenant, new, again=again))
-        assert told == self.model.claim(tenant, new, again=again)
+        told = self.did(self.ledger.claim(tenant, new, retry=again))
+        assert told == self.model.claim(tenant, new, retry=again)
         mine, found = told
         assert found.token > before if mine else found.token >= before, "tokens grow with every claim"
 
@@ -73,7 +73,7 @@ class Machine(RuleBasedStateMachine):
         key=KEYS,
         back=st.sampled_from([0, 0, 0, 1, 2, -1]),
         state=STATES,
-        of=st.sampled_from([OPEN, OPEN, [EffectState.UNKNOWN], list(EffectState), ENDED, []]),
+        of=st.sampled_from([OPEN_STATES, OPEN_STATES, [EffectState.UNKNOWN], list(EffectState), ENDED_STATES, []]),
         receipt=st.sampled_from([None, b"{}"]),
         lasts=st.none() | SECONDS,
     )
@@ -117,7 +117,7 @@ class Machine(RuleBasedStateMachine):
 
         async def fail() -> None:
             async with self.store.transaction() as within:
-                mine, found = await within.effects.claim(tenant, effect(self.now, key, owner=owner), again=True)
+                mine, found = await within.effects.claim(tenant, effect(self.now, key, owner=owner), retry=True)
                 await within.effects.renew(owner, self.now + 50.0)
                 if mine:
                     assert await within.effects.settle(tenant, key, found.token, EffectState.COMMITTED, at=self.now)
@@ -175,8 +175,8 @@ class Sabotaged:
 
 
 class KeepsTokens(Sabotaged):
-    async def claim(self, tenant: str, new: Any, *, again: bool) -> Any:
-        mine, found = await self.inner.claim(tenant, new, again=again)
+    async def claim(self, tenant: str, new: Any, *, retry: bool) -> Any:
+        mine, found = await self.inner.claim(tenant, new, retry=retry)
         if mine and found.token > 1:
             found = self.inner._live[tenant, new.key] = replace(found, token=found.token - 1)
         return mine, found
@@ -196,8 +196,8 @@ class ForgetsUnknown(Sabotaged):
 
 
 class RepeatsAlways(Sabotaged):
-    async def claim(self, tenant: str, new: Any, *, again: bool) -> Any:
-        return await self.inner.claim(tenant, new, again=True)
+    async def claim(self, tenant: str, new: Any, *, retry: bool) -> Any:
+        return await self.inner.claim(tenant, new, retry=True)
 
 
 class RenewsAll(Sabotaged):

@@ -10,16 +10,16 @@ from typing import Any, Literal
 import pytest
 
 from callgate.errors import StoreError
-from callgate.providers.stores.effects import Effect, EffectState
+from callgate.providers.stores.effects import EffectRecord, EffectState
 from callgate.testing import FaultyStore, InjectedFault, faults_of
 from tests.providers.stores.backends import Backend, made
 from tests.providers.stores.ledger import COMMITTED, NO_EFFECT, RUNNING, UNKNOWN, effect, found_in, kept
 
 
-async def winners(claims: list[Any], tenant: str, new: Effect, *, again: bool = False) -> list[Effect]:
-    """What those got who were told that the key is theirs; each of *claims* is one attempt, all at once."""
+async def winners(claims: list[Any], tenant: str, new: EffectRecord, *, again: bool = False) -> list[EffectRecord]:
+    """Return the effects of the winners; each of *claims* is one attempt, all at once."""
     told = await asyncio.gather(
-        *(claim(tenant, replace(new, request_id=f"r{number}"), again=again) for number, claim in enumerate(claims))
+        *(claim(tenant, replace(new, request_id=f"r{number}"), retry=again) for number, claim in enumerate(claims))
     )
     won = [found for mine, found in told if mine]
     for mine, found in told:
@@ -54,7 +54,7 @@ async def test_of_fifty_in_two_stores_on_one_database_who_claim_one_key_one_has_
 async def test_of_fifty_who_find_a_dead_effect_one_takes_it_over_or_all_see_it_unknown(
     ledger: Backend, again: bool
 ) -> None:
-    """Contract I4. The token grows once, whoever was first."""
+    """Contract I4. The token grows once, for any winner."""
     old = await kept(ledger, RUNNING)
     ledger.now.move(10.0)
     won = await winners([ledger.store.effects.claim] * 50, ledger.tenant, effect(ledger.now()), again=again)
@@ -68,7 +68,7 @@ async def test_a_claim_that_looks_first_and_writes_then_is_found_out(ledger: Bac
     """The control: two steps in the place of one."""
     effects, looked = ledger.store.effects, asyncio.Barrier(50)
 
-    async def get_then_put(tenant: str, new: Effect, *, again: bool) -> tuple[bool, Effect]:
+    async def get_then_put(tenant: str, new: EffectRecord, *, retry: bool) -> tuple[bool, EffectRecord]:
         found = await effects.get(tenant, new.key)
         await looked.wait()
         if found is not None:
@@ -176,7 +176,7 @@ async def test_whichever_operation_fails_nothing_runs_twice_or_without_a_record(
         faulty = FaultyStore(ledger.store, n, when=when)
         await life.run(faulty)
         await life.hold()
-        if not faults_of(faulty).struck:
+        if not faults_of(faulty).injected:
             break
     assert n == 5, "three claims and an end"
 
@@ -249,5 +249,5 @@ async def test_a_claim_that_never_sees_the_same_effect_twice_gives_up(
         assert await effects.settle(tenant, "k", 1, states[1], at=now, of=[states[0]])
 
     meanwhile(ledger, monkeypatch, before=lambda: of(RUNNING, NO_EFFECT), after=lambda: of(NO_EFFECT, RUNNING))
-    with pytest.raises(StoreError, match="faster than it can be claimed"):
+    with pytest.raises(StoreError, match="times while it was claimed"):
         await effects.claim(tenant, effect(now, request_id="second"))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from callgate.errors import StoreConflict
-from callgate.providers.stores.jobs import OVER, Job, JobState, free_at
+from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState, free_at
 from tests.providers.stores.backends import Backend
 from tests.providers.stores.job_rows import CANCELLED, DEAD, DONE, FOREVER, QUEUED, RUNNING, found_in, job, kept
 
@@ -24,7 +24,7 @@ async def taken(queue: Backend, *, until: float = FOREVER, queues: Collection[st
 
 
 def free_since(state: JobState, at: float) -> dict[str, Any]:
-    """What a job in that state says of when it is free."""
+    """Return the times of a job in that state."""
     name = {QUEUED: "run_at", RUNNING: "lease_until"}.get(state, "ended_at")
     return {"state": state, "run_at": at - 9.0, name: at}
 
@@ -173,7 +173,7 @@ async def test_a_worker_takes_for_all_tenants_and_is_told_for_whom(queue: Backen
 async def test_an_end_is_written_with_result_and_reason(queue: Backend) -> None:
     """Contract I3."""
     jobs, tenant, now = queue.store.jobs, queue.tenant, queue.now()
-    for state, result, reason in itertools.product(OVER, [None, b"\x00{}"], [None, "why"]):
+    for state, result, reason in itertools.product(FINAL_STATES, [None, b"\x00{}"], [None, "why"]):
         id = f"{state} {result!r} {reason}"
         old = await kept(queue, RUNNING, id, reason="before")
         assert await jobs.end(tenant, id, 1, state, at=now + 0.5, result=result, reason=reason)
@@ -245,7 +245,7 @@ async def test_a_worker_is_told_which_of_those_it_runs_are_to_stop(queue: Backen
     assert await jobs.stopped(["runs one", "runs two", "another"]) == ["runs one"]
     assert await jobs.put_back(tenant, "one", 1, run_at=now, reason=None)
     assert await jobs.stopped(["runs one"]) == []
-    assert (await found_in(queue, "one")).stop, "whoever takes it next is to end it"
+    assert (await found_in(queue, "one")).stop, "the next worker has to end it"
 
 
 async def test_only_what_is_dead_is_queued_again_as_if_no_worker_had_taken_it(queue: Backend) -> None:
@@ -262,9 +262,9 @@ async def test_only_what_is_dead_is_queued_again_as_if_no_worker_had_taken_it(qu
 async def test_how_far_it_is_is_written_by_whoever_runs_it(queue: Backend) -> None:
     jobs, tenant = queue.store.jobs, queue.tenant
     await kept(queue, RUNNING)
-    assert not await jobs.tell(tenant, "j", 2, b"1")
-    assert not await jobs.tell(tenant + "2", "j", 1, b"1")
-    assert await jobs.tell(tenant, "j", 1, b"0.5")
+    assert not await jobs.record_progress(tenant, "j", 2, b"1")
+    assert not await jobs.record_progress(tenant + "2", "j", 1, b"1")
+    assert await jobs.record_progress(tenant, "j", 1, b"0.5")
     assert (await found_in(queue)).progress == b"0.5"
 
 
@@ -278,13 +278,13 @@ async def test_a_worker_that_lives_renews_all_that_it_holds_and_is_told_what_tha
         await kept(queue, state, f"other {state}", owner="other")
     await jobs.add(queue.tenant + "2", job(now, "elsewhere"))
     assert await jobs.take("me, too", now, now + 10.0, id="elsewhere") is not None
-    queue.now.move(10.0)  # over, and nobody has taken it: it lives on
+    queue.now.move(10.0)  # the lease has ended and no other worker took the job
     assert sorted(await jobs.renew(["me", "me, too"], now + 99.5)) == ["elsewhere", "mine running"]
     for _, row in await jobs.list(None):
         renewed = row.id in {"elsewhere", "mine running"}
         assert row.lease_until == (now + 99.5 if renewed else now + 10.0 if row.state is RUNNING else None), row
         assert row.token == (row.state not in {QUEUED, CANCELLED})
-    assert await jobs.renew(["nobody"], now) == []
+    assert await jobs.renew(["no one"], now) == []
 
 
 async def test_a_worker_that_lost_a_job_is_not_told_that_it_holds_it(queue: Backend) -> None:
@@ -316,8 +316,8 @@ async def test_what_an_engine_was_told_of_is_written_down(queue: Backend) -> Non
     jobs, now = queue.store.jobs, queue.now()
     for number, id in enumerate(["a", "'; --", "c"]):
         await jobs.add(queue.tenant + str(number), job(now + number, id))
-    await jobs.sent(["a", "'; --", "unknown"], now + 0.5)
-    await jobs.sent([], now + 9.0)
+    await jobs.mark_sent(["a", "'; --", "unknown"], now + 0.5)
+    await jobs.mark_sent([], now + 9.0)
     told = [(row.id, row.sent_at) for _, row in await jobs.list(None)]
     assert told == [("c", None), ("'; --", now + 0.5), ("a", now + 0.5)]
     assert [row.id for _, row in await jobs.unsent(now + 9.0, now + 0.5)] == ["c"]
@@ -351,7 +351,7 @@ async def test_jobs_are_listed_the_newest_first_by_tenant_and_state(queue: Backe
     for tenant, state, limit in itertools.product([None, *tenants], [None, *JobState], [100, 2]):
         chosen = [row for row in newest if tenant in {None, row[0]} and state in {None, row[1].state}]
         assert list(await jobs.list(tenant, state=state, limit=limit)) == chosen[:limit]
-    assert list(await jobs.list("nobody")) == []
+    assert list(await jobs.list("no one")) == []
 
 
 async def test_only_what_ended_and_is_old_is_forgotten(queue: Backend) -> None:

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from callgate.errors import StoreConflict, StoreError
 from callgate.providers.stores.base import Store
-from callgate.providers.stores.jobs import OVER, Job, JobState
+from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState
 from tests.providers.stores.backends import opened, place
 from tests.providers.stores.job_rows import DONE, FOREVER, QUEUED, RUNNING, Model, clear, job
 
@@ -49,7 +49,7 @@ class Machine(RuleBasedStateMachine):
         return self.runner.run(work)
 
     def held(self, id: str, own: bool, back: int = 0) -> tuple[str, str, int]:
-        """Whose a job is, its id, and its token; or not quite."""
+        """The tenant, id and token of a job, or wrong ones."""
         tenant, found = self.model.rows.get(id, ("", job(0.0, token=1)))
         return tenant if own else f"not {tenant}", id, found.token - back
 
@@ -111,7 +111,7 @@ class Machine(RuleBasedStateMachine):
         id=IDS,
         own=THEIR_OWN,
         back=BACK,
-        state=st.sampled_from(OVER),
+        state=st.sampled_from(FINAL_STATES),
         result=st.sampled_from([None, b"{}"]),
         reason=st.sampled_from([None, "why"]),
     )
@@ -141,8 +141,8 @@ class Machine(RuleBasedStateMachine):
     @rule(id=IDS, own=THEIR_OWN, back=BACK, progress=st.sampled_from([b"1", b"2"]))
     def tell(self, id: str, own: bool, back: int, progress: bytes) -> None:
         held = self.held(id, own, back)
-        told = self.did(self.jobs.tell(*held, progress))
-        assert told is self.model.tell(*held, progress)
+        told = self.did(self.jobs.record_progress(*held, progress))
+        assert told is self.model.record_progress(*held, progress)
         assert not (told and (back or not own)), "only the last token says how far it is"
 
     @rule(id=IDS, own=THEIR_OWN, wait=SECONDS)
@@ -157,7 +157,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(ids=st.sets(IDS), ago=SECONDS)
     def sent(self, ids: set[str], ago: float) -> None:
-        self.did(self.jobs.sent(ids, self.now - ago))
+        self.did(self.jobs.mark_sent(ids, self.now - ago))
         for id in ids & set(self.model.rows):
             self.model.change(id, sent_at=self.now - ago)
 
@@ -195,7 +195,7 @@ class Machine(RuleBasedStateMachine):
                     assert await within.jobs.add(tenant, new) is new
                     assert await within.jobs.get(tenant, new.id) == new, "it is there, within"
                 await within.jobs.cancel(tenant, id, self.now)
-                await within.jobs.sent([id, "new"], self.now)
+                await within.jobs.mark_sent([id, "new"], self.now)
                 await within.jobs.revive(tenant, id, self.now)
                 for which in (id, None):
                     taken = await within.jobs.take(owner, self.now, self.now + 50.0, id=which)
@@ -207,7 +207,7 @@ class Machine(RuleBasedStateMachine):
                 taken = await within.jobs.take(owner, self.now, self.now + 50.0)
                 assert taken is not None
                 of, found = taken
-                assert await within.jobs.tell(of, found.id, found.token, b"0.5")
+                assert await within.jobs.record_progress(of, found.id, found.token, b"0.5")
                 assert await within.jobs.end(of, found.id, found.token, DONE, at=self.now, result=None, reason=None)
                 await within.jobs.prune(FOREVER)
                 raise ZeroDivisionError
@@ -273,7 +273,7 @@ class KeepsTokens(Sabotaged):
         taken = await self.inner.take(*args, **more)
         if taken is not None and taken[1].token > 1:
             taken = taken[0], replace(taken[1], token=taken[1].token - 1)
-            self.inner._place(taken[1].id, taken)
+            self.inner._write(taken[1].id, taken)
         return taken
 
 

@@ -1,4 +1,4 @@
-"""What it costs to take a job does not grow with the jobs that wait: counted, not timed."""
+"""The cost of taking a job does not grow with the waiting jobs: counted, not timed."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ TAKING: dict[str, Ask] = {
     "cancel": lambda jobs: jobs.cancel("t1", "j8", NOW),
     "renew": lambda jobs: jobs.renew(["owner13"], NOW),
     "stopped": lambda jobs: jobs.stopped(["owner13", "owner14"]),
-    "tell": lambda jobs: jobs.tell("t6", "j13", 1, b"1"),
+    "tell": lambda jobs: jobs.record_progress("t6", "j13", 1, b"1"),
     "revive": lambda jobs: jobs.revive("t6", "j13", NOW),
     "add": lambda jobs: jobs.add("t1", job(NOW, "new")),
 }
 LOOKING: dict[str, Ask] = {
     "unsent": lambda jobs: jobs.unsent(NOW, 9.0, limit=10),
-    "sent": lambda jobs: jobs.sent(["j8", "j16", "j24"], NOW),
+    "sent": lambda jobs: jobs.mark_sent(["j8", "j16", "j24"], NOW),
     "list": lambda jobs: jobs.list(None, limit=10),
     "list of a tenant": lambda jobs: jobs.list("t1", limit=10),
     "list of a state": lambda jobs: jobs.list(None, state=DEAD, limit=10),
@@ -88,11 +88,11 @@ async def fill(store: SqlStore, rows: int) -> None:
 
 
 class Undone(Exception):
-    """What was asked is not to stay."""
+    """The error that ends a transaction."""
 
 
 async def cost(store: SqlStore, ask: Ask) -> int:
-    """What the database does for it: steps of SQLite's machine; entries and rows that PostgreSQL visits."""
+    """The work of the database: steps of SQLite's machine, or entries and rows that PostgreSQL reads."""
     steps = 0
 
     def step() -> int:
@@ -184,7 +184,7 @@ async def test_a_taking_that_reads_all_that_waits_is_found_out(
 ) -> None:
     """The control: the obvious statement."""
     plain = "(SELECT id FROM callgate_jobs WHERE free_at <= :now ORDER BY priority DESC, free_at, made_at LIMIT 1)"
-    monkeypatch.setitem(sql_jobs.TAKE_NEXT, store.name, sql_jobs.TAKE.format(id=plain))
+    monkeypatch.setitem(sql_jobs.TAKE_NEXT, store.name, sql_jobs.TAKE_JOB.format(id=plain))
     taking = {"the next": TAKING["the next"]}
     await fill(store, SOME)
     few = await costs(store, taking)
@@ -197,14 +197,14 @@ async def test_in_memory_a_worker_looks_at_the_first_of_each_line_only(monkeypat
     for number in range(MANY):
         later = number % 2
         await jobs.add("t", job(NOW + later, str(number), priority=later, queue="ab"[number % 3 == 0]))
-    looked, seen = 0, jobs._seen
+    looked, seen = 0, jobs._find
 
     def looking(id: str) -> Any:
         nonlocal looked
         looked += 1
         return seen(id)
 
-    monkeypatch.setattr(jobs, "_seen", looking)
+    monkeypatch.setattr(jobs, "_find", looking)
     for _ in range(100):
         assert await jobs.take("me", NOW, NOW + 9.0) is not None
     assert looked < 1000

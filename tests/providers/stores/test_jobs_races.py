@@ -33,7 +33,7 @@ async def two(queue: Backend) -> AsyncGenerator[list[Store], None]:
 
 
 async def taken_by(takers: Sequence[Take], queue: Backend, **more: Any) -> Counter[str]:
-    """How often each job was taken, where all ask at once; each is written down as it is handed out."""
+    """Return the number of takes of each job with concurrent workers; each take is recorded."""
     now = queue.now()
     told = await asyncio.gather(*(take(str(n), now, now + 60.0, **more) for n, take in enumerate(takers)))
     return Counter(found[1].id for found in told if found is not None)
@@ -61,7 +61,7 @@ async def test_of_fifty_in_two_stores_on_one_database_each_gets_another(queue: B
 
 @SHARED_SQL
 async def test_of_fifty_in_two_stores_who_take_one_job_whose_worker_died_one_has_it(queue: Backend) -> None:
-    """Contract I4. Those that were told its id, and those that look for the next."""
+    """Contract I4. Workers that know its id, and workers that take the next job."""
     async with two(queue) as stores:
         takers = [store.jobs.take for store in stores] * 25
         which: list[dict[str, Any]] = [{"id": "j"}, {}, {"queues": ["default"]}]
@@ -149,7 +149,7 @@ async def test_never_do_two_run_one_job_and_every_taking_has_a_higher_token(queu
 
     async def sweep() -> None:
         while not over.is_set():
-            await jobs.sent([row.id for _, row in await jobs.unsent(now, now + 1.0)], now)
+            await jobs.mark_sent([row.id for _, row in await jobs.unsent(now, now + 1.0)], now)
             await jobs.prune(now)
             await asyncio.sleep(0)  # in memory nothing else waits
 
@@ -169,10 +169,10 @@ async def test_what_somebody_is_just_changing_is_left_to_him_and_nobody_waits(qu
     await kept(queue, DONE, "over")
     async with store.transaction() as within:
         assert await within.jobs.end(tenant, "ends late", 1, DONE, at=now, result=None, reason=None)
-        await within.jobs.sent(["over"], now)
+        await within.jobs.mark_sent(["over"], now)
         taken = [await store.jobs.take("o", now, now + 9.0) for _ in range(3)]
         assert [found and found[1].id for found in taken] == ["after", "next", None]
-        await store.jobs.sent(["ends late", "next"], now)
+        await store.jobs.mark_sent(["ends late", "next"], now)
         assert await store.jobs.prune(now + 1.0) == 0
     assert {row.id: row.sent_at for _, row in await store.jobs.list(tenant)} == {
         "ends late": None,
@@ -256,7 +256,7 @@ async def test_whichever_operation_fails_no_job_is_lost_or_ends_twice(
         await life.run(faulty)
         await life.hold()
         names |= set(faults_of(faulty).log)
-        if not faults_of(faulty).struck:
+        if not faults_of(faulty).injected:
             break
     assert n > 10
     assert names == {

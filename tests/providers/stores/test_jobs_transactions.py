@@ -108,7 +108,7 @@ async def test_a_transaction_that_fails_leaves_no_trace_of_any_change_of_jobs(
             for _ in range(4):
                 assert await within.jobs.take("me", now, FOREVER) is not None
             assert await within.jobs.take("me", now, FOREVER) is None
-            await within.jobs.sent([f"{state} 2" for state in JobState], now)
+            await within.jobs.mark_sent([f"{state} 2" for state in JobState], now)
             assert await within.jobs.prune(FOREVER) == 11
             await within.jobs.add(tenant, job(now, "new"))
             assert await within.jobs.count() == dict.fromkeys(JobState, 0) | {QUEUED: 1, RUNNING: 4}
@@ -146,7 +146,9 @@ async def test_what_an_engine_writes_on_the_connection_is_kept_with_the_job_or_l
                     async with connection.transaction():
                         await connection.execute("INSERT INTO engine_jobs VALUES ('undone')")
                         raise ZeroDivisionError
-                assert server.execute("SELECT count(*) FROM engine_jobs").fetchone() == (0,), "nobody else sees it yet"
+                assert server.execute("SELECT count(*) FROM engine_jobs").fetchone() == (0,), (
+                    "no other connection sees it yet"
+                )
                 if fails:
                     raise InjectedFault
         except InjectedFault:
@@ -161,7 +163,7 @@ async def test_what_an_engine_breaks_on_the_connection_breaks_the_transaction(qu
     """Contract I3. An engine that swallows its error does not leave a job that it never heard of."""
     store = queue.store
     assert isinstance(store, SqlStore)
-    with pytest.raises(StoreError, match="nothing of it is kept"):
+    with pytest.raises(StoreError, match="so it was rolled back"):
         async with store.transaction() as within:
             await within.jobs.add(queue.tenant, job(queue.now()))
             with pytest.raises(psycopg.Error):
@@ -196,7 +198,7 @@ async def test_in_memory_nobody_else_sees_or_changes_a_job_that_is_being_added()
     async with store.transaction() as within:
         await within.jobs.add("t", job(1.0))
         jobs = store.jobs
-        await jobs.sent(["j"], 2.0)
+        await jobs.mark_sent(["j"], 2.0)
         assert await jobs.cancel("t", "j", 2.0) is None
         assert [await jobs.get("t", "j"), await jobs.take("o", 2.0, 3.0), await jobs.take("o", 2.0, 3.0, id="j")] == [
             None,

@@ -59,7 +59,7 @@ async def test_dropping_says_what_there_was(backend: Backend) -> None:
     assert await cache.drop(tenant, "k0")
     assert not await cache.drop(tenant, "k0")
     assert await cache.drop_tags(tenant, []) == 0
-    assert await cache.drop_tags(tenant, ["nobody's"]) == 0
+    assert await cache.drop_tags(tenant, ["unknown"]) == 0
     assert await cache.drop_tags(tenant, ["even"]) == 2
     assert await cache.drop_tags(tenant, {"all", "even"}) == 2
     assert await cache.get(tenant, "untagged") is not None

@@ -40,7 +40,7 @@ async def test_the_pins_of_a_provider_are_listed_by_name(durable: Backend) -> No
     await pins.put(tenant + "2", replace(PIN, tool="elsewhere"))
     assert [pin.tool for pin in await pins.list(tenant, PIN.provider)] == sorted(names)
     assert list(await pins.list(tenant, "another")) == [replace(PIN, provider="another")]
-    assert list(await pins.list(tenant, "nobody")) == []
+    assert list(await pins.list(tenant, "unknown")) == []
 
 
 async def test_of_fifty_who_add_a_pin_all_are_told_the_same_one(durable: Backend) -> None:

@@ -1,4 +1,4 @@
-"""What only Redis promises: its own clock, keys that expire, keys of one slot, JSON."""
+"""Promises of Redis only: its own clock, keys that expire, keys of one slot, JSON."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from redis.crc import key_slot
 from callgate.errors import StoreError
 from callgate.providers.stores.base import CacheEntry, Grant, Limit
 from callgate.providers.stores.redis import RedisStore
-from callgate.providers.stores.redis_client import Connection
-from callgate.providers.stores.redis_scripts import Script
+from callgate.providers.stores.redis_client import RedisConnection
+from callgate.providers.stores.redis_scripts import RedisScript
 from tests.providers.stores.backends import REDIS, Now, keyspace
 
 TENANTS = ["", "a", "a}b", "{", "ä:"]
@@ -139,20 +139,20 @@ async def test_a_client_of_the_callers_is_used_and_left_open() -> None:
         await client.aclose()
 
 
-class Recorded(Connection):
+class Recorded(RedisConnection):
     """Notes which keys each script was told of."""
 
-    def __init__(self, given: Connection) -> None:
+    def __init__(self, given: RedisConnection) -> None:
         super().__init__(given._url, given.prefix, given._pool_size)
         self.told: list[list[bytes]] = []
 
-    async def script(self, script: Script, keys: Sequence[bytes], *arguments: Any) -> Any:
+    async def script(self, script: RedisScript, keys: Sequence[bytes], *arguments: Any) -> Any:
         self.told.append([*keys])
         return await super().script(script, keys, *arguments)
 
 
 async def test_every_script_is_told_all_its_keys_and_they_lie_in_one_slot(store: RedisStore) -> None:
-    """What a cluster asks for; the text of the scripts makes no key by itself."""
+    """Requirement of a cluster: the scripts make no keys."""
     recorded = Recorded(store._connection)
     await recorded.open()
     store.cache._connection = recorded

@@ -1,4 +1,4 @@
-"""What only the SQL stores promise: the schema, the pragmas, rows that cannot be changed."""
+"""Promises of the SQL stores only: the schema, the pragmas, rows that cannot be changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from callgate.errors import StoreConflict, StoreError
 from callgate.providers.stores.base import AuditRow, CacheEntry, Grant, Limit
-from callgate.providers.stores.effects import EffectState, Pin, WaitState
+from callgate.providers.stores.effects import EffectState, Pin, SuspensionState
 from callgate.providers.stores.jobs import JobState
 from callgate.providers.stores.sql import SqlStore
 from callgate.providers.stores.sql_database import Database
@@ -128,9 +128,9 @@ async def test_effects_waits_pins_and_jobs_are_written_by_connections_that_wait_
     await store.effects.expire(now)
     await store.effects.settle("", "k", 2, COMMITTED, at=now, of=[EffectState.UNKNOWN])
     await store.effects.prune(FOREVER)
-    await store.waits.put("", wait(now))
-    await store.waits.replace("", replace(wait(now), number=2, state=WaitState.USED))
-    await store.waits.prune(FOREVER)
+    await store.suspensions.put("", wait(now))
+    await store.suspensions.replace("", replace(wait(now), number=2, state=SuspensionState.USED))
+    await store.suspensions.prune(FOREVER)
     await store.pins.add("", Pin("p", "t", "d", now))
     await store.pins.put("", Pin("p", "t", "d", now))
     assert set(wrote["usual"]) == {"SELECT"}
@@ -145,7 +145,7 @@ async def test_effects_waits_pins_and_jobs_are_written_by_connections_that_wait_
     await jobs.put_back(durable.tenant, "a", 1, run_at=now, reason=None)
     await jobs.cancel(durable.tenant, "a", now)
     await jobs.renew(["o"], now)
-    await jobs.sent(["b"], now)
+    await jobs.mark_sent(["b"], now)
     await jobs.end(durable.tenant, "b", 1, DONE, at=now, result=None, reason=None)
     await jobs.prune(FOREVER)
     await jobs.count()
@@ -156,7 +156,7 @@ async def test_effects_waits_pins_and_jobs_are_written_by_connections_that_wait_
 
 
 def statements_of(durable: Backend) -> list[str]:
-    """What runs from now on."""
+    """Record the statements that run from now on."""
     ran: list[str] = []
     for engine in {database(durable)._usual, database(durable)._durable}:
         event.listen(engine.sync_engine, "before_cursor_execute", lambda c, k, statement, *more: ran.append(statement))
@@ -216,14 +216,14 @@ async def test_an_effect_of_another_version_is_neither_run_nor_changed(durable: 
     store, tenant, now = durable.store, durable.tenant, durable.now()
     await empty(store)
     await store.effects.claim(tenant, effect(now, lease=-1.0))
-    await store.waits.put(tenant, wait(now))
+    await store.suspensions.put(tenant, wait(now))
     await store.pins.put(tenant, Pin("p", "t", "d", now))
     for table in ("callgate_effects", "callgate_waits", "callgate_pins"):
         await database(durable).write(text(f"UPDATE {table} SET version = 2"), {})
     for refused in (
-        lambda: store.effects.claim(tenant, effect(now), again=True),
+        lambda: store.effects.claim(tenant, effect(now), retry=True),
         lambda: store.effects.get(tenant, "k"),
-        lambda: store.waits.get(tenant, "w"),
+        lambda: store.suspensions.get(tenant, "w"),
         lambda: store.pins.find(tenant, "p", "t"),
         lambda: store.pins.add(tenant, Pin("p", "t", "d", now)),
         lambda: store.pins.list(tenant, "p"),
@@ -231,12 +231,16 @@ async def test_an_effect_of_another_version_is_neither_run_nor_changed(durable: 
         with pytest.raises(StoreError, match="another version"):
             await refused()
     with pytest.raises(StoreConflict):
-        await store.waits.put(tenant, wait(now))
+        await store.suspensions.put(tenant, wait(now))
     assert not await store.effects.settle(tenant, "k", 1, COMMITTED, at=now)
-    assert not await store.waits.replace(tenant, replace(wait(now), number=2, state=WaitState.USED))
+    assert not await store.suspensions.replace(tenant, replace(wait(now), number=2, state=SuspensionState.USED))
     assert await store.effects.renew("o", FOREVER) == await store.effects.expire(now) == 0
-    assert await store.effects.prune(FOREVER) == await store.waits.prune(FOREVER) == 0
-    found = [await store.effects.list(tenant), await store.waits.list(tenant), await store.waits.due(FOREVER)]
+    assert await store.effects.prune(FOREVER) == await store.suspensions.prune(FOREVER) == 0
+    found = [
+        await store.effects.list(tenant),
+        await store.suspensions.list(tenant),
+        await store.suspensions.due(FOREVER),
+    ]
     assert [len(each) for each in found] == [0, 0, 0]
     for table in ("callgate_effects", "callgate_waits", "callgate_pins"):
         await database(durable).write(text(f"DELETE FROM {table} WHERE version = 2"), {})
@@ -258,7 +262,7 @@ async def test_a_job_of_another_version_is_neither_run_nor_changed(queue: Backen
     assert not await jobs.end(tenant, RUNNING, 1, DONE, at=now, result=None, reason=None)
     assert not await jobs.put_back(tenant, RUNNING, 1, run_at=now, reason=None)
     assert await jobs.cancel(tenant, QUEUED, now) is None
-    await jobs.sent([QUEUED], now)
+    await jobs.mark_sent([QUEUED], now)
     assert [await jobs.renew(["o"], now), await jobs.unsent(now, FOREVER), await jobs.list(None)] == [[], [], []]
     assert await jobs.prune(FOREVER) == sum((await jobs.count()).values()) == 0
     gone = "DELETE FROM callgate_jobs WHERE version = 2 AND token < 2 AND sent_at IS NULL"
@@ -272,13 +276,15 @@ async def test_what_is_in_the_ledger_is_never_swept(durable: Backend) -> None:
     for number, state in enumerate(EffectState):
         await store.effects.claim(tenant, effect(now, state, state=EffectState.CLAIMED))
         await store.effects.settle(tenant, state, 1, state, at=now, expires_at=now)
-        await store.waits.put(tenant, wait(now, str(number), lasts=0.0, state=list(WaitState)[number]))
+        await store.suspensions.put(tenant, wait(now, str(number), lasts=0.0, state=list(SuspensionState)[number]))
         await kept(durable, list(JobState)[number], f"{tenant} {number}")
     await store.pins.put(tenant, Pin("p", "t", "d", now))
     durable.now.move(1e9)
     await database(durable).sweep()
     assert len(await store.effects.list(tenant)) == len(EffectState)
-    assert [len(await store.waits.list(tenant, state=state)) for state in WaitState] == [1] * len(WaitState)
+    assert [len(await store.suspensions.list(tenant, state=state)) for state in SuspensionState] == [1] * len(
+        SuspensionState
+    )
     assert len(await store.pins.list(tenant, "p")) == 1
     assert [len(await store.jobs.list(tenant, state=state)) for state in JobState] == [1] * len(JobState)
 

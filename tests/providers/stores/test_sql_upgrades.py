@@ -1,4 +1,4 @@
-"""The schema of the SQL stores: made once, brought up to date by whoever is first, and nothing is lost."""
+"""The schema of the SQL stores: created once, migrated by the first process, without loss of data."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def at_revision(revision: str, monkeypatch: pytest.MonkeyPatch) -> Generator[Non
 
     with monkeypatch.context() as before:
         before.setattr(sql_database, "HEAD", revision)
-        before.setattr(sql_database, "upgrade", upgrade)
+        before.setattr(sql_database, "upgrade_schema", upgrade)
         yield
 
 
@@ -111,7 +111,7 @@ async def test_a_database_of_the_first_revision_keeps_its_rows_when_many_bring_i
 async def test_a_database_without_jobs_keeps_its_rows_when_many_bring_it_up_to_date(
     shared_sql: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Contract I3, I16. Nothing that was there before the jobs is lost, and many take one that is added then once."""
+    """Contract I3, I16. Nothing that was there before the jobs is lost, and concurrent workers take a new job once."""
     now = Now()
     waiting, pin, row = wait(now()), Pin("p", "t", "d", now()), AuditRow("segment", 1, 1.0, {"n": 1}, "", "hash")
     with at_revision("0002", monkeypatch):
@@ -119,7 +119,7 @@ async def test_a_database_without_jobs_keeps_its_rows_when_many_bring_it_up_to_d
         await old.open()
         assert await old.revision() == "0002"
         assert (await old.effects.claim("t", effect(now())))[0]
-        await old.waits.put("t", waiting)
+        await old.suspensions.put("t", waiting)
         await old.pins.put("t", pin)
         await old.audit.append("t", [row])
         with pytest.raises(StoreError):
@@ -130,7 +130,7 @@ async def test_a_database_without_jobs_keeps_its_rows_when_many_bring_it_up_to_d
     store = stores[0]
     assert await store.revision() == HEAD
     assert await store.effects.get("t", "k") == effect(now())
-    assert await store.waits.get("t", "w") == waiting
+    assert await store.suspensions.get("t", "w") == waiting
     assert list(await store.pins.list("t", "p")) == [pin]
     assert [each async for each in store.audit.read("t")] == [row]
     await store.jobs.add("t", job(now()))

@@ -119,9 +119,9 @@ def test_a_store_out_of_reach_is_one_line_without_its_password(verb: str, at: st
 
 def test_it_runs_as_an_operator_runs_it(tmp_path: Path) -> None:
     asked = [sys.executable, "-m", "callgate", "stores", "upgrade", "--store", f"sqlite:///{tmp_path / 'hooks.db'}"]
-    done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"to revision {HEAD}" in done.stdout
-    missing = subprocess.run(asked[:-2], capture_output=True, text=True, timeout=60, check=False)
+    missing = subprocess.run(asked[:-2], capture_output=True, text=True, timeout=300, check=False)
     assert missing.returncode == 2
     assert "--store" in missing.stderr

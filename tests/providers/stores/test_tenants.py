@@ -10,7 +10,7 @@ import pytest
 
 from callgate.errors import StoreConflict
 from callgate.providers.stores.base import AuditRow, CacheEntry, Grant, Limit, Store
-from callgate.providers.stores.effects import EffectState, Pin, WaitState
+from callgate.providers.stores.effects import EffectState, Pin, SuspensionState
 from tests.providers.stores.backends import Backend
 from tests.providers.stores.job_rows import CANCELLED, job
 from tests.providers.stores.ledger import effect, wait
@@ -36,7 +36,7 @@ NAMES = [
     "\n",
 ]
 ANYWHERE = ("cache", "quotas", "semaphores", "consents")
-RECORDS = ("audit", "effects", "waits", "pins", "jobs")  # what Redis keeps none of
+RECORDS = ("audit", "effects", "suspensions", "pins", "jobs")  # what Redis keeps none of
 
 
 class Mixed(AssertionError):
@@ -54,7 +54,7 @@ async def put_in(store: Store, tenant: str, key: str, now: float, records: bool)
         await store.audit.append(tenant, [row])
         await store.effects.claim(tenant, effect(now, key, note=canary))
         try:
-            await store.waits.put(tenant, wait(now, key, body=canary.encode()))
+            await store.suspensions.put(tenant, wait(now, key, body=canary.encode()))
         except StoreConflict as error:
             raise Mixed(f"{tenant!r}: another's wait is there") from error
         await store.pins.put(tenant, Pin(key, "tool", canary, now))
@@ -74,9 +74,9 @@ async def look_at(store: Store, tenant: str, key: str, now: float, records: bool
         seen.append([(row.note, row.token) for _, row in await store.effects.list(tenant)] == [(canary, 1)])
         kept = await store.effects.get(tenant, key)
         seen.append(kept is not None and kept.note == canary)
-        suspended = await store.waits.get(tenant, key)
+        suspended = await store.suspensions.get(tenant, key)
         seen.append(suspended is not None and suspended.body == canary.encode())
-        seen.append([row.body for row in await store.waits.list(tenant)] == [canary.encode()])
+        seen.append([row.body for row in await store.suspensions.list(tenant)] == [canary.encode()])
         seen.append([pin.digest for pin in await store.pins.list(tenant, key)] == [canary])
         seen.append(await store.pins.find(tenant, key, "tool") == Pin(key, "tool", canary, now))
         seen.append([(owner, row.body) for owner, row in await store.jobs.list(tenant)] == [(tenant, canary.encode())])
@@ -95,11 +95,11 @@ async def take_out(store: Store, tenant: str, key: str, now: float, records: boo
     ]
     await store.quotas.give_back(tenant, key, Limit(100, 3600.0), cost=1 + NAMES.index(tenant.removeprefix(key)))
     if records:
-        used = wait(now, key, body=b"used", number=2, state=WaitState.USED)
+        used = wait(now, key, body=b"used", number=2, state=SuspensionState.USED)
         answers += [
             await store.effects.settle(tenant, key, 1, EffectState.COMMITTED, at=now),
             (await store.effects.claim(tenant, effect(now + 99.0, key)))[1].state is EffectState.COMMITTED,
-            await store.waits.replace(tenant, used),
+            await store.suspensions.replace(tenant, used),
             (await store.pins.add(tenant, Pin(key, "tool", "another", now))).digest == canary,
             await store.jobs.cancel(tenant, tenant + "job", now) is CANCELLED,
         ]
@@ -129,14 +129,14 @@ async def test_canaries_of_tenants_never_meet(backend: Backend) -> None:
 
 
 class Forgetful:
-    """A part, one of whose tenants is forgotten: everything belongs to nobody."""
+    """A part of a store that ignores one tenant."""
 
     def __init__(self, part: Any) -> None:
         self.part = part
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self.part, name)
-        return lambda tenant, *args, **kwargs: method("nobody", *args, **kwargs)
+        return lambda tenant, *args, **kwargs: method("no tenant", *args, **kwargs)
 
 
 class Sabotaged:

@@ -1,4 +1,4 @@
-"""Effects, suspended calls, jobs and audit rows in one transaction: all of it or nothing (design 10.3)."""
+"""Effects, suspended calls, jobs and audit rows in one transaction: all of it or nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlalchemy import event, text
 
 from callgate.errors import StoreConflict, StoreError
 from callgate.providers.stores.base import AuditRow
-from callgate.providers.stores.effects import EffectState, WaitState
+from callgate.providers.stores.effects import EffectState, SuspensionState
 from callgate.providers.stores.sql import SqlStore
 from callgate.testing import FaultyStore, InjectedFault, faults_of
 from tests.providers.stores.backends import Backend, made
@@ -32,36 +32,36 @@ class Resume:
     def __init__(self, backend: Backend) -> None:
         self.backend, self.store, self.tenant = backend, backend.store, f"{backend.tenant}-{uuid.uuid4().hex[:6]}"
         self.old, self.segment = wait(backend.now()), uuid.uuid4().hex
-        self.used = replace(self.old, number=2, state=WaitState.USED)
+        self.used = replace(self.old, number=2, state=SuspensionState.USED)
         self.dead = effect(backend.now(), "dead", lease=-1.0)
         self.job = job(backend.now(), f"{self.tenant}-job", run_at=1e12)
 
     async def suspend(self) -> None:
-        await self.store.waits.put(self.tenant, self.old)
+        await self.store.suspensions.put(self.tenant, self.old)
         await self.store.effects.claim(self.tenant, self.dead)
 
     async def run(self, store: Any) -> None:
         async with store.transaction() as within:
-            assert await within.waits.replace(self.tenant, self.used)
+            assert await within.suspensions.replace(self.tenant, self.used)
             mine, found = await within.effects.claim(self.tenant, effect(self.backend.now()))
             assert mine
-            mine, taken = await within.effects.claim(self.tenant, effect(self.backend.now(), "dead"), again=True)
+            mine, taken = await within.effects.claim(self.tenant, effect(self.backend.now(), "dead"), retry=True)
             assert mine
             assert await within.effects.settle(self.tenant, "dead", taken.token, NO_EFFECT, at=1.0)
             await within.audit.append(self.tenant, [AuditRow(self.segment, 1, 1.0, {}, "", "")])
             assert await within.effects.get(self.tenant, "k") == found, "seen inside"
-            assert await within.waits.get(self.tenant, "w") == self.used
-            await within.waits.put(self.tenant, replace(self.old, id="next"))
+            assert await within.suspensions.get(self.tenant, "w") == self.used
+            await within.suspensions.put(self.tenant, replace(self.old, id="next"))
             assert await within.jobs.add(self.tenant, self.job) == self.job
 
     async def kept(self) -> bool:
-        """Whether it was written, asked without faults."""
+        """Return True if it was written; read without faults."""
         seen = [
-            await self.store.waits.get(self.tenant, "w"),
+            await self.store.suspensions.get(self.tenant, "w"),
             await self.store.effects.get(self.tenant, "k"),
             await self.store.effects.get(self.tenant, "dead"),
             [row.number async for row in self.store.audit.read(self.tenant)],
-            await self.store.waits.get(self.tenant, "next"),
+            await self.store.suspensions.get(self.tenant, "next"),
             await self.store.jobs.get(self.tenant, self.job.id),
         ]
         if seen == [self.old, None, self.dead, [], None, None]:
@@ -92,7 +92,7 @@ async def test_whichever_operation_of_a_transaction_fails_all_of_it_is_kept_or_n
         faulty = FaultyStore(durable.store, n, when=when)
         with pytest.raises(InjectedFault):
             await resume.run(faulty)
-        assert faults_of(faulty).struck == [n]
+        assert faults_of(faulty).injected == [n]
         names = [*names, faults_of(faulty).log[n - 1]]
         lost = (when, names[-1]) == ("after", "transaction.exit")
         assert await resume.kept() is lost, names[-1]
@@ -100,14 +100,14 @@ async def test_whichever_operation_of_a_transaction_fails_all_of_it_is_kept_or_n
             break
     assert names == [
         "transaction.enter",
-        "transaction.waits.replace",
+        "transaction.suspensions.replace",
         "transaction.effects.claim",
         "transaction.effects.claim",
         "transaction.effects.settle",
         "transaction.audit.append",
         "transaction.effects.get",
-        "transaction.waits.get",
-        "transaction.waits.put",
+        "transaction.suspensions.get",
+        "transaction.suspensions.put",
         "transaction.jobs.add",
         "transaction.exit",
     ]
@@ -161,26 +161,26 @@ async def test_a_transaction_that_fails_leaves_no_trace_of_any_change(
         await effects.claim(tenant, effect(now, state, owner=tenant, lease=-1.0))
         if state is not RUNNING:
             assert await effects.settle(tenant, state, 1, state, at=now - 1.0, receipt=b"1", note="n")
-    await durable.store.waits.put(tenant, wait(now))
-    before = [list(await effects.list(tenant)), list(await durable.store.waits.list(tenant))]
+    await durable.store.suspensions.put(tenant, wait(now))
+    before = [list(await effects.list(tenant)), list(await durable.store.suspensions.list(tenant))]
     with pytest.raises(error):
         async with durable.store.transaction() as within:
             assert await within.effects.renew(tenant, now + 9.0) == 2
             for state in EffectState:
-                await within.effects.claim(tenant, effect(now, state), again=True)
+                await within.effects.claim(tenant, effect(now, state), retry=True)
                 await within.effects.settle(tenant, state, 2, COMMITTED, at=now, of=list(EffectState))
             await within.effects.claim(tenant, effect(now, "new"))
             await within.effects.expire(now + 100.0)
             await within.effects.prune(now + 200.0)
-            await within.waits.replace(tenant, replace(wait(now), number=2, state=WaitState.DENIED))
-            await within.waits.prune(now + 1.0)
-            await within.waits.put(tenant, wait(now, "another"))
+            await within.suspensions.replace(tenant, replace(wait(now), number=2, state=SuspensionState.DENIED))
+            await within.suspensions.prune(now + 1.0)
+            await within.suspensions.put(tenant, wait(now, "another"))
             assert list(await within.effects.list(tenant)) != before[0]
-            assert list(await within.waits.list(tenant)) != before[1]
-            assert list(await within.waits.due(now + 60.0))
+            assert list(await within.suspensions.list(tenant)) != before[1]
+            assert list(await within.suspensions.due(now + 60.0))
             raise error
-    assert [list(await effects.list(tenant)), list(await durable.store.waits.list(tenant))] == before
-    assert await durable.store.waits.get(tenant, "another") is None
+    assert [list(await effects.list(tenant)), list(await durable.store.suspensions.list(tenant))] == before
+    assert await durable.store.suspensions.get(tenant, "another") is None
 
 
 async def test_of_many_transactions_that_resume_one_call_one_does(durable: Backend) -> None:
@@ -191,13 +191,13 @@ async def test_of_many_transactions_that_resume_one_call_one_does(durable: Backe
         await other.open()
         others.append(other)
     old = wait(durable.now())
-    await durable.store.waits.put(durable.tenant, old)
+    await durable.store.suspensions.put(durable.tenant, old)
     won: list[int] = []
 
     async def resume(who: int) -> None:
         store = others[who % len(others)]
         async with store.transaction() as within:
-            if not await within.waits.replace(durable.tenant, replace(old, number=2, state=WaitState.USED)):
+            if not await within.suspensions.replace(durable.tenant, replace(old, number=2, state=SuspensionState.USED)):
                 return
             mine, _ = await within.effects.claim(durable.tenant, effect(durable.now(), request_id=str(who)))
             assert mine
@@ -229,7 +229,7 @@ async def test_what_a_transaction_claims_is_nobody_elses_and_free_when_it_fails(
     first = asyncio.create_task(fail())
     await inside.wait()
     second = asyncio.create_task(store.effects.claim(tenant, effect(now, request_id="second")))
-    if durable.kind == "memory":  # where nothing waits it is told so at once
+    if durable.kind == "memory":  # memory raises at once
         assert not (await second)[0]
     go_on.set()
     with pytest.raises(ZeroDivisionError):
@@ -248,21 +248,21 @@ async def test_in_memory_a_transaction_that_fails_takes_back_no_change_that_anot
             await within.effects.claim("t", effect(1.0, lease=1.0))
             await within.effects.claim("t", effect(1.0, "mine", lease=1.0))
             await store.effects.expire(2.0)
-            assert (await store.effects.claim("t", effect(3.0, request_id="another"), again=True))[0]
+            assert (await store.effects.claim("t", effect(3.0, request_id="another"), retry=True))[0]
             _ = 1 / 0
     found = await store.effects.get("t", "k")
     assert found == replace(effect(3.0, request_id="another"), token=3)
     left = await store.effects.get("t", "mine")
     assert left is not None
-    assert left.state is UNKNOWN, "nobody may run it by mistake"
+    assert left.state is UNKNOWN, "no process may run it by mistake"
 
 
 async def test_a_conflict_within_a_transaction_ends_only_what_ran_into_it(durable: Backend) -> None:
     store, tenant = durable.store, durable.tenant
-    await store.waits.put(tenant, wait(durable.now()))
+    await store.suspensions.put(tenant, wait(durable.now()))
     async with store.transaction() as within:
         with pytest.raises(StoreConflict):
-            await within.waits.put(tenant, wait(durable.now()))
+            await within.suspensions.put(tenant, wait(durable.now()))
         assert (await within.effects.claim(tenant, effect(durable.now())))[0]
     assert await store.effects.get(tenant, "k") is not None
 
@@ -271,7 +271,7 @@ async def test_a_conflict_within_a_transaction_ends_only_what_ran_into_it(durabl
 async def test_a_transaction_that_postgresql_has_given_up_does_not_end_as_if_it_were_kept(durable: Backend) -> None:
     """Contract I3. After a failed statement its COMMIT rolls back and reports no error."""
     store, tenant = durable.store, durable.tenant
-    with pytest.raises(StoreError, match="nothing of it is kept"):
+    with pytest.raises(StoreError, match="so it was rolled back"):
         async with store.transaction() as within:
             assert (await within.effects.claim(tenant, effect(durable.now())))[0]
             with pytest.raises(StoreError):

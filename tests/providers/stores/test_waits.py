@@ -9,22 +9,24 @@ from typing import Any
 import pytest
 
 from callgate.errors import StoreConflict
-from callgate.providers.stores.effects import Wait, WaitState
+from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
 from tests.providers.stores.backends import Backend, made
 from tests.providers.stores.ledger import FOREVER, wait
 
-WAITING, USED, DENIED, EXPIRED, VOID = WaitState
+WAITING, USED, DENIED, EXPIRED, VOID = SuspensionState
 
 
-def changed(old: Wait, state: WaitState = USED, **more: Any) -> Wait:
+def changed(old: SuspensionRecord, state: SuspensionState = USED, **more: Any) -> SuspensionRecord:
     """The next version."""
     return replace(old, number=old.number + 1, state=state, **more)
 
 
 async def test_every_fact_of_a_suspended_call_comes_back(ledger: Backend) -> None:
-    waits, tenant, now = ledger.store.waits, ledger.tenant, ledger.now()
+    waits, tenant, now = ledger.store.suspensions, ledger.tenant, ledger.now()
     plain = wait(now, "plain", lasts=None)
-    full = Wait("id'\"; --", "kïnd", "tool", "ann:\U0001f600", now, now + 0.5, bytes(range(256)), "mac", DENIED, 9)
+    full = SuspensionRecord(
+        "id'\"; --", "kïnd", "tool", "ann:\U0001f600", now, now + 0.5, bytes(range(256)), "mac", DENIED, 9
+    )
     for each in (plain, full):
         assert await waits.get(tenant, each.id) is None
         await waits.put(tenant, each)
@@ -33,7 +35,7 @@ async def test_every_fact_of_a_suspended_call_comes_back(ledger: Backend) -> Non
 
 
 async def test_an_id_is_given_once_and_what_is_there_stays(ledger: Backend) -> None:
-    waits, tenant, old = ledger.store.waits, ledger.tenant, wait(ledger.now())
+    waits, tenant, old = ledger.store.suspensions, ledger.tenant, wait(ledger.now())
     await waits.put(tenant, old)
     for other in (old, replace(old, body=b"other"), changed(old)):
         with pytest.raises(StoreConflict):
@@ -44,7 +46,7 @@ async def test_an_id_is_given_once_and_what_is_there_stays(ledger: Backend) -> N
 
 async def test_a_version_takes_the_place_of_the_one_before_it_and_of_no_other(ledger: Backend) -> None:
     """Contract I5, I16."""
-    waits, tenant, first = ledger.store.waits, ledger.tenant, wait(ledger.now())
+    waits, tenant, first = ledger.store.suspensions, ledger.tenant, wait(ledger.now())
     assert not await waits.replace(tenant, changed(first)), "there is none"
     await waits.put(tenant, first)
     second = changed(first, WAITING, body=b"two", mac="m2", user="bob", expires_at=None, kind="consent", tool="t")
@@ -59,19 +61,19 @@ async def test_a_version_takes_the_place_of_the_one_before_it_and_of_no_other(le
 
 async def test_what_does_not_wait_any_more_is_never_replaced(ledger: Backend) -> None:
     """Contract I5, I16. It is used once."""
-    waits, tenant = ledger.store.waits, ledger.tenant
+    waits, tenant = ledger.store.suspensions, ledger.tenant
     for state in (USED, DENIED, EXPIRED, VOID):
         first = wait(ledger.now(), state)
         await waits.put(tenant, first)
         over = changed(first, state)
         assert await waits.replace(tenant, over)
-        for after in WaitState:
+        for after in SuspensionState:
             assert not await waits.replace(tenant, changed(over, after))
         assert await waits.get(tenant, state) == over
 
 
 async def test_suspended_calls_are_listed_by_state_and_user_the_oldest_first(ledger: Backend) -> None:
-    waits, tenant, now = ledger.store.waits, ledger.tenant, ledger.now()
+    waits, tenant, now = ledger.store.suspensions, ledger.tenant, ledger.now()
     rows = [
         wait(
             now - number // 2, f"w{number}", user="ann" if number % 3 else "bob", state=USED if number > 6 else WAITING
@@ -86,14 +88,14 @@ async def test_suspended_calls_are_listed_by_state_and_user_the_oldest_first(led
     assert list(await waits.list(tenant, limit=2)) == [row for row in oldest if row.state is WAITING][:2]
     for user in ("ann", "bob", "carol"):
         mine = [row for row in oldest if row.user == user]
-        for state in WaitState:
+        for state in SuspensionState:
             found = await waits.list(tenant, state=state, user=user)
             assert list(found) == [row for row in mine if row.state is state]
     assert [row.id for row in await waits.list(tenant + "2")] == ["elsewhere"]
 
 
 async def test_what_is_due_is_found_for_all_tenants_the_longest_overdue_first(ledger: Backend) -> None:
-    waits, now = ledger.store.waits, ledger.now()
+    waits, now = ledger.store.suspensions, ledger.now()
     tenants = [ledger.tenant, ledger.tenant + "2"]
     for tenant in tenants:
         for id, lasts in (("early", 1.0), ("late", 2.0), ("later", 2.5), ("endless", None)):
@@ -109,23 +111,23 @@ async def test_what_is_due_is_found_for_all_tenants_the_longest_overdue_first(le
 
 
 async def test_only_what_waits_no_more_and_is_old_is_forgotten(ledger: Backend) -> None:
-    waits, tenant, now = ledger.store.waits, ledger.tenant, ledger.now()
+    waits, tenant, now = ledger.store.suspensions, ledger.tenant, ledger.now()
     for age in (1.0, 2.0):
-        for state in WaitState:
+        for state in SuspensionState:
             await waits.put(tenant, wait(now - age, f"{state} {age}", state=state))
     await waits.put(tenant + "2", wait(now - 9.0, state=USED))
     assert await waits.prune(now - 2.0) == 1
     assert await waits.prune(now - 1.0) == 4
-    left = {row.id for state in WaitState for row in await waits.list(tenant, state=state)}
-    assert left == {f"{state} 1.0" for state in WaitState} | {f"{WAITING} 2.0"}
+    left = {row.id for state in SuspensionState for row in await waits.list(tenant, state=state)}
+    assert left == {f"{state} 1.0" for state in SuspensionState} | {f"{WAITING} 2.0"}
 
 
-async def used_by(replacements: list[Any], ledger: Backend, old: Wait) -> int:
-    """How many of those who use a suspended call at once are told that they did."""
+async def used_by(replacements: list[Any], ledger: Backend, old: SuspensionRecord) -> int:
+    """Return the number of winners among concurrent users of a suspended call."""
     told = await asyncio.gather(
         *(replace_(ledger.tenant, changed(old, mac=f"m{number}")) for number, replace_ in enumerate(replacements))
     )
-    kept = await ledger.store.waits.get(ledger.tenant, old.id)
+    kept = await ledger.store.suspensions.get(ledger.tenant, old.id)
     assert kept is not None
     assert sum(told) != 1 or kept.mac == f"m{told.index(True)}"
     return sum(told)
@@ -135,8 +137,8 @@ async def test_of_fifty_who_use_a_suspended_call_one_does(ledger: Backend) -> No
     """Contract I5, I16."""
     for number in range(3):
         old = wait(ledger.now(), str(number))
-        await ledger.store.waits.put(ledger.tenant, old)
-        assert await used_by([ledger.store.waits.replace] * 50, ledger, old) == 1
+        await ledger.store.suspensions.put(ledger.tenant, old)
+        assert await used_by([ledger.store.suspensions.replace] * 50, ledger, old) == 1
 
 
 @pytest.mark.parametrize("durable", ["sqlite-file", "postgresql"], indirect=True)
@@ -146,18 +148,18 @@ async def test_of_fifty_in_two_stores_on_one_database_who_use_a_suspended_call_o
     await other.open()
     try:
         old = wait(ledger.now())
-        await ledger.store.waits.put(ledger.tenant, old)
-        assert await used_by([ledger.store.waits.replace, other.waits.replace] * 25, ledger, old) == 1
+        await ledger.store.suspensions.put(ledger.tenant, old)
+        assert await used_by([ledger.store.suspensions.replace, other.suspensions.replace] * 25, ledger, old) == 1
     finally:
         await other.close()
 
 
 async def test_a_use_that_looks_first_and_writes_then_is_found_out(ledger: Backend) -> None:
     """The control: two steps in the place of one."""
-    waits, old, looked = ledger.store.waits, wait(ledger.now()), asyncio.Barrier(50)
+    waits, old, looked = ledger.store.suspensions, wait(ledger.now()), asyncio.Barrier(50)
     await waits.put(ledger.tenant, old)
 
-    async def get_then_put(tenant: str, new: Wait) -> bool:
+    async def get_then_put(tenant: str, new: SuspensionRecord) -> bool:
         found = await waits.get(tenant, new.id)
         await looked.wait()
         if found is None or found.number != new.number - 1 or found.state is not WAITING:
@@ -170,10 +172,10 @@ async def test_a_use_that_looks_first_and_writes_then_is_found_out(ledger: Backe
 
 async def test_of_fifty_who_put_one_id_one_does(ledger: Backend) -> None:
     told = await asyncio.gather(
-        *(ledger.store.waits.put(ledger.tenant, wait(ledger.now(), mac=str(number))) for number in range(50)),
+        *(ledger.store.suspensions.put(ledger.tenant, wait(ledger.now(), mac=str(number))) for number in range(50)),
         return_exceptions=True,
     )
     assert sorted(type(each).__name__ for each in told) == ["NoneType", *["StoreConflict"] * 49]
-    kept = await ledger.store.waits.get(ledger.tenant, "w")
+    kept = await ledger.store.suspensions.get(ledger.tenant, "w")
     assert kept is not None
     assert kept.mac == str(told.index(None))

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from callgate import Gate, Hook, InvokeContext, ToolCall, ToolContext, ToolRecord, User, tool
-from callgate.runtime.testing.lease_ledger import Ledger
+from callgate.runtime.testing.lease_ledger import LeaseLedger
 from tests.harness.steploop import FAR
 from tests.runtime.call.leasing import (
     WAITS,
@@ -52,7 +52,7 @@ class Case:
     """A gate made once, called once a run. Call it with the run's ledger."""
 
     def __init__(self, *, deadline: float | None = None) -> None:
-        self.ledger = Ledger()
+        self.ledger = LeaseLedger()
         self.deadline = deadline
         self.gate: Gate | None = None
         self.hooks: list[Any] = []
@@ -83,7 +83,7 @@ class Case:
     async def open(self) -> Gate:
         """The gate, opened at the first run."""
         if self.gate is None:
-            self.gate = Gate(self.tools or [as_read(work)], self.hooks, open=True)
+            self.gate = Gate(self.tools or [as_read(work)], self.hooks, allow_unguarded=True)
             await self.gate.__aenter__()
         return self.gate
 
@@ -91,7 +91,7 @@ class Case:
         """What one run does."""
         return await gate.invoke(self.name, {}, user=USER, deadline=self.deadline)
 
-    async def __call__(self, ledger: Ledger) -> Any:
+    async def __call__(self, ledger: LeaseLedger) -> Any:
         self.ledger = ledger
         gate = await self.open()
         return await self.call(gate)
@@ -111,7 +111,7 @@ class Excusing(Hook):
         self.case = case
 
     def will_authorize(self, ctx: InvokeContext) -> None:
-        self.case.ledger.excuse = lambda: ctx.pending_release
+        self.case.ledger.may_outlive_call = lambda: ctx.run.pending_release
 
 
 # ---------------------------------------------------------------------- cases by name
@@ -122,7 +122,7 @@ class Batch(Case):
 
     async def call(self, gate: Gate) -> Any:
         self.ledger.in_order = False
-        calls = [ToolCall(f"c{n}", self.name, {}) for n in range(3)]
+        calls = [ToolCall(id=f"c{n}", name=self.name, arguments={}) for n in range(3)]
         return [result.outcome for result in await gate.call_many(calls, user=USER)]
 
 
@@ -130,7 +130,7 @@ class Streamed(Case):
     """A stream whose reader stops after the first event."""
 
     async def call(self, gate: Gate) -> Any:
-        stream: Any = gate.stream(ToolCall("c", self.name, {}), user=USER)
+        stream: Any = gate.stream(ToolCall(id="c", name=self.name, arguments={}), user=USER)
         try:
             async for event in stream:
                 return type(event).__name__
@@ -142,7 +142,7 @@ class Results(Case):
     """``gate.call``: a result, whatever the tool does."""
 
     async def call(self, gate: Gate) -> Any:
-        result = await gate.call(ToolCall("c", self.name, {}), user=USER, deadline=self.deadline)
+        result = await gate.call(ToolCall(id="c", name=self.name, arguments={}), user=USER, deadline=self.deadline)
         return result.outcome
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 
 from callgate import Hook, InvokeContext, ToolContext, tool
-from callgate.runtime.testing.lease_ledger import Ledger
+from callgate.runtime.testing.lease_ledger import LeaseLedger
 
 Wait = Callable[[], Awaitable[Any]]
 
@@ -52,7 +52,7 @@ WAITS: tuple[Wait, ...] = (yields, timer, task, twice)
 class Held:
     """One lease of two units: a torn acquire or release shows. Taking and giving wait in between and after."""
 
-    def __init__(self, ledger: Callable[[], Ledger], name: str, take: Wait = yields, give: Wait = yields) -> None:
+    def __init__(self, ledger: Callable[[], LeaseLedger], name: str, take: Wait = yields, give: Wait = yields) -> None:
         self.ledger, self.name, self.waits_to_take, self.waits_to_give = ledger, name, take, give
 
     async def take(self, ctx: Any) -> None:

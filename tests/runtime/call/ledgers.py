@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from callgate import Audit, EffectRecord, EffectState, Gate, ToolCall, ToolError, ToolResult, User, tool
+from callgate import Gate, ToolCall, ToolError, ToolResult, User, tool
+from callgate.hooks import Audit
 from callgate.providers.stores.address import store_at
 from callgate.providers.stores.base import AuditRow, Store
 from callgate.runtime.commands.effects import main
+from callgate.stores import EffectRecord, EffectState
 from tests.providers.stores.backends import place
 
 KEY, OTHER = "ab" * 32, "ab" * 31 + "cd"
@@ -56,8 +58,8 @@ def call(address: str, *orders: str, tenant: str | None = "acme", user: str = "a
     """One call an order, through a gate that is opened for them and closed again."""
 
     async def calls() -> list[ToolResult]:
-        async with Gate([refund], [Audit()], open=True, store=address) as gate:
-            asked = [ToolCall("c", "refund", {"order_id": order}) for order in orders]
+        async with Gate([refund], [Audit()], allow_unguarded=True, store=address) as gate:
+            asked = [ToolCall(id="c", name="refund", arguments={"order_id": order}) for order in orders]
             return [await gate.call(one, user=User(user, tenant)) for one in asked]
 
     return asyncio.run(calls())

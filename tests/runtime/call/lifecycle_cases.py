@@ -20,11 +20,11 @@ from callgate import (
     Outcome,
     RetryLater,
     Stage,
-    StageError,
     Suspended,
     ToolError,
     ToolFailed,
 )
+from callgate.errors import StageError
 from callgate.hooks.stages import RELEASE_OF, STAGES, OnFailure, Row, Section, stages_in
 from tests.hooks.verbs import NOTHING, OUTLAST, POWER, VERBS
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from callgate import Gate, Hook, Invalid, InvokeContext, Stage, ToolCall, ToolResult
+from callgate import Gate, Hook, Invalid, InvokeContext, Options, Stage, ToolCall, ToolResult
 from tests.hooks.making import USER, Act, acting, record
 from tests.hooks.verbs import DOES, outlast
 from tests.runtime.call.lifecycle_cases import ATTEMPTS, NEIGHBOURS, Cell, Flaky
@@ -125,9 +125,10 @@ def put_together(cell: Cell) -> Gate:
         options = {"hooks_by_stage": {cell.stage: [hook]}} if cell.where == "tool by stage" else {"hooks": [hook]}
     elif cell.where in {"gate object", "gate class"}:
         hooks.append(hook)
-    by_stage = {cell.stage.value: [hook]} if cell.where == "gate by stage" else None
+    elif cell.where == "gate by stage":
+        hooks.append({cell.stage.value: [hook]})
     tool = record(body_of(cell, "double"), **options)
-    gate = Gate([tool], hooks, hooks_by_stage=by_stage, open=True, lazy=True)
+    gate = Gate([tool], hooks, allow_unguarded=True, options=Options(lazy=True))
     if cell.where == "gate use":
         gate.use(hook, tags={"maths"})
     return gate
@@ -141,7 +142,9 @@ def cause_of(error: BaseException | None) -> type[BaseException] | None:
 async def observed(cell: Cell) -> dict[str, Any]:
     JOURNALS.clear()
     async with put_together(cell) as gate:
-        result = await gate.call(ToolCall("c1", "double", {"n": 2}), user=USER, deadline=cell.deadline)
+        result = await gate.call(
+            ToolCall(id="c1", name="double", arguments={"n": 2}), user=USER, deadline=cell.deadline
+        )
     return seen(JOURNALS["double"], result)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from callgate import Denied, Gate, Hook, InvokeContext, Outcome, RetryLater, Stage, StageError, ToolError, invoke_tool
+from callgate import Denied, Gate, Hook, InvokeContext, Outcome, RetryLater, Stage, ToolError, invoke_tool
+from callgate.errors import StageError
 from callgate.hooks.stages import STAGES, Section, stages_in
 from tests.hooks.making import Watch, acting, at, call, echoing, invoke, record, refusing
 
@@ -129,7 +130,7 @@ async def test_a_wrapper_sees_what_the_tool_raised_and_may_answer_in_its_stead()
         try:
             return await next()
         except ToolError as error:
-            seen.append((error, ctx.error, ctx.step.stage))
+            seen.append((error, ctx.error, ctx.run.step.stage))
             return -1
 
     watch = Watch(Stage.ON_ERROR)
@@ -239,7 +240,7 @@ async def test_stages_of_each_attempt(failures: int) -> None:
     """Contract 102, 104."""
     attempts = 3
     seen: list[tuple[Stage, int]] = []
-    note = acting({stage: lambda ctx: seen.append((ctx.step.stage, ctx.attempt)) for stage in INNER[1:]})()
+    note = acting({stage: lambda ctx: seen.append((ctx.run.step.stage, ctx.attempt)) for stage in INNER[1:]})()
     result = await call(record(Flaky(failures)), Retry(attempts), note)
     expected: list[tuple[Stage, int]] = []
     for attempt in range(1, min(failures + 1, attempts) + 1):
@@ -393,3 +394,19 @@ async def test_who_failed_is_told_through_any_number_of_wrappers(depth: int) -> 
     with pytest.raises(KeyError) as caught:
         await invoke_tool(record(Flaky(1, lambda: boom)), {"n": 1}, global_hooks_by_stage={"around_execute": layers})
     assert caught.value is boom
+
+
+@pytest.mark.parametrize("given", ["nothing", "the context", "something else"])
+async def test_a_wrapper_goes_on_with_next_alone_or_with_its_context(given: str) -> None:
+    """Contract 93: Starlette's habit works as well; anything but the context is refused with the line to write."""
+
+    class Goes(Hook):
+        async def around_execute(self, ctx: InvokeContext, next: Next) -> Any:
+            handed: dict[str, tuple[Any, ...]] = {"nothing": (), "the context": (ctx,), "something else": ("x",)}
+            return await next(*handed[given])
+
+    result = await call(record(), Goes())
+    if given == "something else":
+        assert result.outcome is Outcome.ERROR
+    else:
+        assert result.output == 4

@@ -19,7 +19,6 @@ from callgate import (
     Outcome,
     OutcomeUnknown,
     RetryLater,
-    StageError,
     ToolCall,
     ToolContext,
     ToolError,
@@ -27,10 +26,11 @@ from callgate import (
     User,
     tool,
 )
+from callgate.errors import StageError
 from callgate.runtime.call import bodies
 from callgate.runtime.call.bodies import ABANDON_GRACE
 from callgate.runtime.call.deadlines import TICK
-from tests.harness.steploop import StepLoop, close, on_virtual_time
+from tests.harness.steploop import StepLoop, close_loop, on_virtual_time
 
 USER = User("u")
 OVERSHOOT = 0.05
@@ -102,20 +102,20 @@ async def test_a_body_that_swallows_cancellation_is_left_behind_after_the_grace(
     lease = Lease()
     async with Gate([hard(swallowing(30, ends))], [lease]) as gate:
         began = loop.time()
-        result = await gate.call(ToolCall("c", "stubborn"), user=USER, deadline=2.0)
+        result = await gate.call(ToolCall(id="c", name="stubborn"), user=USER, deadline=2.0)
         assert loop.time() - began <= 2.0 + TICK + ABANDON_GRACE + OVERSHOOT
         assert result.outcome is Outcome.UNKNOWN
         assert result.error is not None
         assert result.error.code == "outcome_unknown"
         assert result.pending_release
-        assert lease.ctx.pending_release
+        assert lease.ctx.run.pending_release
         assert lease.log == ["taken"]
         assert ends == []
         await seen_off(gate)
         assert loop.time() - began >= 30
         assert ends == ["ended"]
         assert lease.log == ["taken", "given"]
-        assert not lease.ctx.pending_release
+        assert not lease.ctx.run.pending_release
         assert not gate._engine.left_behind
 
 
@@ -134,7 +134,7 @@ async def test_invoke_raises_that_the_outcome_is_unknown(loop: StepLoop) -> None
 async def test_a_body_without_leases_is_left_behind_with_nothing_pending(loop: StepLoop) -> None:
     """I1b."""
     async with Gate([hard(swallowing(5))]) as gate:
-        result = await gate.call(ToolCall("c", "stubborn"), user=USER, deadline=1.0)
+        result = await gate.call(ToolCall(id="c", name="stubborn"), user=USER, deadline=1.0)
         assert result.outcome is Outcome.UNKNOWN
         assert not result.pending_release
 
@@ -151,7 +151,7 @@ async def test_a_body_that_is_cancelled_from_outside_is_left_behind_too(loop: St
         await asyncio.wait([calling])
         assert calling.cancelled()
         assert loop.time() - began <= ABANDON_GRACE + OVERSHOOT
-        assert lease.ctx.pending_release
+        assert lease.ctx.run.pending_release
         assert lease.log == ["taken"]
         await seen_off(gate)
         assert lease.log == ["taken", "given"]
@@ -184,7 +184,7 @@ async def test_a_body_that_obeys_is_not_left_behind(loop: StepLoop) -> None:
         return 7
 
     async with Gate([hard(obeys)], [lease]) as gate:
-        result = await gate.call(ToolCall("c", "obeys"), user=USER, deadline=1.0)
+        result = await gate.call(ToolCall(id="c", name="obeys"), user=USER, deadline=1.0)
         assert result.error is not None
         assert result.error.code == "deadline_exceeded"
         assert not result.pending_release
@@ -375,7 +375,7 @@ def test_what_was_left_behind_is_given_back_when_the_loop_is_shut_down(kind: str
     for task in asyncio.all_tasks(loop):
         task.cancel()
     loop.now += 1e7
-    close(loop)
+    close_loop(loop)
 
 
 @on_virtual_time
@@ -455,12 +455,12 @@ async def test_a_thread_that_overruns_keeps_its_place_and_its_lease_until_it_ret
 
     async with Gate([plain(blocks, max_threads=1)], [lease]) as gate:
         began = loop.time()
-        result = await gate.call(ToolCall("c", "blocks"), user=USER, deadline=1.0)
+        result = await gate.call(ToolCall(id="c", name="blocks"), user=USER, deadline=1.0)
         assert loop.time() - began <= 1.0 + TICK + ABANDON_GRACE + OVERSHOOT
         assert result.outcome is Outcome.UNKNOWN
         assert result.pending_release
         assert lease.log == ["taken"]
-        refused = await gate.call(ToolCall("c", "blocks"), user=USER, deadline=1.0)
+        refused = await gate.call(ToolCall(id="c", name="blocks"), user=USER, deadline=1.0)
         assert refused.outcome is Outcome.RETRY_LATER
         assert lease.log == ["taken", "taken", "given"]
         door.set()
@@ -510,7 +510,7 @@ async def test_no_more_threads_run_than_allowed_however_many_calls_come(loop: St
         return 1
 
     async with Gate([plain(counts, max_threads=3)]) as gate:
-        calls = [ToolCall(f"c{n}", "counts") for n in range(60)]
+        calls = [ToolCall(id=f"c{n}", name="counts") for n in range(60)]
         results = await gate.call_many(calls, user=USER, at_once=20)
         done = [result.outcome for result in results]
         assert set(done) <= {Outcome.SUCCESS, Outcome.RETRY_LATER}

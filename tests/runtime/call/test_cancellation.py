@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from callgate.runtime.testing.cancel import SweepReport
-from callgate.runtime.testing.cancel_modes import DEADLINE, DEADLINE_PAIRED, PAIRED, SINGLE, Native
+from callgate.runtime.testing.cancel_modes import (
+    DEADLINE_MODES,
+    DEADLINE_PAIRED_MODES,
+    PAIRED_MODES,
+    SINGLE_MODES,
+    Native,
+)
 from tests.harness.steploop import uvloop_stepping
 from tests.runtime.call import cancel_cases as cases
 from tests.runtime.call import leasing
@@ -73,7 +79,10 @@ def test_a_deadline_at_any_point_leaks_nothing_and_outside_cancellations_win(
 ) -> None:
     """Contract C1d, C14. I1, I12."""
     report = every_cancel_point(
-        WITH_DEADLINE[name](), (*DEADLINE, *SINGLE), paired=(*DEADLINE_PAIRED, *PAIRED), pairs=60
+        WITH_DEADLINE[name](),
+        (*DEADLINE_MODES, *SINGLE_MODES),
+        paired=(*DEADLINE_PAIRED_MODES, *PAIRED_MODES),
+        pairs=60,
     )
     assert report.findings == []
     assert report.points >= LEAST
@@ -104,7 +113,10 @@ def test_soak_every_pair_of_cancel_points(name: str, every_cancel_point: Sweep) 
 @pytest.mark.parametrize("name", WITH_DEADLINE)
 def test_soak_every_pair_with_a_deadline(name: str, every_cancel_point: Sweep) -> None:
     """I1, I12: all pairs."""
-    modes: Any = (*DEADLINE, *SINGLE)
+    modes: Any = (*DEADLINE_MODES, *SINGLE_MODES)
     assert (
-        every_cancel_point(WITH_DEADLINE[name](), modes, paired=(*DEADLINE_PAIRED, *PAIRED), pairs=None).findings == []
+        every_cancel_point(
+            WITH_DEADLINE[name](), modes, paired=(*DEADLINE_PAIRED_MODES, *PAIRED_MODES), pairs=None
+        ).findings
+        == []
     )

@@ -12,8 +12,8 @@ import pytest
 from callgate.runtime.call import deadlines, invoke, leases, scopes
 from callgate.runtime.testing import cancel
 from callgate.runtime.testing.cancel import SweepFailed, SweepReport
-from callgate.runtime.testing.cancel_modes import DEADLINE, DEADLINE_PAIRED, Native, Scope
-from callgate.runtime.testing.lease_ledger import Ledger
+from callgate.runtime.testing.cancel_modes import DEADLINE_MODES, DEADLINE_PAIRED_MODES, AnyioScope, Native
+from callgate.runtime.testing.lease_ledger import LeaseLedger
 from tests.runtime.call import cancel_cases as cases
 from tests.runtime.call.leasing import asyncio_limit
 
@@ -137,7 +137,7 @@ class _Rest:
 def test_a_cancellation_that_an_acquire_swallows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """I13: control."""
     monkeypatch.setattr(leases, "_raise_held", lambda carried, error=None: None)
-    assert findings(cases.plain(), (Native, Scope)).count("cancellation lost") > 10
+    assert findings(cases.plain(), (Native, AnyioScope)).count("cancellation lost") > 10
 
 
 def test_a_cancellation_that_the_closing_swallows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def test_a_cancellation_that_no_longer_counts_is_found(monkeypatch: pytest.Monke
             self.held = asyncio.CancelledError()
 
     monkeypatch.setattr(leases.Carried, "_arrive", uncounted)
-    assert findings(cases.plain(), (Native,)).count("cancelling() is 0, it ought to be 1") > 10
+    assert findings(cases.plain(), (Native,)).count("cancelling() is 0, expected 1") > 10
 
 
 def test_a_deadline_that_passes_for_a_cancellation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +166,7 @@ def test_a_deadline_that_passes_for_a_cancellation_is_found(monkeypatch: pytest.
         return False
 
     monkeypatch.setattr(deadlines.Alarm, "forget", never_alone)
-    report = findings(cases.with_deadline(), DEADLINE)
+    report = findings(cases.with_deadline(), DEADLINE_MODES)
     assert report.count("a deadline ended it with CancelledError") > 10
 
 
@@ -178,7 +178,7 @@ def test_a_deadline_that_is_not_taken_back_is_found(monkeypatch: pytest.MonkeyPa
         return alone
 
     monkeypatch.setattr(deadlines.Alarm, "forget", kept)
-    assert findings(cases.with_deadline(), DEADLINE).count("cancelling() is 1, it ought to be 0") > 10
+    assert findings(cases.with_deadline(), DEADLINE_MODES).count("cancelling() is 1, expected 0") > 10
 
 
 def test_an_outside_cancellation_that_a_deadline_hides_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def test_an_outside_cancellation_that_a_deadline_hides_is_found(monkeypatch: pyt
         return True
 
     monkeypatch.setattr(deadlines.Alarm, "forget", always_alone)
-    assert findings(cases.with_deadline(), (), paired=DEADLINE_PAIRED).count("cancellation lost") > 3
+    assert findings(cases.with_deadline(), (), paired=DEADLINE_PAIRED_MODES).count("cancellation lost") > 3
 
 
 def test_own_time_limits_that_pass_for_outside_ones_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,10 +217,10 @@ class Pipeline:
     def __init__(self, step: Callable[[Awaitable[None]], Awaitable[Any]]) -> None:
         self.step = step
 
-    async def __call__(self, ledger: Ledger) -> None:
+    async def __call__(self, ledger: LeaseLedger) -> None:
         await self.nest(ledger, 3)
 
-    async def nest(self, ledger: Ledger, depth: int) -> None:
+    async def nest(self, ledger: LeaseLedger, depth: int) -> None:
         if not depth:
             await asyncio.sleep(0)
             return
@@ -230,13 +230,13 @@ class Pipeline:
         finally:
             await self.step(self.give(ledger, depth))
 
-    async def take(self, ledger: Ledger, lease: int) -> None:
+    async def take(self, ledger: LeaseLedger, lease: int) -> None:
         ledger.take(lease)
         await asyncio.sleep(0)
         ledger.take(lease)
         await asyncio.sleep(0)
 
-    async def give(self, ledger: Ledger, lease: int) -> None:
+    async def give(self, ledger: LeaseLedger, lease: int) -> None:
         await asyncio.sleep(0)
         ledger.give(lease)
         await asyncio.sleep(0)
@@ -260,15 +260,15 @@ def test_try_finally_leaks_when_its_steps_wait() -> None:
 
 def test_an_anyio_shield_holds_against_scopes_and_leaks_under_a_native_cancellation() -> None:
     """I1: what invariants.md says of shields."""
-    cancel.every_cancel_point(Pipeline(shielded), (Scope,), paired=())
+    cancel.every_cancel_point(Pipeline(shielded), (AnyioScope,), paired=())
     assert findings(Pipeline(shielded), (Native,)).count("leak") > 5
 
 
 def test_a_task_that_is_left_running_is_found() -> None:
     """I1b: control."""
 
-    async def leaves_a_task(ledger: Ledger) -> None:
-        ledger.kept["task"] = asyncio.ensure_future(asyncio.sleep(5))
+    async def leaves_a_task(ledger: LeaseLedger) -> None:
+        ledger.scratch["task"] = asyncio.ensure_future(asyncio.sleep(5))
 
     assert findings(leaves_a_task).count("stray task") >= 1
 
@@ -279,7 +279,7 @@ def test_a_callback_that_fails_is_found() -> None:
     def fails() -> None:
         raise ValueError
 
-    async def calls(ledger: Ledger) -> None:
+    async def calls(ledger: LeaseLedger) -> None:
         asyncio.get_running_loop().call_soon(fails)
 
     assert findings(calls).count("unhandled") >= 1
@@ -288,7 +288,7 @@ def test_a_callback_that_fails_is_found() -> None:
 def test_a_pipeline_that_hangs_is_found() -> None:
     """Control."""
 
-    async def hangs(ledger: Ledger) -> None:
+    async def hangs(ledger: LeaseLedger) -> None:
         while True:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
@@ -298,7 +298,7 @@ def test_a_pipeline_that_hangs_is_found() -> None:
 def test_a_good_pipeline_passes() -> None:
     """Control."""
 
-    async def good(ledger: Ledger) -> int:
+    async def good(ledger: LeaseLedger) -> int:
         await asyncio.sleep(0)
         await asyncio.sleep(0.001)
         return 3

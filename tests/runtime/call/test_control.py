@@ -10,10 +10,6 @@ from typing import Any
 import pytest
 
 from callgate import (
-    TOOL_ERROR_STAGES,
-    ControlAbort,
-    ControlRespond,
-    ControlRetryAfter,
     Denied,
     Gate,
     Hook,
@@ -22,7 +18,6 @@ from callgate import (
     Outcome,
     RetryLater,
     Stage,
-    StageError,
     Suspended,
     ToolCall,
     ToolContext,
@@ -31,7 +26,8 @@ from callgate import (
     invoke_tool,
     tool,
 )
-from callgate.errors import Control, ControlSuspend
+from callgate.errors import Control, ControlAbort, ControlRespond, ControlRetryAfter, ControlSuspend, StageError
+from callgate.hooks import TOOL_ERROR_STAGES
 from callgate.hooks.stages import STAGES, May, OnFailure, Section, stages_in
 from tests.hooks.making import USER, Act, Watch, acting, at, call, invoke, record, refusing
 
@@ -156,7 +152,7 @@ async def test_a_challenge_need_not_be_valid_and_that_is_on_record(stage: Stage)
     result = await call(record(), *reaching(stage), challenge, watch.hook)
     assert result.output == {"consent": "https://…"}
     assert result.provenance["output_validated"] is False
-    assert not watch.ctx.validate_response
+    assert not watch.ctx.run.validate_response
     left = [s for s in stages_in(Section.SHAPING) if STAGES[s].position > STAGES[stage].position]
     assert [s for s in watch.stages if s in left] == left
     plain = await call(record(), at(stage, lambda ctx: ctx.respond(1)), *reaching(stage))
@@ -439,7 +435,7 @@ async def test_a_decision_is_about_one_call() -> None:
             ctx.retry_after(1)
 
     async with Gate([record()], [at(Stage.WILL_AUTHORIZE, decide)]) as gate:
-        calls = [ToolCall(f"c{n}", "double", {"n": n}) for n in (1, 2, 3, 4, 5) * 2]
+        calls = [ToolCall(id=f"c{n}", name="double", arguments={"n": n}) for n in (1, 2, 3, 4, 5) * 2]
         results = await gate.call_many(calls, user=USER)
     assert [result.outcome.value for result in results] == [
         "denied",

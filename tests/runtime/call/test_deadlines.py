@@ -12,9 +12,9 @@ import pytest
 
 from callgate import DeadlineExceeded, Gate, Hook, InvokeContext, Outcome, ToolCall, ToolContext, User, tool
 from callgate.runtime.call import deadlines
-from callgate.runtime.call.deadlines import TICK
-from callgate.runtime.testing.cancel_modes import expire
-from tests.harness.steploop import StepLoop, close, on_virtual_time, run_virtual
+from callgate.runtime.call.deadlines import TICK, expire_all
+from tests.harness.gate_options import gate_options
+from tests.harness.steploop import StepLoop, close_loop, on_virtual_time, run_virtual
 
 USER = User("u")
 
@@ -28,7 +28,7 @@ class LoopClock:
 
 
 def gate_of(tools: Iterable[Any], hooks: Iterable[Any] = (), **options: Any) -> Gate:
-    return Gate(tools, hooks, clock=LoopClock(), **options)
+    return Gate(tools, hooks, **gate_options(clock=LoopClock(), **options))
 
 
 async def forever() -> int:
@@ -69,7 +69,7 @@ async def test_a_tool_that_overruns_is_ended_at_the_deadline(loop: StepLoop) -> 
         assert isinstance(raised.value.__cause__, asyncio.CancelledError)
         assert cleaned == ["up"]
         assert cancelling() == 0
-        result = await gate.call(ToolCall("c", "sleeps"), user=USER, deadline=1.0)
+        result = await gate.call(ToolCall(id="c", name="sleeps"), user=USER, deadline=1.0)
         assert result.outcome is Outcome.ERROR
         assert result.error is not None
         assert result.error.code == "deadline_exceeded"
@@ -149,7 +149,7 @@ async def test_deadlines_at_the_same_moment_end_the_outer_call_once(loop: StepLo
     async with gate_of([read(outer), read(forever, deadline=inner)]) as gate:
         calling = asyncio.ensure_future(gate.invoke("outer", {}, user=USER, deadline=5.0))
         await asyncio.sleep(0.5)
-        expire(loop)  # both
+        expire_all(loop)  # both
         await asyncio.wait([calling])
         assert isinstance(calling.exception(), DeadlineExceeded)
         assert calling.cancelling() == 0
@@ -208,11 +208,11 @@ async def test_an_outside_cancellation_in_the_same_turn_wins(loop: StepLoop) -> 
             calling = asyncio.ensure_future(gate.invoke("forever", {}, user=USER, deadline=10))
             await asyncio.sleep(1)
             if first == "deadline":
-                expire(loop)
+                expire_all(loop)
                 calling.cancel()
             else:
                 calling.cancel()
-                expire(loop)
+                expire_all(loop)
             await asyncio.wait([calling])
             assert calling.cancelled()
             assert calling.cancelling() == 1
@@ -243,7 +243,7 @@ async def test_a_deadline_that_fires_as_the_body_ends_is_taken_back(loop: StepLo
 
     async def at_the_last_moment() -> int:
         """Let the deadline pass without waiting any more."""
-        expire(loop)
+        expire_all(loop)
         return 7
 
     seen: list[int] = []
@@ -273,7 +273,7 @@ async def test_a_deadline_in_an_error_hook_does_not_become_a_cancellation(loop: 
             await asyncio.sleep(2)
 
     async with gate_of([read(fails)], [Slow()]) as gate:
-        result = await gate.call(ToolCall("c", "fails"), user=USER, deadline=1.0)
+        result = await gate.call(ToolCall(id="c", name="fails"), user=USER, deadline=1.0)
         assert result.outcome is Outcome.ERROR
         assert result.error is not None
         assert result.error.code == "tool_failed"
@@ -295,7 +295,7 @@ async def test_a_deadline_ends_a_hook_that_hangs_in_any_stage(loop: StepLoop, st
     hook = type("Hangs", (Hook,), {stage: hangs})
     async with gate_of([read(seven)], [hook()]) as gate:
         began = loop.time()
-        result = await gate.call(ToolCall("c", "seven"), user=USER, deadline=2.0)
+        result = await gate.call(ToolCall(id="c", name="seven"), user=USER, deadline=2.0)
         assert result.error is not None
         assert not result.ok
         assert loop.time() - began <= 2.0 + 1.0 + 0.1  # an acquire has its grace
@@ -334,7 +334,7 @@ async def test_a_tool_that_turns_the_deadline_into_an_error_of_its_own_is_believ
         return 7
 
     async with gate_of([read(converts)]) as gate:
-        result = await gate.call(ToolCall("c", "converts"), user=USER, deadline=1.0)
+        result = await gate.call(ToolCall(id="c", name="converts"), user=USER, deadline=1.0)
         assert result.error is not None
         assert result.error.code == "tool_failed"
         assert cancelling() == 0
@@ -348,7 +348,7 @@ async def test_a_cancellation_that_came_before_the_call_is_not_the_deadlines_bus
         try:
             await asyncio.sleep(1e9)
         except asyncio.CancelledError:
-            return await gate.call(ToolCall("c", "forever"), user=USER, deadline=1.0)
+            return await gate.call(ToolCall(id="c", name="forever"), user=USER, deadline=1.0)
 
     async with gate_of([read(forever)]) as gate:
         task = asyncio.ensure_future(caller(gate))
@@ -458,4 +458,4 @@ def test_a_deadline_needs_a_task() -> None:
     loop = StepLoop()
     with pytest.raises(RuntimeError, match="running task"):
         deadlines.DeadlineTable().arm(loop, 1.0)
-    close(loop)
+    close_loop(loop)

@@ -11,11 +11,12 @@ from typing import Any
 import anyio
 import pytest
 
-from callgate import DeadlineExceeded, Gate, Hook, InvokeContext, StageError, User, tool
+from callgate import DeadlineExceeded, Gate, Hook, InvokeContext, User, tool
+from callgate.errors import StageError
 from callgate.runtime.call import scopes
 from callgate.runtime.call.leases import ACQUIRE_GRACE, RELEASE_LIMIT
-from callgate.runtime.testing.lease_ledger import Ledger
-from tests.harness.steploop import Cost, StepLoop, close, cost_of, run_virtual
+from callgate.runtime.testing.lease_ledger import LeaseLedger
+from tests.harness.steploop import Cost, StepLoop, close_loop, cost_of, run_virtual
 from tests.runtime.call.cancel_cases import Case
 from tests.runtime.call.leasing import Held, Leased, Place, Quota, nothing, yields
 
@@ -100,7 +101,7 @@ def test_steps_that_never_wait_make_no_task_and_no_callback() -> None:
     case = Case()
     kinds: list[Any] = [Quota, Quota, Place, Place, Leased, Leased]
     case.use(*(kind(Held(lambda: case.ledger, f"{n}", nothing, nothing)) for n, kind in enumerate(kinds))).runs(work)
-    ledger = Ledger()
+    ledger = LeaseLedger()
     assert cost_of(lambda: case(ledger)) == Cost(tasks=0, callbacks=0)
     assert ledger.taken == 12  # both runs
 
@@ -109,7 +110,7 @@ def test_steps_that_wait_make_no_task_either() -> None:
     """I1, performance.md."""
     case = Case()
     case.use(*(Quota(Held(lambda: case.ledger, f"{n}", yields, yields)) for n in range(6))).runs(work)
-    cost = cost_of(lambda: case(Ledger()))
+    cost = cost_of(lambda: case(LeaseLedger()))
     assert cost.tasks == 0
     assert cost.callbacks == 6 * 4 * 2  # each of 24 waits: the future that it waits for, and the task
 
@@ -254,7 +255,7 @@ def test_a_future_of_another_loop_is_refused_instead_of_waited_for() -> None:
     assert isinstance(outcome.__cause__, RuntimeError)
     assert "not of this event loop" in str(outcome.__cause__)
     assert took < 1
-    close(other)
+    close_loop(other)
 
 
 # ---------------------------------------------------------------------- bounded
@@ -529,7 +530,7 @@ async def fifth() -> None:
 @pytest.mark.parametrize("stage", ["will_authorize", "will_acquire_quota"])
 def test_what_another_hook_of_the_call_has_armed_is_outside_of_a_step(stage: str) -> None:
     """I1: it cancels the call, and tears no acquire and no release."""
-    ledger = Ledger()
+    ledger = LeaseLedger()
 
     async def calls(seconds: float) -> None:
         leases = [Quota(Held(lambda: ledger, f"{n}", fifth, fifth)) for n in "abc"]

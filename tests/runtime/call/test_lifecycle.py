@@ -11,7 +11,6 @@ import pytest
 from dependency_injector import containers, providers
 
 from callgate import (
-    TOOL_ERROR_STAGES,
     Denied,
     Gate,
     Hook,
@@ -26,6 +25,7 @@ from callgate import (
     on,
     tool,
 )
+from callgate.hooks import TOOL_ERROR_STAGES
 from callgate.hooks.stages import STAGES, Section, stages_in
 from callgate.providers.clock import FakeClock
 from callgate.tools.declaring.declare import as_tool
@@ -47,7 +47,7 @@ async def test_stages_are_visited_in_the_order_of_the_table(skipped: Stage | Non
     """Contract 90, 97, C13."""
     stages = [stage for stage in Stage if stage is not skipped]
     seen: list[Stage] = []
-    acts = {stage: lambda ctx: seen.append(ctx.step.stage) for stage in stages}
+    acts = {stage: lambda ctx: seen.append(ctx.run.step.stage) for stage in stages}
     groups = [{stage: act} for stage, act in acts.items()][::-1] if split else [acts]
     result = await call(record(), *(acting(group, is_async=is_async)() for group in groups))
     assert result.output == 4
@@ -235,7 +235,7 @@ async def test_input_is_parsed_and_validated_whatever_hooks_there_are(raw: Any, 
     for hooked in HOOKED:
         hooks = [at(stage, lambda ctx: None) for stage in hooked]
         async with Gate([record(execute)], hooks) as gate:
-            result = await gate.call(ToolCall("c", "double", raw))
+            result = await gate.call(ToolCall(id="c", name="double", arguments=raw))
         assert (result.outcome, result.output) == (outcome, output), hooked
         by_stage = {stage: [hook] for stage, hook in zip(hooked, hooks, strict=True)}
         calling = invoke_tool(record(execute), raw, global_hooks_by_stage=by_stage)
@@ -280,14 +280,14 @@ async def test_the_runtime_works_after_the_hooks_of_its_stage() -> None:
     seen: list[tuple[str, Any]] = []
 
     def look(ctx: InvokeContext) -> None:
-        seen.append((ctx.step.stage, ctx.input))
+        seen.append((ctx.run.step.stage, ctx.input))
 
     def mend_input(ctx: InvokeContext) -> None:
         look(ctx)
         ctx.input = {"n": int(ctx.input["n"])}
 
     def mend_output(ctx: InvokeContext) -> None:
-        seen.append((ctx.step.stage, ctx.output))
+        seen.append((ctx.run.step.stage, ctx.output))
         ctx.output = int(ctx.output)
 
     async def execute(n: int) -> Any:
@@ -316,7 +316,7 @@ async def test_the_end_time_stands_before_metrics_and_is_brought_up_to_date() ->
 
         def note(ctx: InvokeContext) -> None:
             finished = ctx.finished_at
-            seen.append((ctx.step.stage.value, finished and finished.timestamp(), ctx.duration))  # noqa: B023
+            seen.append((ctx.run.step.stage.value, finished and finished.timestamp(), ctx.duration))  # noqa: B023
             clock.advance(1)  # noqa: B023
 
         watch = Watch(Stage.WILL_FINALIZE_INVOKE)
@@ -398,7 +398,7 @@ async def test_what_a_plain_method_returns_is_awaited_in_every_stage() -> None:
         done: list[Stage] = []
 
         async def later(ctx: InvokeContext) -> None:
-            done.append(ctx.step.stage)  # noqa: B023
+            done.append(ctx.run.step.stage)  # noqa: B023
 
         def now(ctx: InvokeContext) -> Any:
             started.append(later(ctx))  # noqa: B023

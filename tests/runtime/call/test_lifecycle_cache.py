@@ -92,7 +92,7 @@ async def test_a_hit_never_goes_around_a_policy_or_a_limit(stage: Stage, act: Ac
         assert await gate.invoke("double", {"n": 2}, user=USER) == 4
         assert await gate.invoke("double", {"n": 2}, user=USER) == 4
         closed.append(True)
-        result = await gate.call(ToolCall("c", "double", {"n": 2}), user=USER)
+        result = await gate.call(ToolCall(id="c", name="double", arguments={"n": 2}), user=USER)
     assert not result.ok
     assert cache.asked == 2
     assert len(watch.stages) == 2

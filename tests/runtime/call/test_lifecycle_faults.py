@@ -18,7 +18,6 @@ from callgate import (
     Invalid,
     InvocationError,
     InvokeContext,
-    Issue,
     Outcome,
     RetryLater,
     Stage,
@@ -30,6 +29,7 @@ from callgate import (
 )
 from callgate.hooks.stages import Section, stages_in
 from callgate.runtime.models.wire.result_text import result_text
+from callgate.tools import Issue
 from callgate.tools.record import Style
 from tests.hooks.making import DEFINITION, USER, Watch, at, call, record, refusing
 
@@ -91,7 +91,7 @@ def in_a_loop_of_its_own(tool: ToolRecord, *hooks: Any) -> Any:
     """The result of a call, when the loop survives it; a loop that stops for good must not take pytest with it."""
 
     async def run() -> Any:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(100):
             return await call(tool, *hooks)
 
     try:
@@ -139,7 +139,7 @@ async def test_a_crash_is_raised_as_a_failure_of_the_tool(error: type[BaseExcept
         with pytest.raises(ToolFailed) as gated:
             await gate.invoke("double", {"n": 1})
         assert gated.value.code == "tool_crashed"
-        results = await gate.call_many([ToolCall(f"c{n}", "double", {"n": n}) for n in range(3)])
+        results = await gate.call_many([ToolCall(id=f"c{n}", name="double", arguments={"n": n}) for n in range(3)])
         assert [result.outcome for result in results] == [Outcome.ERROR] * 3
 
 
@@ -359,7 +359,7 @@ async def test_an_id_leads_from_what_the_model_read_to_what_happened() -> None:
     """Contract 101, I9."""
     watch = Watch(Stage.WILL_AUDIT)
     async with Gate([body("coroutine", ValueError)], [watch.hook]) as gate:
-        result = await gate.call(ToolCall("c", "double", {"n": 1}), user=USER, request_id="r-1")
+        result = await gate.call(ToolCall(id="c", name="double", arguments={"n": 1}), user=USER, request_id="r-1")
     assert result.error is not None
     assert result.error.correlation_id == watch.ctx.request_id == "r-1"
     assert CANARY in str(watch.ctx.error and watch.ctx.error.__cause__)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callgate import Denied, Gate, Hook, InvokeContext, Outcome, RetryLater, Stage, StageError, ToolCall, invoke_tool
+from callgate import Denied, Gate, Hook, InvokeContext, Options, Outcome, RetryLater, Stage, ToolCall, invoke_tool
+from callgate.errors import StageError
 from callgate.hooks.stages import RELEASE_OF, STAGES, May, Section, stages_in
 from tests.hooks.making import USER, Act, Watch, acting, at, call, echoing, record, refusing
 
@@ -240,7 +241,7 @@ async def test_a_hook_listed_under_its_acquire_alone_gives_back(acquire: Stage, 
     if where == "bare":
         await invoke_tool(record(), {"n": 1}, global_hooks_by_stage=listed)
     elif where == "gate":
-        await call(record(), hooks_by_stage=listed)
+        await call(record(), listed)
     else:
         await call(record(hooks_by_stage=listed))
     assert log == ["+a", "-a"]
@@ -252,7 +253,7 @@ async def test_a_hook_listed_under_both_gives_back_once(acquire: Stage) -> None:
     for stages in ([acquire, RELEASE_OF[acquire]], [RELEASE_OF[acquire], acquire]):
         log: list[str] = []
         hook = taker("a", log, acquire)
-        await call(record(), hooks_by_stage={stage: [hook] for stage in stages})
+        await call(record(), {stage: [hook] for stage in stages})
         assert log == ["+a", "-a"]
 
 
@@ -266,17 +267,17 @@ class Counting(Hook):
         self.made.append(self)
 
     def filter(self, ctx: InvokeContext) -> bool:
-        self.seen.append((ctx.step.stage, self))
+        self.seen.append((ctx.run.step.stage, self))
         return True
 
     async def around_execute(self, ctx: InvokeContext, next: Any) -> Any:
-        self.seen.append((ctx.step.stage, self))
+        self.seen.append((ctx.run.step.stage, self))
         return await next()
 
 
 for _stage in Stage:
     if _stage is not Stage.AROUND_EXECUTE:
-        setattr(Counting, _stage.value, lambda self, ctx: self.seen.append((ctx.step.stage, self)))
+        setattr(Counting, _stage.value, lambda self, ctx: self.seen.append((ctx.run.step.stage, self)))
 
 
 async def test_a_hook_class_is_made_once_an_invocation() -> None:
@@ -291,9 +292,9 @@ async def test_a_hook_class_is_made_once_an_invocation() -> None:
             return cls()
 
         failing = [at(Stage.WILL_EXECUTE, refusing(KeyError()))] * fails
-        async with Gate([record(hooks=[Counting])], [Counting, *failing], resolve=resolve) as gate:
+        async with Gate([record(hooks=[Counting])], [Counting, *failing], options=Options(resolve=resolve)) as gate:
             for number in (1, 2):
-                await gate.call(ToolCall("c", "double", {"n": number}), user=USER)
+                await gate.call(ToolCall(id="c", name="double", arguments={"n": number}), user=USER)
                 assert len(Counting.made) == len(asked) == number
                 assert {id(hook) for _, hook in Counting.seen} == {id(Counting.made[-1])}
                 seen = {stage for stage, _ in Counting.seen}
@@ -457,7 +458,7 @@ async def test_capacity_is_held_until_the_records_are_written() -> None:
     log: list[str] = []
     hooks = [
         taker("q", log),
-        *(at(s, lambda ctx: log.append(ctx.step.stage.value)) for s in (Stage.WILL_AUDIT, Stage.ON_METRICS)),
+        *(at(s, lambda ctx: log.append(ctx.run.step.stage.value)) for s in (Stage.WILL_AUDIT, Stage.ON_METRICS)),
     ]
     await call(record(), *hooks)
     assert log == ["+q", "will_audit", "on_metrics", "-q"]

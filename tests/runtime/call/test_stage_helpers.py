@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from callgate import (
-    Hook,
-    HookError,
-    InvokeContext,
-    Stage,
-    StageError,
-    User,
-    collect_hooks_for_stage,
-    sort_for_stage,
-    will_bind_providers_stage,
-    wrap_with_around,
-)
+from callgate import Hook, InvokeContext, Stage, User
+from callgate.errors import HookError, StageError
+from callgate.hooks import collect_hooks_for_stage, sort_for_stage, will_bind_providers_stage, wrap_with_around
+from callgate.hooks.instances import instance_of
 from callgate.hooks.stages import STAGES, May
 from tests.hooks.making import Act, acting, at, call, plan_of, record
 
@@ -95,7 +88,7 @@ def test_what_is_collected_is_what_the_plan_runs() -> None:
     elsewhere = asking(tools={"other"})()
     listed = {Stage.WILL_ACQUIRE_QUOTA: [both], Stage.WILL_AUTHORIZE: [elsewhere]}
     tool = record()
-    plan = plan_of(tool, hooks_by_stage=listed)
+    plan = plan_of(tool, listed)
     for stage in Stage:
         ran = [step.hook for _, _, step in plan.steps() if step.stage is stage and step.hook is not None]
         assert collect_hooks_for_stage(stage, tool, lambda cls: cls(), listed) == ran
@@ -177,7 +170,7 @@ async def test_wrapping_by_hand_keeps_the_rules_of_the_roundabout() -> None:
     elsewhere = acting({Stage.AROUND_EXECUTE: refusing_to_run}, tools={"other"})()
     wrapped = wrap_with_around([skipped, elsewhere, Noting], ctx, work)
     assert (await wrapped(), await wrapped()) == (1, 2)
-    assert seen == [ctx.hook(Noting)] * 2
+    assert seen == [instance_of(ctx, Noting)] * 2
     with pytest.raises(StageError, match="repeats = True"):
         await wrap_with_around([Twice()], ctx, work)()
     again = Twice()
@@ -206,16 +199,16 @@ async def test_in_a_running_call_the_context_stands_where_it_stood() -> None:
     stood: list[Any] = []
 
     async def act(ctx: InvokeContext) -> None:
-        here = ctx.step
+        here = ctx.run.step
 
         async def work() -> None:
-            stood.append(ctx.step is here)
+            stood.append(ctx.run.step is here)
             raise KeyError
 
         try:
             await wrap_with_around([around("outer", [])()], ctx, work)()
         except KeyError:
-            stood.append(ctx.step is here)
+            stood.append(ctx.run.step is here)
 
     result = await inside(act)
     assert result.output == 4
@@ -271,11 +264,11 @@ async def test_hooks_bind_by_hand_through_the_context_or_by_what_they_return() -
     returned = acting({binds: lambda ctx: {"b": 2, "a": 3}}, is_async=True, priority=-1)
     skipped = acting({binds: refusing_to_run}, filter=lambda self, ctx: False)()
     ctx = bare_context(record(hooks_by_stage={binds: [returned]}))
-    await will_bind_providers_stage(ctx.plan.record, ctx, ctx.hook, {binds: [skipped, through]})
+    await will_bind_providers_stage(ctx.run.plan.record, ctx, partial(instance_of, ctx), {binds: [skipped, through]})
     assert (ctx.get("a"), ctx.get("b")) == (3, 2)
-    await will_bind_providers_stage(record(), ctx, ctx.hook)
+    await will_bind_providers_stage(record(), ctx, partial(instance_of, ctx))
     with pytest.raises(TypeError, match="will_bind_providers returned"):
-        await will_bind_providers_stage(record(), ctx, ctx.hook, {binds: [at(binds, lambda ctx: 7)]})
+        await will_bind_providers_stage(record(), ctx, partial(instance_of, ctx), {binds: [at(binds, lambda ctx: 7)]})
 
 
 @pytest.mark.parametrize("stage", [Stage.WILL_AUTHORIZE, Stage.WILL_READ_CACHE, Stage.WILL_AUDIT])
@@ -285,13 +278,15 @@ async def test_nobody_binds_by_hand_where_nobody_may_bind(stage: Stage) -> None:
     binds = Stage.WILL_BIND_PROVIDERS
 
     async def act(ctx: InvokeContext) -> None:
-        here = ctx.step
+        here = ctx.run.step
         try:
-            await will_bind_providers_stage(record(), ctx, ctx.hook, {binds: [at(binds, lambda ctx: {"a": 1})]})
+            await will_bind_providers_stage(
+                record(), ctx, partial(instance_of, ctx), {binds: [at(binds, lambda ctx: {"a": 1})]}
+            )
             ended.append("bound")
         except StageError:
             ended.append("refused")
-        assert ctx.step is here
+        assert ctx.run.step is here
 
     assert (await inside(act, stage)).output == 4
     assert ended == (["bound"] if May.BIND in STAGES[stage].may else ["refused"])

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from callgate import EffectState
-from callgate.runtime.commands.effects import LOOK
+from callgate.runtime.commands.common import SEARCHED
+from callgate.stores import EffectState
 from tests.providers.stores.backends import REDIS, keyspace
 from tests.runtime.call.ledgers import KEY, OTHER, address, call, effects, keep, ledger, sqlite
 
@@ -19,7 +19,7 @@ __all__ = ["address", "sqlite"]  # fixtures
 
 
 def test_list_shows_what_is_in_the_ledger_by_state_tool_and_tenant(address: str) -> None:
-    """I3, I4: the newest first; what began and whose end nobody knows can be listed alone."""
+    """I3, I4: the newest first; unknown effects can be listed alone."""
     call(address, "A-1", "no-1", "lost-1")
     call(address, "A-2", tenant=None)
     code, told = effects("list", address)
@@ -70,7 +70,7 @@ def test_a_beginning_has_to_tell_one_effect_of_one_tenant(address: str) -> None:
     assert effects("show", address, OTHER)[0] == 0
     assert effects("show", address, OTHER, "--tenant", "globex")[0] == 1
     assert "8 characters" in effects("show", address, KEY[:7])[1]
-    assert f"among the newest {LOOK:,}" in effects("show", address, "c" * 64)[1]
+    assert f"among the newest {SEARCHED:,}" in effects("show", address, "c" * 64)[1]
 
 
 def test_what_a_terminal_would_obey_is_not_written(sqlite: str) -> None:
@@ -106,7 +106,7 @@ def test_prune_forgets_what_is_over_for_long_enough_and_nothing_else(address: st
     ):
         keep(address, f"{number}" * 64, state, at=time.time() - age, began_at=time.time() - age)
     code, told = effects("prune", address, "--older-than", "90d", "--yes")
-    assert (code, told) == (0, "forgotten: 2 effects, 0 calls that waited\n")
+    assert (code, told) == (0, "deleted: 2 effects, 0 suspended calls\n")
     assert [one.key[0] for _, one in ledger(address)] == ["2", "3"]
 
 
@@ -166,10 +166,10 @@ def test_a_file_that_is_not_there_is_not_made(sqlite: str) -> None:
 
 
 def test_it_runs_as_an_operator_runs_it(sqlite: str) -> None:
-    """``python -m callgate effects``, and where it is told of."""
+    """``python -m callgate effects``, and its line in the help."""
     call(sqlite, "A-1")
     asked = [sys.executable, "-m", "callgate", "effects", "list", sqlite]
-    done = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr, "committed" in done.stdout) == (0, "", True)
-    told = subprocess.run(asked[:3], capture_output=True, text=True, timeout=60, check=False)
+    told = subprocess.run(asked[:3], capture_output=True, text=True, timeout=300, check=False)
     assert "callgate effects list" in told.stdout

@@ -1,4 +1,4 @@
-"""``python -m callgate effects settle``: it ends only what is unknown, once, asks before, and leaves a record of who said so."""
+"""``python -m callgate effects settle``: it settles unknown effects only, once, after a confirmation, and writes an audit row."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 import pytest
 
-from callgate import EffectState, StoreError
+from callgate.errors import StoreError
 from callgate.providers.stores.address import store_at
 from callgate.runtime.commands import common as store_cli
 from callgate.runtime.commands.audit import main as audit
+from callgate.stores import EffectState
 from callgate.testing import FaultyStore, faults_of
 from tests.runtime.call.ledgers import KEY, OTHER, address, call, effects, keep, ledger, notes, ran, sqlite
 from tests.runtime.call.listening import handled
@@ -86,12 +87,12 @@ def test_what_is_not_unknown_is_not_settled(state: EffectState, address: str) ->
     keep(address, KEY, state)
     before = ledger(address)
     code, told = effects("settle", address, KEY, "--committed", "--note", "n", "--yes")
-    assert (code, told) == (1, f"{KEY[:16]} is {state}; only what is unknown can be settled\n")
+    assert (code, told) == (1, f"{KEY[:16]} is {state}; only an unknown effect can be settled\n")
     assert (ledger(address), notes(address)) == (before, [])
 
 
 def test_what_a_dead_process_was_running_is_settled_without_waiting_for_a_gate(address: str) -> None:
-    """I3: its lease is over, so it is unknown, whoever looks first."""
+    """I3: its lease has expired, so its state is unknown."""
     call(address)
     keep(address, KEY, EffectState.RUNNING, lease_until=time.time() - 1)
     assert "running, overdue" in effects("list", address)[1]
@@ -130,7 +131,7 @@ def test_who_was_faster_wins_and_the_other_is_told(sqlite: str) -> None:
             return "y\n"
 
     code, told = effects("settle", sqlite, KEY, "--no-effect", "--note", "second", answers=Slow())
-    assert (code, "somebody else has settled it" in told) == (1, True)
+    assert (code, "another person has settled it" in told) == (1, True)
     assert (ledger(sqlite)[0][1].state, [row.body["note"] for row in notes(sqlite)]) == ("committed", ["first"])
 
 
@@ -170,7 +171,7 @@ def test_whichever_operation_fails_the_end_and_its_record_are_there_together_or_
 
 
 def test_the_log_names_an_effect_as_the_command_takes_it(sqlite: str) -> None:
-    """I3: whoever reads that it is unknown can settle it."""
+    """I3: the key in the log settles an unknown effect."""
     heard: list[dict[str, Any]] = []
 
     class Hears(logging.Handler):

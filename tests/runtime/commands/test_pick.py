@@ -72,7 +72,7 @@ def test_when_nothing_fits_it_says_so(tmp_path: Path) -> None:
         ('{"name": "a"}\n{"b', "line 2 is not JSON"),
         ("[1]", "entry 1 is no tool"),
         ("[]", "holds no tools"),
-        ('[{"description": "x"}]', "it needs a name"),
+        ('[{"description": "x"}]', "it has no name"),
     ],
     ids=["broken", "broken line", "no object", "empty", "nameless"],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from callgate import Hook, InvokeContext, ToolCall, User, codec
 from callgate.runtime.models.wire.codec import Codec, Translation
@@ -13,9 +13,9 @@ from callgate.runtime.models.wire.reply import (
     CallDelta,
     CallReady,
     Done,
-    Event,
     ReasoningDelta,
     Reply,
+    ReplyEvent,
     TextDelta,
     Usage,
 )
@@ -28,7 +28,7 @@ Turn = Reply | Exception | Callable[[Sequence[Mapping[str, Any]], Translation], 
 class FakeModel:
     """Plays a script, without a network: Chat Completions as its wire. ``seen`` is what it was asked with."""
 
-    codec: ClassVar[Codec] = codec("openai_chat")
+    codec: Codec = codec("openai_chat")
 
     def __init__(self, *script: Turn, pause: float = 0.0) -> None:
         self.script = list(script)
@@ -40,7 +40,9 @@ class FakeModel:
         await asyncio.sleep(self.pause)
         return self._next(messages, tools)
 
-    async def stream(self, messages: Sequence[Mapping[str, Any]], tools: Translation) -> AsyncGenerator[Event, None]:
+    async def stream(
+        self, messages: Sequence[Mapping[str, Any]], tools: Translation
+    ) -> AsyncGenerator[ReplyEvent, None]:
         self.streams_open += 1
         try:
             reply = self._next(messages, tools)
@@ -51,7 +53,7 @@ class FakeModel:
                 yield TextDelta(word)
             for index, call in enumerate(reply.calls):
                 await asyncio.sleep(self.pause)
-                yield CallDelta(index, call.tool, str(call.arguments))
+                yield CallDelta(index, call.name, str(call.arguments))
             for call in reply.calls:
                 yield CallReady(call)
             yield Done(reply)
@@ -72,7 +74,7 @@ def says(text: str, **more: Any) -> Reply:
 
 def asks(*calls: ToolCall, text: str = "", tokens: int | None = None, **more: Any) -> Reply:
     written = [
-        {"id": call.id, "type": "function", "function": {"name": call.tool, "arguments": json.dumps(call.arguments)}}
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": json.dumps(call.arguments)}}
         for call in calls
     ]
     message = {"role": "assistant", "content": text or None, "tool_calls": written}
@@ -80,7 +82,7 @@ def asks(*calls: ToolCall, text: str = "", tokens: int | None = None, **more: An
 
 
 def call(id: str, tool: str = "note", **arguments: Any) -> ToolCall:
-    return ToolCall(id, tool, arguments or {"n": 1})
+    return ToolCall(id=id, name=tool, arguments=arguments or {"n": 1})
 
 
 def told(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -102,17 +102,20 @@ def test_usage_is_summed_and_what_is_not_counted_stays_unknown() -> None:
 
 
 BAD: dict[str, tuple[ToolCall, str]] = {
-    "an unknown tool": (ToolCall("x", "nothing_like_it", {"n": 1}), "unknown_tool"),
-    "no name at all": (ToolCall("x", "", {"n": 1}), "unknown_tool"),
-    "a cut call": (ToolCall("x", "note", '{"n": 1', truncated=True), "invalid_json"),
-    "a cut call that looks whole": (ToolCall("x", "note", '{"n": 1}', truncated=True), "invalid_json"),
-    "text that is no JSON": (ToolCall("x", "note", "n equals 987654321"), "invalid_json"),
-    "no object": (ToolCall("x", "note", "[987654321]"), "invalid_json"),
-    "the wrong type": (ToolCall("x", "note", {"n": "987654321"}), "invalid_arguments"),
-    "an argument too many": (ToolCall("x", "note", {"n": 1, "m": 987654321}), "invalid_arguments"),
-    "nothing": (ToolCall("x", "note", None), "invalid_arguments"),
-    "a denial": (ToolCall("x", "note", {"n": 987654321}), "denied"),
-    "a failure": (ToolCall("x", "note", {"n": -987654321}), "tool_failed"),
+    "an unknown tool": (ToolCall(id="x", name="nothing_like_it", arguments={"n": 1}), "unknown_tool"),
+    "no name at all": (ToolCall(id="x", name="", arguments={"n": 1}), "unknown_tool"),
+    "a cut call": (ToolCall(id="x", name="note", arguments='{"n": 1', truncated=True), "invalid_json"),
+    "a cut call that looks whole": (
+        ToolCall(id="x", name="note", arguments='{"n": 1}', truncated=True),
+        "invalid_json",
+    ),
+    "text that is no JSON": (ToolCall(id="x", name="note", arguments="n equals 987654321"), "invalid_json"),
+    "no object": (ToolCall(id="x", name="note", arguments="[987654321]"), "invalid_json"),
+    "the wrong type": (ToolCall(id="x", name="note", arguments={"n": "987654321"}), "invalid_arguments"),
+    "an argument too many": (ToolCall(id="x", name="note", arguments={"n": 1, "m": 987654321}), "invalid_arguments"),
+    "nothing": (ToolCall(id="x", name="note", arguments=None), "invalid_arguments"),
+    "a denial": (ToolCall(id="x", name="note", arguments={"n": 987654321}), "denied"),
+    "a failure": (ToolCall(id="x", name="note", arguments={"n": -987654321}), "tool_failed"),
 }
 
 
@@ -137,7 +140,7 @@ class Records(Hook):
         self.seen: list[tuple[str, str | None]] = []
 
     def did_audit(self, ctx: InvokeContext) -> None:
-        self.seen.append((ctx.tool_call.tool, ctx.outcome and ctx.outcome.value))
+        self.seen.append((ctx.tool_call.name, ctx.outcome and ctx.outcome.value))
 
 
 def test_only_what_is_offered_can_be_called_and_every_refusal_is_recorded() -> None:
@@ -192,7 +195,7 @@ def test_an_output_that_is_too_big_is_cut_for_the_model_and_says_so() -> None:
     async def big() -> str:
         return "ü" * 4_000
 
-    client = FakeModel(asks(ToolCall("a", "work", {})), says("done"))
+    client = FakeModel(asks(ToolCall(id="a", name="work", arguments={})), says("done"))
     done = talk(client, gate_of([made(big, parameters=ANYTHING)]), max_result_bytes=1_001)
     shown = told(done.messages)["a"]
     assert shown == "ü" * 500 + "\n[cut: the first 1001 of 8000 bytes]"

@@ -16,11 +16,11 @@ from callgate.runtime.conversation import loop as conversation_loop
 from callgate.runtime.conversation.converse import converse, converse_events
 from callgate.runtime.conversation.events import RoundEnded
 from callgate.runtime.models.wire.codec import Translation
-from callgate.runtime.models.wire.reply import Event, Reply
+from callgate.runtime.models.wire.reply import Reply, ReplyEvent
 from callgate.runtime.testing import cancel
 from callgate.runtime.testing.cancel import SweepFailed, SweepReport
 from callgate.runtime.testing.cancel_modes import Native
-from callgate.runtime.testing.lease_ledger import Ledger
+from callgate.runtime.testing.lease_ledger import LeaseLedger
 from tests.runtime.call.cancel_cases import USER, Case
 from tests.runtime.call.leasing import Place, Quota
 from tests.runtime.conversation.conversing import FakeModel, asks, call, check_paired, says
@@ -40,7 +40,9 @@ class HeldModel(FakeModel):
             await asyncio.sleep(0)
             return await super().reply(messages, tools)
 
-    async def stream(self, messages: Sequence[Mapping[str, Any]], tools: Translation) -> AsyncGenerator[Event, None]:
+    async def stream(
+        self, messages: Sequence[Mapping[str, Any]], tools: Translation
+    ) -> AsyncGenerator[ReplyEvent, None]:
         with self.case.holding("stream"):
             async for event in super().stream(messages, tools):
                 yield event
@@ -157,7 +159,7 @@ def test_control_a_reader_that_does_not_wait_for_the_end_is_found(monkeypatch: p
     async def leave(running: asyncio.Future[Any]) -> None:
         running.cancel()
 
-    monkeypatch.setattr(conversation_events, "see_off", leave)
+    monkeypatch.setattr(conversation_events, "cancel_and_wait", leave)
     assert findings(Talking(stream=True, read=True)).count("late release") > 0
 
 
@@ -179,7 +181,7 @@ def test_control_a_stream_that_is_not_closed_is_found(monkeypatch: pytest.Monkey
 def test_the_ledger_is_told_of_what_runs_too_late() -> None:
     """Control of the control."""
     case = Talking(stream=False)
-    case.ledger, case.over = Ledger(), True
+    case.ledger, case.over = LeaseLedger(), True
     with case.holding("body"):
         pass
     assert case.ledger.problems == ["it runs afterwards: body"]

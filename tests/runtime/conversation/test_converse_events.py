@@ -35,7 +35,10 @@ def events(client: Any, gate: Any, **options: Any) -> list[ConversationEvent]:
 
 
 def script() -> list[Reply]:
-    return [asks(call("a", n=1), ToolCall("x", "none", {}), call("b", n=3), text="Let me"), says("All is noted.")]
+    return [
+        asks(call("a", n=1), ToolCall(id="x", name="none", arguments={}), call("b", n=3), text="Let me"),
+        says("All is noted."),
+    ]
 
 
 def test_every_step_is_told_and_the_end_is_last() -> None:

@@ -85,7 +85,7 @@ def written(kind: str, number: int) -> ToolCall:
         raw, more = '{"n": 1', {"truncated": True}
     elif kind == "invalid":
         raw = {"n": "text"}
-    return ToolCall(f"c_{number}", name, raw, **more)
+    return ToolCall(id=f"c_{number}", name=name, arguments=raw, **more)
 
 
 def play(script: list[tuple[list[str], int]], limits: dict[str, Any], **more: Any) -> tuple[Any, Notes, FakeModel]:

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from callgate import ErrorInfo, Issue, Outcome, ToolCall, ToolResult, User
+from callgate import ErrorInfo, Outcome, ToolCall, ToolResult, User
 from callgate.runtime.conversation.converse import converse, converse_events
 from callgate.runtime.conversation.events import CallFinished, CallsStarted, Conversation, Ending
 from callgate.runtime.conversation.state import VERSION, StateRefused
 from callgate.runtime.models.wire.reply import Usage
 from callgate.testing import run_virtual
+from callgate.tools import Issue
 from tests.runtime.conversation.conversing import ANN, Asking, FakeModel, Notes, asks, call, check_paired, says, told
 from tests.runtime.gate.making import gate_of
 
@@ -178,8 +179,8 @@ def test_what_had_no_time_before_a_suspension_runs_after_it() -> None:
 
 def test_issues_and_flags_survive_the_journey() -> None:
     """What the model is told of a failure is the same as without a suspension."""
-    bad = ToolCall("bad", "note", {"n": "x"})
-    cut = ToolCall("cut", "note", "{", synthetic_id=True, truncated=True)
+    bad = ToolCall(id="bad", name="note", arguments={"n": "x"})
+    cut = ToolCall(id="cut", name="note", arguments="{", synthetic_id=True, truncated=True)
     gate = gate_of([Notes().tool()], Asking(suspends=[7]))
     ended = run(FakeModel(asks(bad, cut, call("b", n=7))), gate, "hello")
     before = told(ended.messages)

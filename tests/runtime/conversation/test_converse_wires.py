@@ -16,7 +16,7 @@ from callgate.runtime.models.gemini import Gemini
 from callgate.runtime.models.ollama import Ollama
 from callgate.runtime.models.openai_chat import OpenAIChat
 from callgate.runtime.models.openai_responses import OpenAIResponses
-from callgate.testing import Asked, Call, Fault, RawArguments, Say, ScriptedModel, Stop, Think
+from callgate.testing import Call, Fault, ModelRequest, RawArguments, Say, ScriptedModel, Stop, Think
 from tests.runtime.conversation.conversing import ANN, Asking, Notes
 from tests.runtime.gate.making import gate_of
 
@@ -41,7 +41,7 @@ async def talk(wire: str, model: ScriptedModel, gate: Gate, *args: Any, **option
         return await converse(client_of(wire, model, http), gate, *args, user=ANN, **options)
 
 
-def answers(asked: Asked) -> list[str]:
+def answers(asked: ModelRequest) -> list[str]:
     """What the model was told, in its order, as text."""
     contents = [result.content for result in asked.results]
     return [content if isinstance(content, str) else json.dumps(content) for content in contents]

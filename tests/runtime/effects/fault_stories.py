@@ -10,19 +10,20 @@ from typing import Any, TypeAlias
 
 from callgate import (
     Approval,
-    Audit,
-    EffectOptions,
+    Effects,
     Gate,
     Hook,
     InvokeContext,
+    Options,
     ToolCall,
     ToolContext,
     User,
     tool,
 )
 from callgate.errors import CallgateError
+from callgate.hooks import Audit
 from callgate.providers.stores.base import Store
-from callgate.providers.stores.effects import OPEN
+from callgate.providers.stores.effects import OPEN_STATES
 from tests.providers.stores.backends import Backend, Now, made
 
 LEASE = 10_000.0
@@ -69,8 +70,9 @@ class Shop:
         self.ran: dict[str, list[Ran]] = {}
 
     def note(self, ctx: ToolContext, **arguments: Any) -> str:
-        context: Any = ctx
-        wait = None if context.resumed is None else context.resumed.id
+        view: Any = ctx
+        resumed = view._ctx.run.resumed
+        wait = None if resumed is None else resumed.id
         output = uuid.uuid4().hex
         self.ran.setdefault(ctx.tenant or "", []).append(Ran(arguments, output, ctx.request_id, wait))
         return output
@@ -121,11 +123,10 @@ async def gate_on(store: Store, now: Now, shop: Shop, *hooks: Any) -> AsyncGener
         shop.tools(),
         [Audit(), Asks(), *hooks],
         store=store,
-        clock=OnClock(now),
+        options=Options(clock=OnClock(now)),
         signing_keys=KEYS,
-        durable=False,
-        open=True,
-        effects=EffectOptions(lease=LEASE, wait=0.0),
+        effects=Effects(durable=False, lease=LEASE, wait=0.0),
+        allow_unguarded=True,
     ) as gate:
         yield gate
 
@@ -172,7 +173,7 @@ class Story:
 
     async def ask(self, gate: Gate, name: str, key: str | None = KEY) -> Told:
         """Call a tool."""
-        call = ToolCall(f"c{len(self.told)}", name, {"cents": 7})
+        call = ToolCall(id=f"c{len(self.told)}", name=name, arguments={"cents": 7})
         return self._told(await gate.call(call, user=self.user, idempotency_key=key))
 
     async def decide(self, gate: Gate, handle: str, decision: Any, by: User | None = None) -> Told:
@@ -214,7 +215,7 @@ class Story:
         real = {one.output for one in self.ran}
         if any(told.output not in real for told in self.told if told.outcome == "success"):
             raise Broken("a caller was told a success that there was not")
-        if running := await self.store.effects.list(self.tenant, states=OPEN):
+        if running := await self.store.effects.list(self.tenant, states=OPEN_STATES):
             raise Broken(f"an effect stays {running[0][1].state}")
         intents = {row.body["request_id"] async for row in self.store.audit.read(self.tenant) if _is_intent(row)}
         effects = {found.request_id for _, found in await self.store.effects.list(self.tenant)}

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from callgate.providers.stores.effects import OPEN, EffectState
+from callgate.providers.stores.effects import OPEN_STATES, EffectState
 from tests.runtime.effects.kill_loop import Left
 from tests.runtime.effects.kill_worker import job_of
 
@@ -43,7 +43,7 @@ def _receipts(left: Left) -> Iterator[str]:
     begun = {line["key"] for line in left.lines if line["tool"] != "put"}
     for row in left.rows.values():
         line = done.get((row.key, row.token))
-        if row.state in OPEN:
+        if row.state in OPEN_STATES:
             yield f"{row.tool} is {row.state} for ever"
         elif row.state is EffectState.NO_EFFECT and (line is not None or row.key in begun):
             yield f"{row.tool} counts as having had no effect, and had one"

@@ -18,29 +18,19 @@ from typing import Any, Self
 
 import psycopg
 
-from callgate import Gate, verify_audit
-from callgate.providers.stores.effects import OPEN, Effect, EffectState
+from callgate import Gate
+from callgate.hooks import verify_audit
+from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectState
 from tests.providers.stores.backends import POSTGRES
 from tests.runtime.effects.kill_points import POINTS, Fate
-from tests.runtime.effects.kill_worker import OPTIONS, Crew, Log, Task, gate_on, job_of
+from tests.runtime.effects.kill_worker import OPTIONS, Ahead, Crew, Log, Task, gate_on, job_of
 
 ROOT = Path(__file__).resolve().parents[3]
 EVERYTHING = 10_000_000
+FATES = (*POINTS, *["at any moment"] * 5, "while it opens")
+"""How workers die: each in turn, in an order of chance."""
 CLOCKS = 0.05
 """Seconds that two clocks of one machine may differ."""
-
-
-class Ahead:
-    """A clock that can be told to show a later time."""
-
-    def __init__(self) -> None:
-        self.ahead = 0.0
-
-    def time(self) -> float:
-        """Seconds since the epoch, and how far it is ahead."""
-        return time.time() + self.ahead
-
-    monotonic = time
 
 
 @dataclass
@@ -49,7 +39,7 @@ class Left:
 
     lines: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     journal: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    rows: dict[str, Effect] = field(default_factory=dict[str, Effect])
+    rows: dict[str, EffectRecord] = field(default_factory=dict[str, EffectRecord])
     intents: set[str] = field(default_factory=set[str])
     problems: list[str] = field(default_factory=list[str])
     orphans: int = 0
@@ -129,6 +119,8 @@ class KillLoop:
             await self._round(min(to_go, self._chance.choice([1, 1, 2])))
             if self._chance.random() < 0.5:
                 await self.sweep()
+            elif self._chance.random() < 0.5:  # who repeats the call finds its row, and that its lease is over
+                self.clock.ahead += OPTIONS.lease
 
     async def _round(self, workers: int) -> None:
         """Workers that are given the same work, and killed one after the other."""
@@ -138,19 +130,20 @@ class KillLoop:
         for _ in range(workers):
             how = self._next_fate()
             point = (how, self._chance.randint(1, 2 if "wait" in how else 6)) if how in POINTS else None
-            task = Task(self._own_address(), str(self._effects), str(self._journal), seed, again, first, point)
+            files = str(self._effects), str(self._journal)
+            task = Task(self._own_address(), *files, seed, again, first, point, self.clock.ahead)
             self.nursery.tell(start=asdict(task))
             born.append((await self.nursery.hear("pid"), how))
         for pid, how in born:
             await self._end(pid, how)
-        self.dead_at = time.time()
+        self.dead_at = self.clock.time()
         await self._wait_for_server()
         self._look_into_journal()
 
     def _next_fate(self) -> str:
-        """How the next worker dies: each way in turn, in an order of chance."""
+        """How the next worker dies."""
         if not self._fates:
-            self._fates = [*POINTS, *["at any moment"] * 5, "while it opens"]
+            self._fates = list(FATES)
             self._chance.shuffle(self._fates)
         return self._fates.pop()
 
@@ -165,7 +158,7 @@ class KillLoop:
                 how = "at any moment"
         else:
             if how == "at any moment":
-                await asyncio.wait_for(self.nursery.hear("ready", pid), 30.0)
+                await asyncio.wait_for(self.nursery.hear("ready", pid), 100.0)
             await asyncio.sleep(self._chance.random() * (0.15 if how == "at any moment" else 0.03))
             os.kill(pid, signal.SIGKILL)
         self.nursery.tell(bury=pid)
@@ -216,15 +209,15 @@ class KillLoop:
     async def sweep(self) -> None:
         """One lease after the last death: what the dead were running is unknown."""
         effects, problems = self.gate.store.effects, self.left.problems
-        held = await effects.list(None, states=OPEN, limit=EVERYTHING)
+        held = await effects.list(None, states=OPEN_STATES, limit=EVERYTHING)
         self.left.orphans += len(held)
         until = self.dead_at + OPTIONS.lease
         for _, row in held:
             if row.lease_until > self.dead_at + OPTIONS.valid + CLOCKS:
                 problems.append(f"a dead worker's lease lasts {row.lease_until - self.dead_at} s")
-        self.clock.ahead = until - time.time()
+        self.clock.stopped = until
         await self.gate.maintain()
-        self.clock.ahead = 0.0
+        self.clock.ahead, self.clock.stopped = until - time.time(), None
         for tenant, row in held:
             found = await effects.get(tenant, row.key)
             if found is None or found.state is not EffectState.UNKNOWN or (found.ended_at or 0.0) > until + CLOCKS:

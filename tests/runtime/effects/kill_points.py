@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from callgate.providers.stores.effects import Effect, EffectState, Wait
+from callgate.providers.stores.effects import EffectRecord, EffectState, SuspensionRecord
 from callgate.providers.stores.sql import SqlStore, SqlTransaction
 from callgate.providers.stores.sql_effects import SqlEffects
-from callgate.providers.stores.sql_suspensions import SqlWaits
+from callgate.providers.stores.sql_suspensions import SqlSuspensions
 
 POINTS = (
     "before a claim",
@@ -48,8 +48,8 @@ class FatalStore(SqlStore):
     def __init__(self, address: str, fate: Fate) -> None:
         super().__init__(address)
         self._fate = fate
-        self.waits = FatalWaits(self._database)
-        self.waits.fate = fate
+        self.suspensions = FatalWaits(self._database)
+        self.suspensions.fate = fate
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[SqlTransaction, None]:
@@ -68,10 +68,10 @@ class FatalEffects(SqlEffects):
     fate: Fate
     wrote = "nothing"
 
-    async def claim(self, tenant: str, effect: Effect, *, again: bool = False) -> tuple[bool, Effect]:
+    async def claim(self, tenant: str, effect: EffectRecord, *, retry: bool = False) -> tuple[bool, EffectRecord]:
         """See ``EffectStore``."""
         self.fate.passes("before a claim")
-        mine, found = await super().claim(tenant, effect, again=again)
+        mine, found = await super().claim(tenant, effect, retry=retry)
         self.wrote = "a claim" if mine else "nothing"
         return mine, found
 
@@ -83,13 +83,13 @@ class FatalEffects(SqlEffects):
         return done
 
 
-class FatalWaits(SqlWaits):
+class FatalWaits(SqlSuspensions):
     """Suspended calls."""
 
     fate: Fate
 
-    async def put(self, tenant: str, wait: Wait) -> None:
-        """See ``WaitStore``."""
+    async def put(self, tenant: str, wait: SuspensionRecord) -> None:
+        """See ``SuspensionStore``."""
         self.fate.passes("before a wait is kept")
         await super().put(tenant, wait)
         self.fate.passes("after a wait is kept")

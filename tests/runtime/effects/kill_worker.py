@@ -17,18 +17,22 @@ import json
 import os
 import random
 import sys
+import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from callgate import Approve, Audit, Deny, EffectOptions, Gate, ToolCall, ToolContext, ToolError, User, tool
+from callgate import Approve, Deny, Effects, Gate, ToolCall, ToolContext, ToolError, User, tool
 from callgate.errors import NotPending
+from callgate.hooks import Audit
 from callgate.hooks.stages import Stage
 from callgate.hooks.step import SYNC, Step
+from tests.harness.gate_options import gate_options
 from tests.runtime.effects.kill_points import FatalStore, Fate
 
-OPTIONS = EffectOptions(lease=1.0, wait=0.1)
+OPTIONS = Effects(lease=30.0, wait=0.1)
+"""No worker that lives outlasts its lease, however busy the machine is: leases pass when the clock is put forward."""
 KEYS = ["a signing key for tests"]
 TENANTS = ("north", "south")
 LATER = {
@@ -43,11 +47,25 @@ LATER = {
 """What a store imports when it is opened."""
 
 
+class Ahead:
+    """The time of day, so many seconds ahead; ``stopped`` is a time at which it stands."""
+
+    def __init__(self, ahead: float = 0.0) -> None:
+        self.ahead = ahead
+        self.stopped: float | None = None
+
+    def time(self) -> float:
+        """Seconds since the epoch."""
+        return time.time() + self.ahead if self.stopped is None else self.stopped
+
+    monotonic = time
+
+
 @dataclass(frozen=True)
 class Task:
     """What a worker is to do: ``again`` are the calls that nobody was answered, ``first`` the first that is new.
 
-    ``point`` is where it is to die, and the how-manieth time it comes there.
+    ``point`` is where it is to die, and the how-manieth time it comes there; ``ahead`` is the state of its clock.
     """
 
     address: str
@@ -57,6 +75,7 @@ class Task:
     again: list[int]
     first: int
     point: tuple[str, int] | None = None
+    ahead: float = 0.0
 
 
 class Job(NamedTuple):
@@ -102,8 +121,9 @@ def tools(log: Log, fate: Fate) -> list[Any]:
         await asyncio.sleep(random.random() * 0.004)  # as long as services take
         if how == "declines":
             raise ToolError("There is nothing to do.", no_effect=True)
-        context: Any = ctx
-        claim, resumed, output = context.claim, context.resumed, os.urandom(8).hex()
+        view: Any = ctx
+        run = view._ctx.run
+        claim, resumed, output = run.claim, run.resumed, os.urandom(8).hex()
         fate.passes("in a body before its effect")
         log.add(
             order=f"{ctx.tenant}/{order}",
@@ -177,7 +197,9 @@ class Crew:
         self.journal.add(**asked)
         arguments = {"order": job.key or "", "how": "returns otherwise" if other else job.how}
         result = await self.gate.call(
-            ToolCall("c1", job.tool, arguments), user=User("ann", tenant=job.tenant), idempotency_key=job.key
+            ToolCall(id="c1", name=job.tool, arguments=arguments),
+            user=User("ann", tenant=job.tenant),
+            idempotency_key=job.key,
         )
         self.journal.add(answer=asked, **answer_of(result))
         return result.outcome != "in_flight"
@@ -220,7 +242,12 @@ def answer_of(result: Any) -> dict[str, Any]:
 def gate_on(store: Any, log: Log, fate: Fate, **options: Any) -> Gate:
     """The gate of a worker, or of who looks after them."""
     return Gate(
-        tools(log, fate), [Audit(anchor_every=5)], store=store, signing_keys=KEYS, effects=OPTIONS, open=True, **options
+        tools(log, fate),
+        [Audit(anchor_every=5)],
+        store=store,
+        signing_keys=KEYS,
+        allow_unguarded=True,
+        **gate_options(effects=OPTIONS, **options),
     )
 
 
@@ -236,7 +263,7 @@ async def live(task: Task, parent: int) -> None:
     """A worker's life."""
     fate = Fate(task.point)
     random.seed(task.seed ^ os.getpid())
-    async with gate_on(FatalStore(task.address, fate), Log(task.effects), fate) as gate:
+    async with gate_on(FatalStore(task.address, fate), Log(task.effects), fate, clock=Ahead(task.ahead)) as gate:
         crew = Crew(gate, Log(task.journal), task)
         say(ready=os.getpid())
         await asyncio.gather(end_with(parent), *(crew.work() for _ in range(6)), *(crew.decide() for _ in range(2)))
@@ -259,8 +286,8 @@ def nursery() -> None:
     for name in LATER:
         importlib.import_module(name)
     if os.environ.get("CALLGATE_KILL_SABOTAGE") == "no-claim":
-        engine: Any = importlib.import_module("callgate.runtime.engine")
-        engine.effect_step = without_claim
+        keeping: Any = importlib.import_module("callgate.runtime.suspensions.record_keeping")
+        keeping.effect_step = without_claim
     gate_on(None, Log(os.devnull), Fate(None))  # what is compiled once is compiled before
     gc.freeze()
     for line in sys.stdin:

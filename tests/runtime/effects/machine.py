@@ -72,7 +72,7 @@ class Machine(Checked):
         self.asked.append(asked)
         tool, arguments, user, given, request, id = asked
         said = self.model.call(tool, arguments, self.now(user), given, (request, id))
-        call = ToolCall(id, tool, dict(arguments))
+        call = ToolCall(id=id, name=tool, arguments=dict(arguments))
         work = self.world.gate.call(call, user=self.now(user), idempotency_key=given, request_id=request)
         seen, handle = self.did(self.told(work))
         self.agreed(said, seen, handle, user.tenant)

@@ -10,9 +10,9 @@ from typing import Any
 
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
-from callgate import NotPending, Outcome, ToolResult
-from callgate.errors import InvocationError
-from callgate.providers.stores.effects import OPEN, Effect, EffectState, Wait
+from callgate import Outcome, ToolResult
+from callgate.errors import InvocationError, NotPending
+from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectState, SuspensionRecord
 from tests.runtime.effects.machine_model import AGAIN, ONCE_A_WHILE, Model, Seen, Waiting, text_of
 from tests.runtime.effects.machine_moves import Asked, Handle
 from tests.runtime.effects.machine_world import VIEWERS, World
@@ -40,8 +40,8 @@ class Checked(RuleBasedStateMachine):
         self.model.now = START
         self.handles: list[Handle] = []
         self.asked: list[Asked] = []
-        self.versions: dict[str, list[tuple[Wait, Waiting]]] = {}
-        self.before: dict[tuple[str, str], Effect] = {}
+        self.versions: dict[str, list[tuple[SuspensionRecord, Waiting]]] = {}
+        self.before: dict[tuple[str, str], EffectRecord] = {}
         self.did(self.world.begin())
         self.did(self.world.deploy(self.model.version, self.model.policy, self.model.keys))
 
@@ -88,12 +88,12 @@ class Checked(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ past the gate
 
-    def row(self, which: int) -> tuple[tuple[str, str], Wait]:
+    def row(self, which: int) -> tuple[tuple[str, str], SuspensionRecord]:
         """The row of a handle, wherever somebody has put it."""
         id = self.handle(which).id
         return next((at, row) for at, row in self.did(self.world.rows()).items() if at[1].startswith(id[:-1]))
 
-    def tampered(self, at: tuple[str, str], row: Wait, tenant: str) -> None:
+    def tampered(self, at: tuple[str, str], row: SuspensionRecord, tenant: str) -> None:
         self.did(self.world.put_row(at, row, tenant))
         place, waiting = next(pair for pair in enumerate(self.model.waits) if at[1].startswith(pair[1].id[:-1]))
         home = tenant == (waiting.user.tenant or "")
@@ -125,7 +125,7 @@ class Checked(RuleBasedStateMachine):
         found = [{one.handle.partition(".")[0]: text_of(one.arguments) for one in seen} for seen in shown]
         return found == [{id: text_of(model.find(id).arguments) for id in model.pending(viewer)} for viewer in VIEWERS]
 
-    def check_rows(self, rows: dict[tuple[str, str], Wait]) -> None:
+    def check_rows(self, rows: dict[tuple[str, str], SuspensionRecord]) -> None:
         """What nobody has tampered with is in the model's state; every version of it is kept, to be put back."""
         for (_, id), row in rows.items():
             waiting = next((one for one in self.model.waits if one.id == id), None)
@@ -136,10 +136,10 @@ class Checked(RuleBasedStateMachine):
             if row not in [before for before, _ in known]:
                 known.append((row, deepcopy(waiting)))
 
-    def check_ledger(self, after: dict[tuple[str, str], Effect]) -> None:
+    def check_ledger(self, after: dict[tuple[str, str], EffectRecord]) -> None:
         """Nothing runs between two steps, and an end is left only by a new claim with a higher token, where that may be."""
         for at, now in after.items():
-            assert now.state not in OPEN
+            assert now.state not in OPEN_STATES
             was = self.before.get(at)
             if was is not None and now.token == was.token:
                 assert (now.state, now.receipt, now.input_hash) == (was.state, was.receipt, was.input_hash)

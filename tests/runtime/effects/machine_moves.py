@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from hypothesis import strategies as st
 
 from callgate import Approve, Deny, Edit, Respond, User
-from callgate.providers.stores.effects import Wait, WaitState
+from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
 from tests.runtime.effects.machine_world import CALLERS, DECIDERS
 
 TOOLS = st.sampled_from(["pay", "pay", "pay", "send", "post", "ping", "peek", "draft", "fill"])
@@ -31,7 +31,7 @@ Change: TypeAlias = tuple[str, Any]
 """A column of a suspended call, and what is done to it."""
 CHANGES: st.SearchStrategy[Change] = st.one_of(
     st.tuples(st.just("body"), st.integers(0, 20_000)),
-    st.tuples(st.just("state"), st.sampled_from(list(WaitState))),
+    st.tuples(st.just("state"), st.sampled_from(list(SuspensionState))),
     st.tuples(st.sampled_from(["made_at", "expires_at", "number"]), st.sampled_from([1, -1, 700])),
     st.tuples(st.sampled_from(["id", "kind", "tool", "user", "mac", "tenant"]), st.none()),
 )
@@ -52,7 +52,7 @@ class Handle:
     whole: bool = True
 
 
-def with_changed(row: Wait, change: Change) -> Wait:
+def with_changed(row: SuspensionRecord, change: Change) -> SuspensionRecord:
     """A row with one column, or one bit of its body, changed."""
     column, value = change
     if column == "tenant":

@@ -5,23 +5,25 @@ from __future__ import annotations
 from typing import Any, cast
 
 from callgate import (
-    EffectOptions,
+    Effects,
     Gate,
     Hook,
     InvokeContext,
-    RequireApproval,
+    Options,
+    Suspensions,
     ToolContext,
     ToolError,
     User,
     tool,
 )
+from callgate.hooks import RequireApproval
 from callgate.providers.principal import ANONYMOUS
 from callgate.providers.stores.base import Store
-from callgate.providers.stores.effects import Effect, EffectState, Wait
+from callgate.providers.stores.effects import EffectRecord, EffectState, SuspensionRecord
 from callgate.providers.stores.memory import MemoryStore
 from callgate.providers.stores.sql import SqlStore
 from callgate.providers.stores.sql_part import statement
-from callgate.providers.stores.sql_suspensions import COLUMNS, _wait
+from callgate.providers.stores.sql_suspensions import SUSPENSION_COLUMNS
 from callgate.testing import FakeClock
 from tests.runtime.effects.machine_model import ANSWER, BOSS, IN_BODY, SMALL, SOMEBODY, WITHIN, Ran, rules_of, text_of
 
@@ -73,14 +75,11 @@ class World:
             self.made[version],
             hooks,
             store=self.store,
-            clock=self.clock,
-            durable=False,
-            open=True,  # or it would compile all tools to see that they are guarded
-            lazy=True,
+            options=Options(clock=self.clock, lazy=True),
+            effects=Effects(durable=False, wait=0.0),
+            allow_unguarded=True,
             signing_keys=[KEYS[key] for key in keys],
-            effects=EffectOptions(wait=0.0),
-            policy_version=policy,
-            refresh_user=self.refresh,
+            suspensions=Suspensions(policy_version=policy, refresh_user=self.refresh),
         )
         await self.gate.__aenter__()
 
@@ -153,9 +152,9 @@ class World:
 
     async def _watch(self, ctx: Any) -> None:
         """While a body runs, its effect is ``running`` under a token that this key never had before."""
-        if ctx.claim is None:
+        if ctx.run.claim is None:
             return
-        at = (ctx.user.tenant or "", ctx.claim.effect.key)
+        at = (ctx.user.tenant or "", ctx.run.claim.effect.key)
         kept = await self.store.effects.get(*at)
         if kept is None or kept.state is not EffectState.RUNNING or kept.token != ctx.fencing_token:
             self.faults.append(f"a body ran while the ledger said {kept}")
@@ -165,24 +164,26 @@ class World:
 
     # ------------------------------------------------------------------ past the gate
 
-    async def rows(self) -> dict[tuple[str, str], Wait]:
+    async def rows(self) -> dict[tuple[str, str], SuspensionRecord]:
         """Every suspended call in the store."""
         if isinstance(self.store, MemoryStore):
-            return dict(self.store.waits._waits)
-        found = await self.store._database.rows(statement(f"SELECT tenant, {COLUMNS} FROM callgate_waits"), {})
-        return {(tenant, row[0]): _wait(row) for tenant, *row in found}
+            return dict(self.store.suspensions._suspensions)
+        found = await self.store._database.rows(
+            statement(f"SELECT tenant, {SUSPENSION_COLUMNS.listed} FROM callgate_waits"), {}
+        )
+        return {(tenant, row[0]): SUSPENSION_COLUMNS.record(row) for tenant, *row in found}
 
-    async def put_row(self, at: tuple[str, str], row: Wait, tenant: str) -> None:
+    async def put_row(self, at: tuple[str, str], row: SuspensionRecord, tenant: str) -> None:
         """Put a row in the place of another, as somebody does who can write in the store."""
         if isinstance(self.store, MemoryStore):
-            del self.store.waits._waits[at]
-            self.store.waits._waits[tenant, row.id] = row
+            del self.store.suspensions._suspensions[at]
+            self.store.suspensions._suspensions[tenant, row.id] = row
             return
         gone = "DELETE FROM callgate_waits WHERE tenant = :tenant AND id = :id"
         await self.store._database.write(statement(gone), {"tenant": at[0], "id": at[1]})
-        await self.store.waits.put(tenant, row)
+        await self.store.suspensions.put(tenant, row)
 
-    async def effects(self) -> dict[tuple[str, str], Effect]:
+    async def effects(self) -> dict[tuple[str, str], EffectRecord]:
         """The ledger."""
         return {(tenant, one.key): one for tenant, one in await self.store.effects.list(None, limit=10_000)}
 

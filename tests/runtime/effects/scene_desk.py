@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, cast
 
-from callgate import Approval, Gate, NotPending, Outcome, ToolCall, ToolContext, ToolError, ToolResult, User, tool
-from callgate.errors import InvocationError
+from callgate import Approval, Gate, Outcome, ToolCall, ToolContext, ToolError, ToolResult, User, tool
+from callgate.errors import InvocationError, NotPending
 from callgate.providers.principal import ANONYMOUS
 from callgate.providers.stores.effects import EffectState
 from callgate.testing import FakeClock
+from tests.harness.gate_options import gate_options
 
 ANN = User("ann", "acme", {"clerk"})
 AMY = User("amy", "acme", {"clerk"})
@@ -59,11 +60,11 @@ class Desk:
 def gate_of(tools: Any, hooks: Iterable[Any] = (), **options: Any) -> Gate:
     """A gate in memory that asks for no other guard."""
     told: dict[str, Any] = {"open": True, "durable": False, "signing_keys": [KEY], "clock": FakeClock(), **options}
-    return Gate(tools if isinstance(tools, list) else [tools], hooks, **told)
+    return Gate(tools if isinstance(tools, list) else [tools], hooks, **gate_options(**told))
 
 
 def call(cents: int = 5, tool: str = "pay", id: str = "c1", **more: Any) -> ToolCall:
-    return ToolCall(id, tool, {"cents": cents, **more})
+    return ToolCall(id=id, name=tool, arguments={"cents": cents, **more})
 
 
 async def asked(gate: Gate, user: User = ANN, wanted: ToolCall | None = None, **options: Any) -> str:

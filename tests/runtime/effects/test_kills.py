@@ -8,7 +8,7 @@ import pytest
 
 from tests.providers.stores.backends import place
 from tests.runtime.effects.kill_findings import problems_of
-from tests.runtime.effects.kill_loop import Left, loop_on
+from tests.runtime.effects.kill_loop import FATES, Left, loop_on
 from tests.runtime.effects.kill_points import POINTS
 
 KINDS = ["sqlite-file", "postgresql"]
@@ -28,8 +28,8 @@ async def killed(kind: str, folder: Path, kills: int, seed: int = 1, sabotage: s
 async def test_workers_that_are_killed_anywhere_leave_no_effect_twice_and_none_unrecorded(
     kind: str, tmp_path: Path
 ) -> None:
-    """Contract I3, I4, I5, I17, I20. Real time and real deaths: 30 on each database."""
-    left = await killed(kind, tmp_path, 30)
+    """Contract I3, I4, I5, I17, I20. Real deaths: on each database one in each way, and five at any moment."""
+    left = await killed(kind, tmp_path, len(FATES))
     assert problems_of(left) == []
     assert left.lines
     assert left.orphans
@@ -47,6 +47,12 @@ async def test_soak_a_thousand_workers_that_are_killed(kind: str, tmp_path: Path
 
 async def test_workers_that_claim_nothing_are_found_out(tmp_path: Path) -> None:
     """Contract I3, I4: the control. The same loop without the step that claims."""
-    problems = problems_of(await killed("sqlite-file", tmp_path, 3, sabotage="no-claim"))
+    expected = ("double: ", "no intent in the ledger")
+    problems = list[str]()
+    for seed in range(1, 11):  # one loop is enough, unless the machine is so busy that its workers come to nothing
+        (folder := tmp_path / str(seed)).mkdir()
+        problems = problems_of(await killed("sqlite-file", folder, 3, seed, sabotage="no-claim"))
+        if all(any(problem.startswith(kind) for problem in problems) for kind in expected):
+            break
     assert any(problem.startswith("double: ") and "of the key" in problem for problem in problems)
     assert any(problem.startswith("no intent in the ledger") for problem in problems)

@@ -85,7 +85,10 @@ KEYED: list[tuple[str, dict[str, Any], dict[str, Any], list[tuple[ToolCall, dict
         "then the arguments, where a tool asks for that",
         {"dedupe": "arguments", "within": 60.0},
         {"request_id": "r"},
-        [(call(5, id="b"), {"request_id": "r2"}), (ToolCall("c", "pay", '{"how": "ok", "cents": 5}'), {})],
+        [
+            (call(5, id="b"), {"request_id": "r2"}),
+            (ToolCall(id="c", name="pay", arguments='{"how": "ok", "cents": 5}'), {}),
+        ],
     ),
 ]
 
@@ -131,7 +134,7 @@ async def test_the_same_key_with_other_arguments_is_a_conflict(store: str) -> No
             assert not result.replayed
         with pytest.raises(Conflict):
             await gate.invoke("pay", {"cents": 6}, user=ANN, idempotency_key="k")
-        same = await gate.call(ToolCall("x", "pay", '{"cents": 5.0}'), user=ANN, idempotency_key="k")
+        same = await gate.call(ToolCall(id="x", name="pay", arguments='{"cents": 5.0}'), user=ANN, idempotency_key="k")
         assert same.replayed, "5.0 is 5"
         assert desk.paid == [5, 5]
 
@@ -236,8 +239,8 @@ async def test_any_output_comes_back_as_it_was(store: str, output: Any) -> None:
         return output
 
     async with gate_of(give, store=store) as gate:
-        first = await gate.call(ToolCall("c", "give", {}), user=ANN, idempotency_key="k")
-        again = await gate.call(ToolCall("c", "give", {}), user=ANN, idempotency_key="k")
+        first = await gate.call(ToolCall(id="c", name="give", arguments={}), user=ANN, idempotency_key="k")
+        again = await gate.call(ToolCall(id="c", name="give", arguments={}), user=ANN, idempotency_key="k")
         assert (first.outcome, first.output, again.output) == (Outcome.SUCCESS, output, output)
         assert type(again.output) is type(output)
         assert again.replayed
@@ -302,11 +305,13 @@ async def test_nobody_ever_sees_anothers_receipt(store: str, keyed: str) -> None
         for repeated in (False, True):
             for user in people:
                 for name in ("tell", "tell2"):
-                    result = await gate.call(ToolCall("c", name, {"order": "7"}), user=user, **asked)
+                    result = await gate.call(ToolCall(id="c", name=name, arguments={"order": "7"}), user=user, **asked)
                     assert result.output == f"canary of {user.tenant!r} {user.id!r} from {name}"
                     assert result.replayed is repeated
         if keyed in {"given", "declared", "call"}:
-            stranger = await gate.call(ToolCall("c", "tell", {"order": "7"}), user=User("eve", "acme"), **asked)
+            stranger = await gate.call(
+                ToolCall(id="c", name="tell", arguments={"order": "7"}), user=User("eve", "acme"), **asked
+            )
             assert (stranger.ok, stranger.replayed) == (True, False)
 
 

@@ -8,19 +8,12 @@ from typing import Any
 
 import pytest
 
-from callgate import (
-    Approve,
-    Audit,
-    Hook,
-    InvokeContext,
-    ToolCall,
-    ToolContext,
-    tool,
-)
-from callgate.providers.stores.effects import OPEN, Effect, EffectState
+from callgate import Approve, Hook, InvokeContext, ToolCall, ToolContext, tool
+from callgate.hooks import Audit
+from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectState
 from callgate.providers.stores.memory import MemoryStore
 from callgate.runtime.effects.steps import EffectSteps
-from callgate.testing import FAR, Ledger, SweepFailed
+from callgate.testing import FAR, LeaseLedger, SweepFailed
 from tests.runtime.effects.scene_desk import ANN, BOB, LEAD, call, gate_of
 
 # ---------------------------------------------------------------------- cancellation at every point
@@ -29,17 +22,17 @@ from tests.runtime.effects.scene_desk import ANN, BOB, LEAD, call, gate_of
 class Books:
     """What a cancelled run has left: the sweep asks it at every point."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: LeaseLedger) -> None:
         self.store = MemoryStore()
         self.began = self.done = 0
         ledger.watch("open effects", self.open)
         ledger.watch("effects that are not what they ought to be", self.wrong)
 
-    def effects(self) -> list[Effect]:
+    def effects(self) -> list[EffectRecord]:
         return [*self.store.effects._live.values(), *(end.effect for end in self.store.effects._ended.values())]
 
     def open(self) -> int:
-        return sum(effect.state in OPEN for effect in self.store.effects._live.values())
+        return sum(effect.state in OPEN_STATES for effect in self.store.effects._live.values())
 
     def wrong(self) -> int:
         """A body that ended is committed; of one that began and did not, nobody knows; without one there is no effect."""
@@ -78,11 +71,11 @@ class Rests(Hook):
         await asyncio.sleep(0.01)
 
 
-Scene = Callable[[Ledger], Any]
+Scene = Callable[[LeaseLedger], Any]
 
 
 def one_call(*hooks: Any, **options: Any) -> Scene:
-    async def scene(ledger: Ledger) -> Any:
+    async def scene(ledger: LeaseLedger) -> Any:
         books = Books(ledger)
         async with gate_of(books.tool(), [make() for make in hooks], store=books.store) as gate:
             return await gate.invoke("pay", {"cents": 5}, user=ANN, idempotency_key="k", **options)
@@ -90,7 +83,7 @@ def one_call(*hooks: Any, **options: Any) -> Scene:
     return scene
 
 
-async def two_calls(ledger: Ledger) -> Any:
+async def two_calls(ledger: LeaseLedger) -> Any:
     """The second waits for the first, which is not cancelled with it."""
     books = Books(ledger)
     async with gate_of(books.tool(), store=books.store) as gate:
@@ -98,7 +91,7 @@ async def two_calls(ledger: Ledger) -> Any:
         return [result.outcome for result in told]
 
 
-async def nested_calls(ledger: Ledger) -> Any:
+async def nested_calls(ledger: LeaseLedger) -> Any:
     books = Books(ledger)
 
     @tool(effect="read")
@@ -107,10 +100,10 @@ async def nested_calls(ledger: Ledger) -> Any:
         return str(await ctx.call("pay", {"cents": 5}))
 
     async with gate_of([outer, books.tool()], store=books.store) as gate:
-        return (await gate.call(ToolCall("c", "outer", {}), user=ANN)).outcome
+        return (await gate.call(ToolCall(id="c", name="outer", arguments={}), user=ANN)).outcome
 
 
-async def an_approved_call(ledger: Ledger) -> Any:
+async def an_approved_call(ledger: LeaseLedger) -> Any:
     books = Books(ledger)
     async with gate_of(books.tool(requires_approval=LEAD), [Rests()], store=books.store) as gate:
         waiting = await gate.call(call(), user=ANN, idempotency_key="k")
@@ -128,21 +121,26 @@ SCENES: dict[str, Scene] = {
 }
 
 
+PAIRS = pytest.mark.parametrize("pairs", [16, pytest.param(200, marks=pytest.mark.soak)])
+
+
+@PAIRS
 @pytest.mark.parametrize("name", SCENES)
 def test_wherever_a_call_is_cancelled_its_claim_is_settled_as_it_returns(
-    name: str, every_cancel_point: Callable[..., Any]
+    name: str, pairs: int, every_cancel_point: Callable[..., Any]
 ) -> None:
     """I1, I4, I13: never left running, and never said to have had no effect when it may have had one."""
-    report = every_cancel_point(SCENES[name])
+    report = every_cancel_point(SCENES[name], pairs=pairs)
     assert report.points > 30
 
 
+@PAIRS
 @pytest.mark.parametrize("hooks", [(), (Rests,), (Rests, Audit)], ids=["alone", "with hooks", "with audit rows"])
 def test_wherever_a_deadline_passes_the_claim_is_settled_as_the_call_returns(
-    hooks: Any, every_cancel_point: Callable[..., Any]
+    hooks: Any, pairs: int, every_cancel_point: Callable[..., Any]
 ) -> None:
     """I1, I4, I12."""
-    assert every_cancel_point(one_call(*hooks, deadline=FAR), deadline=True).points > 5
+    assert every_cancel_point(one_call(*hooks, deadline=FAR), deadline=True, pairs=pairs).points > 5
 
 
 @pytest.mark.parametrize("sabotage", ["forgets", "guesses"])

@@ -9,7 +9,8 @@ import pytest
 from dependency_injector import containers, providers
 from dependency_injector.wiring import Provide
 
-from callgate import Hook, InvokeContext, Outcome, Retry, ToolCall, ToolContext, ToolError, tool
+from callgate import Hook, InvokeContext, Outcome, ToolCall, ToolContext, ToolError, tool
+from callgate.hooks import Retry
 from tests.runtime.effects.scene_bodies import BODIES, Make, in_parts
 from tests.runtime.effects.scene_desk import ANN, Desk, call, code, gate_of, states
 
@@ -43,7 +44,7 @@ async def test_however_a_body_ends_and_is_run_the_ledger_says_so(
         state, outcome = UNKNOWN, Outcome.ERROR  # it was stopped between two parts
     ran: list[str] = []
     made, hooks = make(ran, {})
-    sent = ToolCall("c", "work", {"how": how})
+    sent = ToolCall(id="c", name="work", arguments={"how": how})
     async with gate_of(made, hooks) as gate:
         first = await gate.call(sent, user=ANN, idempotency_key="k", trace=trace)
         assert (first.outcome, await states(gate)) == (outcome, [state])
@@ -55,7 +56,9 @@ async def test_however_a_body_ends_and_is_run_the_ledger_says_so(
             assert again.replayed
         else:
             assert (again.outcome, code(again), again.replayed) == (Outcome.UNKNOWN, "outcome_unknown", False)
-            other = await gate.call(ToolCall("c", "work", {"how": "ok"}), user=ANN, idempotency_key="k")
+            other = await gate.call(
+                ToolCall(id="c", name="work", arguments={"how": "ok"}), user=ANN, idempotency_key="k"
+            )
             assert other.outcome is Outcome.CONFLICT
         assert ran == ([] if state == NO_EFFECT else [how])
         assert await states(gate) == [state]
@@ -114,7 +117,7 @@ async def test_what_fails_before_the_body_begins_had_no_effect() -> None:
 
     async with gate_of([needs, Refuses], container=Box()) as gate:
         for name in ("needs", "Refuses"):
-            result = await gate.call(ToolCall("c", name, {"n": 1}), user=ANN, idempotency_key="k")
+            result = await gate.call(ToolCall(id="c", name=name, arguments={"n": 1}), user=ANN, idempotency_key="k")
             assert result.outcome in {Outcome.ERROR, Outcome.INVALID}
         assert (ran, await states(gate)) == ([], [NO_EFFECT, NO_EFFECT])
 
@@ -246,7 +249,7 @@ async def test_retries_are_one_effect(effect: str, endings: Any, runs: int, outc
     ran: list[int] = []
     retry = Retry(3, wait=lambda _: 0.0, safe=ConnectionRefusedError)
     async with gate_of(failing(ran, endings, effect), [retry]) as gate:
-        result = await gate.call(ToolCall("c", "work", {"n": 1}), user=ANN, idempotency_key="k")
+        result = await gate.call(ToolCall(id="c", name="work", arguments={"n": 1}), user=ANN, idempotency_key="k")
         assert (result.outcome, len(ran), await states(gate)) == (outcome, runs, [state])
 
 
@@ -284,7 +287,7 @@ async def test_an_outer_call_that_runs_again_does_not_repeat_what_it_called() ->
         return paid
 
     async with gate_of([both, desk.tool()]) as gate:
-        first = await gate.call(ToolCall("c", "both", {}), user=ANN, idempotency_key="k")
-        again = await gate.call(ToolCall("c", "both", {}), user=ANN, idempotency_key="k")
+        first = await gate.call(ToolCall(id="c", name="both", arguments={}), user=ANN, idempotency_key="k")
+        again = await gate.call(ToolCall(id="c", name="both", arguments={}), user=ANN, idempotency_key="k")
         assert (first.outcome, again.output) == (Outcome.ERROR, ["paid 1", "paid 2"])
         assert desk.paid == [5, 5]

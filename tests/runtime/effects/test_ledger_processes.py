@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 
 from callgate import (
-    Audit,
-    EffectOptions,
+    Effects,
     Gate,
     Hook,
+    Options,
     ToolCall,
     ToolContext,
     ToolError,
     ToolResult,
     User,
     tool,
-    verify_audit,
 )
-from callgate.providers.stores.effects import Effect, EffectState
+from callgate.hooks import Audit, verify_audit
+from callgate.providers.stores.effects import EffectRecord, EffectState
 from tests.providers.stores.backends import Backend
 from tests.providers.stores.conftest import Places, at
 from tests.runtime.effects.fault_stories import KEYS, LEASE, OnClock, another
@@ -107,10 +107,9 @@ class Office:
                 self.shop.make(),
                 [self.shop, Audit()] if audit else [self.shop],
                 store=another(backend),
-                clock=OnClock(backend.now),
-                durable=False,
+                options=Options(clock=OnClock(backend.now)),
+                effects=Effects(durable=False, lease=LEASE, wait=wait),
                 signing_keys=KEYS,
-                effects=EffectOptions(lease=LEASE, wait=wait),
             )
             for _ in range(gates)
         ]
@@ -123,12 +122,12 @@ class Office:
 
     async def call(self, gate: Gate, name: str, **arguments: Any) -> ToolResult:
         """What comes of a call with the one key; where it asks for approval, that is given."""
-        result = await gate.call(ToolCall("c1", name, arguments), user=self.user, idempotency_key="k")
+        result = await gate.call(ToolCall(id="c1", name=name, arguments=arguments), user=self.user, idempotency_key="k")
         if result.pending is None:
             return result
         return await gate.resume(result.pending.handle, "approve", approver=User("bob", tenant=self.user.tenant))
 
-    async def row(self) -> Effect:
+    async def row(self) -> EffectRecord:
         [(_, found)] = await self.backend.store.effects.list(self.backend.tenant)
         return found
 
@@ -231,7 +230,7 @@ async def test_a_worker_that_lives_is_not_taken_for_dead(backend: Backend) -> No
         running = asyncio.create_task(office.call(busy, "pause"))
         await office.shop.running.wait()
         for _ in range(20):
-            backend.now.move(EffectOptions(lease=LEASE).every)
+            backend.now.move(Effects(lease=LEASE).every)
             await busy.maintain()
             await other.maintain()
             assert (await office.call(other, "pause")).outcome == "in_flight"

@@ -7,15 +7,9 @@ from typing import Any
 
 import pytest
 
-from callgate import (
-    Cache,
-    Gate,
-    Hook,
-    InvokeContext,
-    ToolCall,
-    invoke_tool,
-)
+from callgate import Effects, Gate, Hook, InvokeContext, ToolCall, invoke_tool
 from callgate.errors import Invalid, RegistrationError
+from callgate.hooks import Cache
 from callgate.providers.principal import ANONYMOUS
 from tests.runtime.effects.scene_desk import ANN, Desk, call, gate_of, states
 
@@ -46,7 +40,7 @@ async def test_reading_tools_are_never_in_the_ledger_and_all_others_are(store: s
 async def test_what_a_cache_answers_is_no_effect() -> None:
     """I3: a hit makes no claim."""
     desk = Desk()
-    async with gate_of(desk.tool(), [Cache(ttl=60.0, force=True)]) as gate:
+    async with gate_of(desk.tool(), [Cache(60.0, force=True)]) as gate:
         for _ in range(3):
             assert (await gate.call(call(), user=ANN)).output == "paid 1"
         assert await states(gate) == ["committed"]
@@ -65,7 +59,7 @@ async def test_what_never_came_to_the_tool_is_not_in_the_ledger() -> None:
 
     async with gate_of(desk.tool(), [Refuses()]) as gate:
         for arguments in ({"cents": 13}, {"cents": 14}, {"cents": "x"}, "not json"):
-            await gate.call(ToolCall("c", "pay", arguments), user=ANN, idempotency_key="k")
+            await gate.call(ToolCall(id="c", name="pay", arguments=arguments), user=ANN, idempotency_key="k")
         assert (desk.paid, await states(gate)) == ([], [])
 
 
@@ -85,15 +79,15 @@ async def test_a_gate_refuses_to_open_where_effects_would_be_forgotten(effect: A
     made = desk.tool(effect=effect, **options)
     for store in (None, "memory://", "sqlite://"):
         with pytest.raises(RegistrationError, match="durable=False"):
-            async with Gate([made], open=True, store=store):
+            async with Gate([made], allow_unguarded=True, store=store):
                 pass
-        async with Gate([made], open=True, store=store, durable=False) as gate:
+        async with Gate([made], allow_unguarded=True, store=store, effects=Effects(durable=False)) as gate:
             assert (await gate.call(call(), user=ANONYMOUS)).ok
         async with Gate([desk.tool(effect="read")], store=store):
             pass
-    async with Gate([made], open=True, store=f"sqlite:///{tmp_path}/store.db") as gate:
+    async with Gate([made], allow_unguarded=True, store=f"sqlite:///{tmp_path}/store.db") as gate:
         assert (await gate.call(call(), user=ANONYMOUS, idempotency_key="k")).ok
-    async with Gate([made], open=True, store=f"sqlite:///{tmp_path}/store.db") as gate:
+    async with Gate([made], allow_unguarded=True, store=f"sqlite:///{tmp_path}/store.db") as gate:
         assert (await gate.call(call(), user=ANONYMOUS, idempotency_key="k")).replayed, "and it is not forgotten"
 
 

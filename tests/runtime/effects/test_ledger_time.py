@@ -7,18 +7,10 @@ from typing import Any
 
 import pytest
 
-from callgate import (
-    Audit,
-    EffectOptions,
-    Gate,
-    Outcome,
-    ToolCall,
-    ToolContext,
-    User,
-    tool,
-)
+from callgate import Effects, Gate, Outcome, ToolCall, ToolContext, User, tool
 from callgate.errors import InFlight, RegistrationError
-from callgate.providers.stores.effects import Effect, EffectState
+from callgate.hooks import Audit
+from callgate.providers.stores.effects import EffectRecord, EffectState
 from callgate.testing import FakeClock, VirtualTime
 from tests.runtime.effects.scene_desk import AMY, ANN, Desk, call, code, gate_of, states
 
@@ -115,7 +107,7 @@ def test_a_repeat_waits_so_long_and_then_says_that_the_first_is_still_running(
     desk = Desk()
 
     async def run() -> None:
-        async with on_virtual_time(virtual_time, slow(desk), effects=EffectOptions(wait=wait)) as gate:
+        async with on_virtual_time(virtual_time, slow(desk), effects=Effects(wait=wait)) as gate:
             first = asyncio.ensure_future(gate.call(call(), user=ANN, idempotency_key="k"))
             await asyncio.sleep(0.1)
             began = virtual_time.elapsed
@@ -149,7 +141,7 @@ def test_a_call_that_waits_for_itself_is_told_so_at_once(virtual_time: VirtualTi
 
     async def run() -> None:
         async with on_virtual_time(virtual_time, again) as gate:
-            assert (await gate.call(ToolCall("c", "again", {"n": 1}), user=ANN)).output == "done"
+            assert (await gate.call(ToolCall(id="c", name="again", arguments={"n": 1}), user=ANN)).output == "done"
 
     virtual_time.run(run())
     assert told == ["in_flight"]
@@ -158,21 +150,21 @@ def test_a_call_that_waits_for_itself_is_told_so_at_once(virtual_time: VirtualTi
 
 async def test_a_claim_that_had_to_wait_is_leased_from_when_it_is_made() -> None:
     """I3, I4: or others would take it for dead while it runs."""
-    clock, order = FakeClock(), list[Effect]()
+    clock, order = FakeClock(), list[EffectRecord]()
     begun, go = asyncio.Event(), asyncio.Event()
 
     @tool(effect="irreversible")
     async def pay(cents: int, ctx: ToolContext) -> str:
         """Pay."""
         seen: Any = ctx
-        order.append(seen.claim.effect)
+        order.append(seen._ctx.run.claim.effect)
         if len(order) == 1:
             begun.set()
             await go.wait()
             ctx.abort("not yet")
         return "paid"
 
-    async with gate_of(pay, store="sqlite://", clock=clock, effects=EffectOptions(lease=10.0)) as gate:
+    async with gate_of(pay, store="sqlite://", clock=clock, effects=Effects(lease=10.0)) as gate:
         first = asyncio.ensure_future(gate.call(call(), user=ANN, idempotency_key="k"))
         await begun.wait()
         second = asyncio.ensure_future(gate.call(call(), user=ANN, idempotency_key="k"))
@@ -186,9 +178,9 @@ async def test_a_claim_that_had_to_wait_is_leased_from_when_it_is_made() -> None
 
 
 @pytest.mark.parametrize("wrong", [{"lease": 0.0}, {"lease": -1.0}, {"wait": -0.1}, {"lease": float("nan")}])
-def test_times_that_mean_nothing_are_refused(wrong: dict[str, float]) -> None:
+def test_times_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(RegistrationError):
-        EffectOptions(**wrong)
+        Effects(**wrong)
 
 
 # ---------------------------------------------------------------------- deadlines
@@ -227,7 +219,7 @@ def test_a_body_that_is_left_behind_holds_its_claim_until_it_ends(virtual_time: 
         return "paid"
 
     async def run() -> None:
-        async with on_virtual_time(virtual_time, pay, effects=EffectOptions(wait=0.0)) as gate:
+        async with on_virtual_time(virtual_time, pay, effects=Effects(wait=0.0)) as gate:
             result = await gate.call(call(), user=ANN, idempotency_key="k", deadline=1.0)
             assert (result.outcome, result.pending_release) == (Outcome.UNKNOWN, True)
             for _ in range(5):

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from callgate import Committed, Hook, InvokeContext, NoEffect, Outcome
+from callgate import Hook, InvokeContext, Outcome
 from callgate.errors import Invalid
-from callgate.providers.stores.effects import Effect
+from callgate.hooks import Committed, NoEffect
+from callgate.providers.stores.effects import EffectRecord
 from callgate.testing import VirtualTime
 from tests.runtime.effects.scene_desk import ANN, BOB, Desk, call, gate_of, states
 
@@ -25,9 +26,9 @@ class Finds:
 
     def __init__(self, *found: Any) -> None:
         self.found = list(found)
-        self.asked: list[tuple[str, Effect]] = []
+        self.asked: list[tuple[str, EffectRecord]] = []
 
-    async def reconcile(self, tenant: str, effect: Effect) -> Any:
+    async def reconcile(self, tenant: str, effect: EffectRecord) -> Any:
         self.asked.append((tenant, effect))
         found = self.found[min(len(self.asked), len(self.found)) - 1]
         if isinstance(found, BaseException):

@@ -11,21 +11,20 @@ from hypothesis.errors import Flaky
 
 from callgate import Approval
 from callgate.providers.signing import SigningKeys
-from callgate.providers.stores.effects import Wait, WaitState
+from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
 from callgate.providers.stores.memory_effects import HeldEffects, MemoryEffects
-from callgate.providers.stores.memory_suspensions import HeldWaits
+from callgate.providers.stores.memory_suspensions import HeldSuspensions
 from callgate.runtime.suspensions.resumption import Bound, Resumed
-from callgate.runtime.suspensions.suspensions import Suspensions
+from callgate.runtime.suspensions.suspensions import SuspensionManager
 from tests.runtime.effects.machine import search
 from tests.runtime.effects.machine_world import World
 
-RUNS = {"memory": (5, 94), "sqlite": (2, 15)}
+RUNS = {"memory": (3, 94), "sqlite": (1, 15)}
 """Searches, and runs of each: one alone keeps to what it has found interesting."""
 SOAK = {"memory": (50, 190), "sqlite": (20, 25)}
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", RUNS)
 def test_only_what_was_permitted_runs_and_once_whatever_is_done_in_whatever_order(kind: str) -> None:
     """I4, I5, I16."""
@@ -51,12 +50,12 @@ def every_mac_is_right(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_use_changes_nothing(patch: pytest.MonkeyPatch) -> None:
-    real = HeldWaits.replace
+    real = HeldSuspensions.replace
 
-    async def forgets(self: Any, tenant: str, wait: Wait) -> bool:
-        return wait.state is WaitState.USED or await real(self, tenant, wait)
+    async def forgets(self: Any, tenant: str, wait: SuspensionRecord) -> bool:
+        return wait.state is SuspensionState.USED or await real(self, tenant, wait)
 
-    patch.setattr(HeldWaits, "replace", forgets)
+    patch.setattr(HeldSuspensions, "replace", forgets)
 
 
 def arguments_are_not_compared(patch: pytest.MonkeyPatch) -> None:
@@ -66,7 +65,7 @@ def arguments_are_not_compared(patch: pytest.MonkeyPatch) -> None:
 
 def every_claim_wins(patch: pytest.MonkeyPatch) -> None:
     def claim(self: Any, tenant: str, effect: Any, again: bool = False) -> Any:
-        self._place((tenant, effect.key), effect)
+        self._write((tenant, effect.key), effect)
         return True, effect
 
     patch.setattr(MemoryEffects, "claim_now", claim)
@@ -74,7 +73,7 @@ def every_claim_wins(patch: pytest.MonkeyPatch) -> None:
 
 
 def versions_and_policies_do_not_count(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Suspensions, "is_bound_to", lambda self, plan, bound: True)
+    patch.setattr(SuspensionManager, "is_bound_to", lambda self, plan, bound: True)
 
 
 def the_caller_may_approve(patch: pytest.MonkeyPatch) -> None:
@@ -83,7 +82,7 @@ def the_caller_may_approve(patch: pytest.MonkeyPatch) -> None:
 
 
 def nothing_expires(patch: pytest.MonkeyPatch) -> None:
-    real = Suspensions._find
+    real = SuspensionManager._find
 
     async def find(self: Any, tenant: str, handle: Any) -> Any:
         now, self._now = self._now, lambda: 0.0
@@ -92,7 +91,7 @@ def nothing_expires(patch: pytest.MonkeyPatch) -> None:
         finally:
             self._now = now
 
-    patch.setattr(Suspensions, "_find", find)
+    patch.setattr(SuspensionManager, "_find", find)
 
 
 def one_approval_is_enough(patch: pytest.MonkeyPatch) -> None:
@@ -105,7 +104,7 @@ def nobody_is_looked_up_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def approvals_outlive_an_edit(patch: pytest.MonkeyPatch) -> None:
-    real = Suspensions._decided
+    real = SuspensionManager._decided
 
     def decided(self: Any, plan: Any, bound: Bound, *rest: Any) -> Bound:
         after = real(self, plan, bound, *rest)
@@ -115,7 +114,7 @@ def approvals_outlive_an_edit(patch: pytest.MonkeyPatch) -> None:
             else replace(after, approvals=(*bound.approvals, *after.approvals))
         )
 
-    patch.setattr(Suspensions, "_decided", decided)
+    patch.setattr(SuspensionManager, "_decided", decided)
 
 
 def everybody_sees_all(patch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ from typing import Any, Literal, Self
 
 import pytest
 
-from callgate import verify_audit
 from callgate.errors import StoreError
-from callgate.providers.stores.effects import Effect
+from callgate.hooks import verify_audit
+from callgate.providers.stores.effects import EffectRecord
 from callgate.providers.stores.memory import MemoryStore
 from callgate.testing import FaultyStore, InjectedFault, faults_of
 from tests.providers.stores.backends import Backend, opened, place
@@ -21,7 +21,8 @@ from tests.runtime.effects.fault_paths import PATHS
 from tests.runtime.effects.fault_stories import LEASE, Broken, Path, Shop, Story, another, gate_on
 
 MANY = 10_000
-ALONE, DOWN = (False, False), (True, True)
+DATABASES = ("sqlite-file", "postgresql")
+TURNS = ((False, False),), ((True, True),)
 ALL = tuple(itertools.product((False, True), repeat=2))
 """Whether all operations fail from the n-th on, and whether the process is another afterwards."""
 
@@ -97,22 +98,21 @@ class Bad:
 
 
 def cases() -> list[Any]:
-    """Every path in each way; in memory all that can happen afterwards, elsewhere the two ends of it, the rest as a soak."""
-    return [
-        pytest.param(kind, ways, marks=pytest.mark.soak if soak else (), id=f"{kind}-{name}")
-        for kind, name, ways, soak in [
-            ("memory", "all", ALL, False),
-            ("sqlite-file", "some", (ALONE, DOWN), False),
-            ("postgresql", "some", (ALONE, DOWN), False),
-            ("sqlite-file", "soak", ALL, True),
-            ("postgresql", "soak", ALL, True),
-        ]
-    ]
+    """Every path in each way: in memory all that can happen afterwards; on one of the databases, by turns, one end of it.
+
+    All of it on both is a soak.
+    """
+    found = []
+    for number, (path, when) in enumerate(itertools.product(PATHS, ("before", "after"))):
+        turn = DATABASES[(number + number // 2) % 2], "some", TURNS[number // 4 % 2], False
+        soak = [(kind, "soak", ALL, True) for kind in DATABASES]
+        for kind, name, ways, long in [("memory", "all", ALL, False), turn, *soak]:
+            marks = pytest.mark.soak if long else ()
+            found.append(pytest.param(kind, ways, path, when, marks=marks, id=f"{path.name}-{when}-{kind}-{name}"))
+    return found
 
 
-@pytest.mark.parametrize(("backend", "ways"), cases(), indirect=["backend"])
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
+@pytest.mark.parametrize(("backend", "ways", "path", "when"), cases(), indirect=["backend"])
 async def test_whichever_operation_of_the_store_fails_nothing_runs_twice_and_no_success_is_lost(
     backend: Backend, ways: tuple[tuple[bool, bool], ...], when: Literal["before", "after"], path: Path
 ) -> None:
@@ -143,7 +143,7 @@ class Forgets(MemoryStore):
         else:
             effects.settle = self._settled
 
-    async def _claimed(self, _tenant: str, effect: Effect, *, again: bool = False) -> tuple[bool, Effect]:
+    async def _claimed(self, _tenant: str, effect: EffectRecord, *, again: bool = False) -> tuple[bool, EffectRecord]:
         return True, effect
 
     async def _settled(self, *_: Any, **__: Any) -> bool:

@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 import pytest
 from sqlalchemy import event
 
-from callgate import Audit, Gate, Hook, InvokeContext, ToolCall, ToolContext, User, tool, verify_audit
+from callgate import Gate, Hook, InvokeContext, ToolCall, ToolContext, User, tool
+from callgate.hooks import Audit, verify_audit
 from callgate.providers.stores.sql import SqlStore
 from tests.providers.stores.backends import place
 
@@ -106,7 +107,7 @@ async def look(cents: int) -> int:
 
 
 async def call(gate: Gate, name: str, cents: Any) -> Any:
-    return await gate.call(ToolCall("c1", name, {"cents": cents}), user=ANN, idempotency_key="k")
+    return await gate.call(ToolCall(id="c1", name=name, arguments={"cents": cents}), user=ANN, idempotency_key="k")
 
 
 async def decide(gate: Gate, decision: Any) -> Any:
@@ -218,8 +219,8 @@ async def test_audit_records_that_join_the_ledger_never_wait_for_each_other(
     """Contract I3. Forty calls at once; where one waits for another in a ring, none of them ends."""
     hooks, by_stage = records(how)
     with place("sqlite-file", tmp_path) as (address, _):
-        async with Gate([pay], [Refuses(), *hooks], hooks_by_stage=by_stage, store=address) as gate:
-            calls = (gate.call(ToolCall(f"c{n}", "pay", {"cents": 7}), user=ANN) for n in range(40))
+        async with Gate([pay], [Refuses(), *hooks, by_stage], store=address) as gate:
+            calls = (gate.call(ToolCall(id=f"c{n}", name="pay", arguments={"cents": 7}), user=ANN) for n in range(40))
             assert {result.outcome for result in await asyncio.gather(*calls)} == {"success"}
             kinds = Counter([row.body["kind"] async for row in gate.store.audit.read("t")])
             assert kinds == {"intent": 40 * rows, "outcome": 40 * rows}

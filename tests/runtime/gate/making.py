@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from callgate import Gate, Hook, InvokeContext, Issue, ToolCall, ToolDefinition, ToolRecord, User
+from callgate import Gate, Hook, InvokeContext, ToolCall, ToolDefinition, ToolRecord, User
+from callgate.tools import Issue
 from callgate.tools.definition import Effect
 from callgate.tools.record import Style
 from callgate.tools.schemas.validation import Validator, compile_schema, from_validate
+from tests.harness.gate_options import gate_options
 
 USER = User("u", tenant="acme")
 ANYTHING: dict[str, Any] = {"type": "object"}
@@ -41,7 +43,9 @@ async def double(n: int) -> int:
 
 def call(arguments: Any = None, name: str = "work", **options: Any) -> ToolCall:
     """A call of ``work`` with ``{"n": 2}``."""
-    return ToolCall(options.pop("id", "c1"), name, {"n": 2} if arguments is None else arguments, **options)
+    return ToolCall(
+        id=options.pop("id", "c1"), name=name, arguments={"n": 2} if arguments is None else arguments, **options
+    )
 
 
 class Counting:
@@ -74,9 +78,9 @@ class Seeing(Hook):
         self.inputs.append(ctx.input)
 
     def did_audit(self, ctx: InvokeContext) -> None:
-        self.audited.append((ctx.outcome and ctx.outcome.value, ctx.hydration))
+        self.audited.append((ctx.outcome and ctx.outcome.value, ctx.run.hydration))
 
 
 def gate_of(tools: Iterable[Any], *hooks: Any, **options: Any) -> Gate:
     """A gate that asks nobody for permission."""
-    return Gate(tools, hooks, open=True, **options)
+    return Gate(tools, hooks, allow_unguarded=True, **gate_options(**options))

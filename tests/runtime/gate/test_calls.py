@@ -66,7 +66,7 @@ NAMES = st.sampled_from(["work", "echo", "raising", "Choosy", "nope", "", "W" * 
 CALLS = st.builds(
     ToolCall,
     id=st.text(max_size=5),
-    tool=NAMES,
+    name=NAMES,
     arguments=JSON | st.sampled_from(['{"n": 1}', "{'n': 1}", "{", "null", "[]", '{"n": NaN}', '"{}"']),
     truncated=st.booleans(),
     synthetic_id=st.booleans(),
@@ -95,7 +95,7 @@ def test_every_call_has_one_result_whatever_is_in_it(calls: list[ToolCall], many
             return [await gate.call(one, user=USER) for one in given]
 
     results = asyncio.run(go())
-    assert [(result.call_id, result.tool) for result in results] == [(one.id, one.tool) for one in calls]
+    assert [(result.call_id, result.tool) for result in results] == [(one.id, one.name) for one in calls]
     for one, result in zip(calls, results, strict=True):
         assert result.ok is (result.error is None)
         assert one.truncated <= (not result.ok)
@@ -106,10 +106,10 @@ def test_every_call_has_one_result_whatever_is_in_it(calls: list[ToolCall], many
 async def test_a_tool_name_that_is_no_text_is_an_unknown_tool(name: Any) -> None:
     """Contract 36, C10a, C12."""
     async with gate_of(zoo()) as gate:
-        result = await gate.call(ToolCall("c", name), user=USER)
+        result = await gate.call(ToolCall(id="c", name=name), user=USER)
         assert result.error is not None
         assert result.error.code == "unknown_tool"
-        assert len(await gate.call_many([ToolCall("c", name)] * 2, user=USER)) == 2
+        assert len(await gate.call_many([ToolCall(id="c", name=name)] * 2, user=USER)) == 2
 
 
 # ---------------------------------------------------------------------- many calls
@@ -345,9 +345,9 @@ async def test_a_loop_goes_on_while_a_plain_function_waits_and_a_full_pool_refus
         return "done"
 
     async with gate_of([slow]) as gate:
-        first = asyncio.ensure_future(gate.call(ToolCall("1", "slow")))
+        first = asyncio.ensure_future(gate.call(ToolCall(id="1", name="slow")))
         await inside.wait()
-        refused = await gate.call(ToolCall("2", "slow"))
+        refused = await gate.call(ToolCall(id="2", name="slow"))
         assert refused.outcome is Outcome.RETRY_LATER
         assert refused.retry_after
         go.set()
@@ -471,9 +471,14 @@ async def test_nothing_of_one_user_is_in_a_result_or_error_of_another() -> None:
         def will_redact_input(self, ctx: InvokeContext) -> None:
             ctx.masked_input = {"n": 0}
 
+        def on_metrics(self, ctx: InvokeContext) -> None:
+            seen.append(ctx.data["secret"] == f"CANARY-{ctx.user.id}-")
+
+    seen: list[bool] = []
+
     async def work(n: int, text: str, ctx: Any) -> Any:
         await asyncio.sleep(0)
-        mine = {ctx.get("request secret"), ctx.get("session secret"), ctx.data["secret"], text}
+        mine = {ctx.get("request secret"), ctx.get("session secret"), text}
         if n % 4 == 1:
             raise LookupError(mine)
         if n % 4 == 2:
@@ -493,6 +498,7 @@ async def test_nothing_of_one_user_is_in_a_result_or_error_of_another() -> None:
             return user, await gate.call(call(arguments), user=user, session_id=session)
 
         ended = await asyncio.gather(*(one(i, user) for i in range(8) for user in users))
+    assert seen == [True] * len(ended)
     outcomes: Counter[str] = Counter()
     for user, result in ended:
         outcomes[result.outcome.value] += 1
@@ -516,7 +522,7 @@ async def test_a_call_of_a_tool_that_does_not_exist_passes_the_hooks_of_errors_a
             seen.append(("error", type(ctx.error).__name__))
 
         async def will_audit(self, ctx: InvokeContext) -> None:
-            seen.append((ctx.tool_call.tool, ctx.outcome))
+            seen.append((ctx.tool_call.name, ctx.outcome))
 
     class ForPayments(Hook):
         tags = frozenset({"payments"})
@@ -525,7 +531,9 @@ async def test_a_call_of_a_tool_that_does_not_exist_passes_the_hooks_of_errors_a
             seen.append("payments")
 
     async with gate_of([made(double)], Records(), ForPayments()) as gate:
-        result = await gate.call(ToolCall("c", "no such tool", "not even json"), user=USER, deadline=1e-9, trace=True)
+        result = await gate.call(
+            ToolCall(id="c", name="no such tool", arguments="not even json"), user=USER, deadline=1e-9, trace=True
+        )
     assert seen == [("error", "UnknownTool"), ("no such tool", "invalid")]
     assert (result.tool, result.outcome, result.error and result.error.code) == (
         "no such tool",

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from callgate import (
-    Authorize,
     DefinitionError,
     Denied,
+    Effects,
     Gate,
     GateClosed,
     Hook,
-    HookError,
     Invalid,
     InvokeContext,
     Outcome,
@@ -25,10 +24,10 @@ from callgate import (
     ToolRecord,
     UnknownTool,
     User,
-    permit,
-    sampled,
     tool,
 )
+from callgate.errors import HookError
+from callgate.hooks import Authorize, permit, sampled
 from callgate.runtime.models.wire.codec import WireError
 from callgate.tools.definition import Effect
 from tests.runtime.gate.making import NUMBER, USER, call, double, gate_of, made
@@ -77,7 +76,10 @@ async def test_the_tool_object_gives_a_typed_result_and_its_name_gives_json() ->
         typed: Receipt = await gate.invoke(receipt, {"order": "7"}, user=USER)
         assert typed == Receipt("7", 1.5)
         assert await gate.invoke("receipt", '{"order": "7"}', user=USER) == {"order": "7", "total": 1.5}
-        assert (await gate.call(ToolCall("c", "receipt", {"order": "7"}))).output == {"order": "7", "total": 1.5}
+        assert (await gate.call(ToolCall(id="c", name="receipt", arguments={"order": "7"}))).output == {
+            "order": "7",
+            "total": 1.5,
+        }
 
 
 async def test_invoke_raises_how_it_ended_and_call_says_it() -> None:
@@ -129,7 +131,7 @@ def test_an_option_of_the_gate_that_does_not_exist_is_refused() -> None:
     """Contract 83."""
     wrong: Any = {"hook": []}
     with pytest.raises(TypeError, match="hook"):
-        Gate([], **wrong, durable=False)
+        Gate([], **wrong, effects=Effects(durable=False))
 
 
 # ---------------------------------------------------------------------- registering
@@ -141,29 +143,31 @@ async def test_a_tool_that_may_change_the_world_needs_somebody_who_authorises(ef
     key = ("n",) if effect in {Effect.KEYED, Effect.IRREVERSIBLE} else ()
     record = ToolRecord(ToolDefinition("pay", "Pays.", NUMBER, effect=effect, key=key), double)
     with pytest.raises(RegistrationError, match="'pay'") as caught:
-        await Gate([record], durable=False).__aenter__()
-    assert "open=True" in str(caught.value)
+        await Gate([record], effects=Effects(durable=False)).__aenter__()
+    assert "allow_unguarded=True" in str(caught.value)
     with pytest.raises(RegistrationError, match="'pay'"):  # in shadow mode it stops nobody
-        await Gate([record], [type("Watching", (Allow,), {"mode": "shadow"})()], durable=False).__aenter__()
+        await Gate(
+            [record], [type("Watching", (Allow,), {"mode": "shadow"})()], effects=Effects(durable=False)
+        ).__aenter__()
     for hook in (sampled(Allow(), 50), sampled(Allow, 50), Some(), Some, Authorize(ROLE, filter=lambda _: True)):
         with pytest.raises(RegistrationError, match="'pay'"):  # and for a share it stops a share
-            await Gate([record], [hook], durable=False).__aenter__()
+            await Gate([record], [hook], effects=Effects(durable=False)).__aenter__()
     for hook in (type("Acme", (Allow,), {"tenants": {"acme"}})(), Authorize(ROLE, tenants={"acme"})):
         with pytest.raises(RegistrationError, match="every call"):
-            await Gate([record], [hook], durable=False).__aenter__()
+            await Gate([record], [hook], effects=Effects(durable=False)).__aenter__()
     said = type("Said", (Some,), {"guards": True})()
     limited = Authorize(ROLE, tools={"pay"}, tags=None)
     for gate in (
-        Gate([record], [said], durable=False),
-        Gate([record], [limited], durable=False),
-        Gate([record], [Some(), Allow()], durable=False),
+        Gate([record], [said], effects=Effects(durable=False)),
+        Gate([record], [limited], effects=Effects(durable=False)),
+        Gate([record], [Some(), Allow()], effects=Effects(durable=False)),
     ):
         async with gate:
             pass
     for gate in (
-        Gate([record], [Allow()], durable=False),
-        Gate([record], open=True, durable=False),
-        Gate([made(double)], durable=False),
+        Gate([record], [Allow()], effects=Effects(durable=False)),
+        Gate([record], allow_unguarded=True, effects=Effects(durable=False)),
+        Gate([made(double)], effects=Effects(durable=False)),
     ):
         async with gate:
             pass
@@ -171,7 +175,7 @@ async def test_a_tool_that_may_change_the_world_needs_somebody_who_authorises(ef
 
 async def test_a_hook_that_is_limited_to_other_tools_authorises_nothing_here() -> None:
     """Contract 96, I6."""
-    gate = Gate([made(double, effect=Effect.IDEMPOTENT)], durable=False)
+    gate = Gate([made(double, effect=Effect.IDEMPOTENT)], effects=Effects(durable=False))
     gate.use(Allow(), tools={"other"})
     with pytest.raises(RegistrationError, match="'work'"):
         await gate.__aenter__()
@@ -180,8 +184,8 @@ async def test_a_hook_that_is_limited_to_other_tools_authorises_nothing_here() -
 def test_duplicate_names_are_refused_unless_replaced_on_purpose() -> None:
     """Contract 30, C6."""
     with pytest.raises(DefinitionError, match="Duplicate tool names: work"):
-        Gate([made(double), made(double)], durable=False)
-    gate = Gate([made(double)], durable=False)
+        Gate([made(double), made(double)], effects=Effects(durable=False))
+    gate = Gate([made(double)], effects=Effects(durable=False))
     with pytest.raises(DefinitionError, match="Duplicate tool names: work"):
         gate.add(made(double))
     newer = made(double, version="2")
@@ -272,7 +276,7 @@ def test_explain_says_of_each_hook_whether_it_is_in_and_why() -> None:
 
     class Own(Allow): ...
 
-    gate = Gate([made(double, hooks=[Own()])], [Filtering()], open=True, durable=False)
+    gate = Gate([made(double, hooks=[Own()])], [Filtering()], allow_unguarded=True, effects=Effects(durable=False))
     gate.use(type("Elsewhere", (Allow,), {})(), tools={"other"})
     gate.use(type("Tagged", (Allow,), {})(), tags={"money"})
     gate.use(type("Tenanted", (Allow,), {})(), tenants={"globex"})
@@ -294,7 +298,7 @@ def test_explain_says_of_each_hook_whether_it_is_in_and_why() -> None:
 
 def test_explain_takes_a_tool_object_and_knows_no_others() -> None:
     """Contract 95."""
-    gate = Gate([receipt], durable=False)
+    gate = Gate([receipt], effects=Effects(durable=False))
     assert str(gate.explain(receipt)) == str(gate.explain("receipt"))
     with pytest.raises(UnknownTool, match="receipt"):
         gate.explain("reciept")
@@ -310,7 +314,7 @@ WIRES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("wire", WIRES)
 def test_definitions_are_told_in_the_spelling_of_each_wire(wire: str) -> None:
     """Contract 57, 58, 59, 60."""
-    gate = Gate([made(double)], durable=False)
+    gate = Gate([made(double)], effects=Effects(durable=False))
     part = gate.definitions(wire)
     assert WIRES[wire](part) == "work"
     part["tools"].clear()
@@ -325,7 +329,7 @@ def test_a_model_is_told_only_of_tools_that_its_user_may_see() -> None:
     @tool(effect="read", allowed_roles={"admin", "support"})
     async def secret() -> None: ...
 
-    gate = Gate([made(double), secret], durable=False)
+    gate = Gate([made(double), secret], effects=Effects(durable=False))
 
     def seen(*roles: str) -> list[str]:
         return [definition.name for definition in gate.definitions(user=User("u", roles=roles))]
@@ -343,5 +347,5 @@ async def test_what_a_user_may_not_see_they_may_not_call() -> None:
         return 1
 
     async with gate_of([secret]) as gate:
-        assert (await gate.call(ToolCall("c", "secret", {}), user=User("u", roles={"admin"}))).ok
-        assert (await gate.call(ToolCall("c", "secret", {}), user=USER)).outcome is Outcome.DENIED
+        assert (await gate.call(ToolCall(id="c", name="secret", arguments={}), user=User("u", roles={"admin"}))).ok
+        assert (await gate.call(ToolCall(id="c", name="secret", arguments={}), user=USER)).outcome is Outcome.DENIED

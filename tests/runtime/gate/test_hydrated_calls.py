@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from callgate import Denied, Gate, HydrationResult, InvokeContext, Limits, Outcome, ToolCall
+from callgate import Denied, Gate, HydrationResult, InvokeContext, Limits, Options, Outcome, ToolCall
 from callgate.tools.arguments.hydration import HydrationError
 from callgate.tools.values import freeze
 from tests.runtime.gate.making import NUMBER, USER, Counting, Seeing, call, double, gate_of, made
@@ -91,7 +91,7 @@ async def test_a_hook_cannot_change_vouched_arguments_on_their_way() -> None:
 
     class Meddling(Seeing):
         def will_authorize(self, ctx: InvokeContext) -> None:
-            ctx.hydration.arguments["n"] = 666
+            ctx.run.hydration.arguments["n"] = 666
 
     async with gate_of([made(double)], Meddling()) as gate:
         result = await gate.call(gate.hydrate(call()), user=USER)
@@ -183,7 +183,7 @@ async def test_a_repaired_call_does_not_run_by_itself() -> None:
     assert not found.trusted
     async with gate:
         assert (await gate.call(found, user=USER)).outcome is Outcome.INVALID
-        accepted = ToolCall(found.call.id, found.call.tool, found.arguments)
+        accepted = ToolCall(id=found.call.id, name=found.call.name, arguments=found.arguments)
         assert (await gate.call(accepted, user=USER)).output == 4
 
 
@@ -232,12 +232,16 @@ async def test_the_audit_sees_the_provenance_of_a_failed_result() -> None:
 
 def test_a_lazy_gate_says_that_its_validators_were_compiled_at_run_time() -> None:
     """Contract 18, 48."""
-    validator = Gate([made(double)], open=True, lazy=True).hydrate(call()).provenance.validator
+    validator = (
+        Gate([made(double)], allow_unguarded=True, options=Options(lazy=True)).hydrate(call()).provenance.validator
+    )
     assert validator is not None
     assert validator.compiled_at == "run-time"
 
 
 def test_the_gates_own_limits_hold_for_hydration() -> None:
     """Contract 47."""
-    found = Gate([made(double)], open=True, limits=Limits(max_bytes=4)).hydrate(call('{"n": 2}'))
+    found = Gate([made(double)], allow_unguarded=True, options=Options(limits=Limits(max_bytes=4))).hydrate(
+        call('{"n": 2}')
+    )
     assert [error.stage for error in found.errors] == ["parse"]

@@ -7,18 +7,8 @@ from typing import Any
 
 import pytest
 
-from callgate import (
-    Effect,
-    Gate,
-    Hook,
-    HookError,
-    InvokeContext,
-    ToolDefinition,
-    ToolRecord,
-    User,
-    pick_tools,
-    tool,
-)
+from callgate import Effect, Gate, Hook, InvokeContext, ToolDefinition, ToolRecord, User, pick_tools, tool
+from callgate.errors import HookError
 from callgate.tools.picking.results import Picks
 from tests.runtime.gate.making import made
 

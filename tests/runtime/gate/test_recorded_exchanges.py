@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from callgate import DefinitionError, Gate, Outcome, ToolDefinition, ToolRecord, codec
+from callgate import DefinitionError, Effects, Gate, Outcome, ToolDefinition, ToolRecord, codec
 from tests.runtime.gate.making import USER
 
 CODECS = ("anthropic", "ollama", "openai_chat", "openai_compat")
@@ -38,7 +38,7 @@ def offered(recorded: dict[str, Any], counts: Counter[str]) -> list[ToolRecord]:
             del told["description"]
         try:
             record = ToolRecord(ToolDefinition.from_dict(told), execute, trusted=False)
-            Gate([record], open=True, durable=False)
+            Gate([record], allow_unguarded=True, effects=Effects(durable=False))
         except DefinitionError as error:
             counts[f"refused: {getattr(error, 'reason', 'definition')}"] += 1
             continue
@@ -52,7 +52,7 @@ async def test_every_recorded_call_is_hydrated_without_an_exception_and_then_pas
     tools, ends, outcomes = Counter[str](), Counter[str](), Counter[str]()
     read = exchanges(shared_data)
     for wire, recorded in read:
-        async with Gate(offered(recorded, tools), open=True, durable=False) as gate:
+        async with Gate(offered(recorded, tools), allow_unguarded=True, effects=Effects(durable=False)) as gate:
             calls = codec(wire).calls(recorded["response"])
             results = [gate.hydrate(call, wire=wire) for call in calls]
             assert len(results) == len(recorded["expect_calls"])

@@ -80,7 +80,7 @@ async def test_an_async_generator_with_typed_parts_sends_each_as_json() -> None:
             yield Part(number=i)
 
     async with gate_of([typed]) as gate:
-        events = await events_of(gate, ToolCall("c", "typed", {"n": 2}))
+        events = await events_of(gate, ToolCall(id="c", name="typed", arguments={"n": 2}))
     assert [event.value for event in events if isinstance(event, Partial)] == [{"number": 0}, {"number": 1}]
     assert isinstance(events[-1], Result)
     assert events[-1].result.output == [{"number": 0}, {"number": 1}], events[-1].result
@@ -96,7 +96,7 @@ async def test_a_class_whose_run_is_an_async_generator_streams_too() -> None:
                 yield i
 
     async with gate_of([Streaming]) as gate:
-        events = await events_of(gate, ToolCall("c", "Streaming", {}))
+        events = await events_of(gate, ToolCall(id="c", name="Streaming", arguments={}))
     assert [event.value for event in events if isinstance(event, Partial)] == [0, 1, 2]
     assert isinstance(events[-1], Result)
     assert events[-1].result.output == [0, 1, 2]
@@ -155,7 +155,7 @@ async def test_a_plain_function_reports_from_its_thread_at_once() -> None:
 
     async with gate_of([slow]) as gate:
         seen: list[Event] = []
-        async for event in gate.stream(ToolCall("c", "slow"), user=USER):
+        async for event in gate.stream(ToolCall(id="c", name="slow"), user=USER):
             seen.append(event)
             read.set()
     assert seen[0] == Progress("slow", 0.5)

@@ -10,7 +10,6 @@ from pydantic import BaseModel, Field
 
 from callgate import Gate, Hook, InvokeContext, ToolContext, tool
 from tests.runtime.gate.making import made
-from tests.runtime.hosts.making import who
 
 
 class Size(enum.StrEnum):
@@ -31,7 +30,7 @@ class Order(BaseModel):
 
 @tool(effect="read")
 async def price(order: Order, discount: Annotated[float, Field(ge=0, le=1)] = 0.0) -> Order:
-    """What an order costs; a nested, recursive model goes in and comes out."""
+    """Compute the price of an order; input and output are a nested, recursive model."""
     return order
 
 
@@ -79,4 +78,4 @@ class Busy(Hook):
 def catalogue() -> Gate:
     """The gate of these."""
     tools = [price, nothing, parts, made(pair, "pair", parameters=PAIR, output=PAIR)]
-    return Gate(tools, [Busy()], open=True, authenticate=who)
+    return Gate(tools, [Busy()], allow_unguarded=True)

@@ -1,4 +1,4 @@
-"""What tests of hosts share: tools that wait until they are told, a place that is held meanwhile, a user by token."""
+"""Helpers of the tests of hosts: tools that wait for an event, a permit that is held meanwhile, a user by token."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from callgate import Gate, Hook, InvokeContext, ToolContext, ToolError, User, tool
+from tests.harness.gate_options import gate_options
 
 ANN = User("ann", tenant="acme", roles={"clerk"})
 MAX = User("max", tenant="acme", roles={"manager"})
@@ -56,8 +57,7 @@ class Desk:
         self.seen: list[Any] = []
         self.cancelled = 0
         self.places = Places()
-        known: dict[str, Any] = {"authenticate": who, **options}
-        self.gate = Gate(self.tools(), [self.places], open=True, **known)
+        self.gate = Gate(self.tools(), [self.places], allow_unguarded=True, **gate_options(**options))
 
     def tools(self) -> list[Any]:
         desk = self
@@ -89,7 +89,7 @@ class Desk:
 
         @tool(effect="read", tags={"forbidden"})
         async def forbidden() -> str:
-            """Nobody may."""
+            """A tool that no user may call."""
             return "never"
 
         @tool(effect="read", tags={"busy"})

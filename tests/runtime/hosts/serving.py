@@ -14,6 +14,7 @@ import httpx
 import uvicorn
 
 import callgate
+from tests.runtime.hosts.making import who
 
 
 @dataclass
@@ -27,7 +28,7 @@ class Served:
     def client(self, token: str | None = "ann", **options: Any) -> httpx.AsyncClient:
         headers = {"authorization": f"Bearer {token}"} if token else {}
         return httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{self.port}", headers=headers, timeout=20, trust_env=False, **options
+            base_url=f"http://127.0.0.1:{self.port}", headers=headers, timeout=300, trust_env=False, **options
         )
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -35,7 +36,7 @@ class Served:
 
     async def stop(self) -> None:
         self.server.should_exit = True
-        await asyncio.wait_for(asyncio.shield(self.serving), 20)
+        await asyncio.wait_for(asyncio.shield(self.serving), 100)
 
 
 @contextlib.asynccontextmanager
@@ -59,14 +60,18 @@ async def served(app: Any, **options: Any) -> AsyncGenerator[Served, None]:
 @contextlib.asynccontextmanager
 async def desk_served(desk: Any, **options: Any) -> AsyncGenerator[tuple[Served, httpx.AsyncClient], None]:
     """The application of a desk's gate as the main application, and a client in Ann's name."""
-    async with served(callgate.asgi(desk.gate, **options)) as running, running.client() as client:
+    settings: dict[str, Any] = {"authenticate": who, **options}
+    async with (
+        served(callgate.asgi(desk.gate, **settings)) as running,
+        running.client() as client,
+    ):
         yield running, client
 
 
-async def until(true: Callable[[], Any], seconds: float = 10) -> None:
+async def until(true: Callable[[], Any], seconds: float = 100) -> None:
     """Wait until something is so; the loop goes on meanwhile."""
     async with asyncio.timeout(seconds):
-        while not true():  # noqa: ASYNC110  (what it asks about tells nobody)
+        while not true():  # noqa: ASYNC110  (the condition has no event)
             await asyncio.sleep(0.002)
 
 
@@ -79,10 +84,10 @@ def request(path: str, body: bytes = b"", *headers: str, method: str = "POST", t
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], Any]:
     """Status, headers and JSON of one answer."""
-    head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)).decode()
+    head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 100)).decode()
     first, *lines = head.strip().split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    body = await asyncio.wait_for(reader.readexactly(int(headers["content-length"])), 20)
+    body = await asyncio.wait_for(reader.readexactly(int(headers["content-length"])), 100)
     return int(first.split()[1]), headers, json.loads(body)
 
 

@@ -17,7 +17,7 @@ from callgate import Gate, Hook, InvokeContext, User, tool
 from callgate.runtime.hosts.asgi.problem_details import STATUS, status_of
 from callgate.tools.calls import ErrorInfo, Outcome, ToolResult
 from tests.runtime.gate.making import gate_of, made
-from tests.runtime.hosts.making import Desk
+from tests.runtime.hosts.making import Desk, who
 from tests.runtime.hosts.serving import desk_served, served, until
 
 PROBLEM = "application/problem+json"
@@ -30,7 +30,6 @@ async def post(client: httpx.AsyncClient, name: str, arguments: Any, **headers: 
 
 
 async def test_arguments_go_in_and_the_output_comes_out() -> None:
-    """Design 4."""
     async with desk_served(Desk()) as (_, client):
         said = await post(client, "add", {"a": 40, "b": 2})
     assert (said.status_code, said.json(), said.headers["content-type"]) == (200, 42, "application/json")
@@ -39,7 +38,7 @@ async def test_arguments_go_in_and_the_output_comes_out() -> None:
 
 
 async def test_a_user_is_told_of_the_tools_that_are_theirs_to_see() -> None:
-    """Design 4; contract I8: and nothing of who else may, in any provider's spelling."""
+    """Contract I8: and nothing of who else may, in any provider's spelling."""
     async with desk_served(Desk()) as (running, client), running.client("max") as manager:
         mine, theirs = (await client.get("/tools")).json()["tools"], (await manager.get("/tools")).json()["tools"]
         wired = (await client.get("/tools", params={"wire": "openai_chat"})).json()
@@ -54,7 +53,7 @@ async def test_a_user_is_told_of_the_tools_that_are_theirs_to_see() -> None:
 
 
 async def test_headers_set_the_options_of_a_call() -> None:
-    """Design 4: the request's id is the correlation id, and comes back."""
+    """The request's id is the correlation id, and comes back."""
     desk = Desk()
     desk.go.set()
     async with desk_served(desk) as (_, client):
@@ -77,7 +76,7 @@ async def test_headers_set_the_options_of_a_call() -> None:
     ],
 )
 async def test_a_header_that_is_not_of_its_form_is_refused(header: str, value: str) -> None:
-    """Design 4: these texts end up in logs and in keys of stores."""
+    """These texts end up in logs and in keys of stores."""
     desk = Desk()
     async with desk_served(desk) as (_, client):
         said = await client.post("/tools/add", json={"a": 1}, headers=[(header.encode(), value.encode())])
@@ -88,7 +87,7 @@ async def test_a_header_that_is_not_of_its_form_is_refused(header: str, value: s
 
 
 async def test_whoever_is_not_known_gets_nothing_but_health() -> None:
-    """Design 4: 401 comes before anything else is looked at."""
+    """Authentication comes before all other checks."""
     async with desk_served(Desk()) as (running, _), running.client(None) as nobody, running.client("eve") as eve:
         for client in nobody, eve:
             for method, path in [("GET", "/tools"), ("GET", "/openapi.json"), ("POST", "/tools/add"), ("GET", "/none")]:
@@ -99,9 +98,9 @@ async def test_whoever_is_not_known_gets_nothing_but_health() -> None:
 
 
 async def test_without_an_authenticator_everything_is_refused_and_the_start_says_so() -> None:
-    """Design 4: fail closed."""
+    """Fail closed."""
     with pytest.warns(RuntimeWarning, match="no authenticate=.* refused with 401") as warned:
-        app = callgate.asgi(Desk(authenticate=None).gate)
+        app = callgate.asgi(Desk().gate)
     assert warned[0].filename == __file__
     async with served(app) as running, running.client() as client:
         said = await post(client, "add", {"a": 1})
@@ -109,7 +108,7 @@ async def test_without_an_authenticator_everything_is_refused_and_the_start_says
 
 
 async def test_an_authenticator_may_be_async_and_is_given_headers_without_a_body() -> None:
-    """Design 4: it cannot be made to read without bounds."""
+    """The application never reads without bounds."""
     found: list[str] = []
 
     async def authenticate(request: Any) -> User | None:
@@ -125,7 +124,7 @@ async def test_an_authenticator_may_be_async_and_is_given_headers_without_a_body
 
 @pytest.mark.parametrize("mistake", ["raises", "another type"])
 async def test_an_authenticator_that_fails_lets_nobody_in(mistake: str) -> None:
-    """Design 4: fail closed; nothing of the failure is told."""
+    """Fail closed, without details of the failure."""
 
     def authenticate(_: Any) -> Any:
         if mistake == "raises":
@@ -157,7 +156,7 @@ async def test_an_authenticator_that_fails_lets_nobody_in(mistake: str) -> None:
 async def test_what_goes_wrong_is_told_as_problem_details_without_values(
     name: str, arguments: dict[str, Any], status: int, code: str
 ) -> None:
-    """Contract I8, I9; design 5: RFC 9457, the status of the outcome, a code, a correlation id, pointers."""
+    """Contract I8, I9: RFC 9457, the status of the outcome, a code, a correlation id, pointers."""
     desk = Desk()
     async with desk_served(desk) as (_, client):
         said = await post(client, name, arguments, X_Request_ID="req-7")
@@ -180,7 +179,7 @@ async def test_what_goes_wrong_is_told_as_problem_details_without_values(
     "body", [b"CANARY", b'{"a": CANARY', b"[1]", b"null", b"\xff\xfe", b'{"a": 1, "a": 2}', b'{"a": NaN}']
 )
 async def test_a_body_that_is_no_object_of_json_is_refused_without_quoting_it(body: bytes) -> None:
-    """Contract 44, I8."""
+    """Contract 44, I9."""
     async with desk_served(Desk()) as (_, client):
         said = await client.post("/tools/add", content=body, headers={"content-type": "application/json"})
     assert (said.status_code, said.headers["content-type"]) == (422, PROBLEM)
@@ -191,7 +190,7 @@ async def test_a_body_that_is_no_object_of_json_is_refused_without_quoting_it(bo
     "media", ["text/plain", "application/x-www-form-urlencoded", "", "multipart/form-data", "application/jsonp"]
 )
 async def test_what_does_not_call_itself_json_is_refused(media: str) -> None:
-    """Design 4: a form on another site's page can send any of these with a user's cookies."""
+    """A form on another site's page can send any of these with a user's cookies."""
     desk = Desk()
     async with desk_served(desk) as (_, client):
         said = await client.post("/tools/add", content=b'{"a": 1}', headers={"content-type": media})
@@ -206,7 +205,6 @@ async def test_what_does_not_call_itself_json_is_refused(media: str) -> None:
 
 
 async def test_paths_and_methods_that_are_not_there_are_said_to_be_so() -> None:
-    """Design 4."""
     async with desk_served(Desk()) as (_, client):
         for method, path, status, allow in [
             ("GET", "/", 404, None),
@@ -226,7 +224,6 @@ async def test_paths_and_methods_that_are_not_there_are_said_to_be_so() -> None:
 
 
 async def test_as_the_main_application_it_opens_and_closes_the_gate() -> None:
-    """Design 4."""
     desk = Desk()
     async with desk_served(desk) as (_, client):
         assert desk.gate.is_open
@@ -235,7 +232,7 @@ async def test_as_the_main_application_it_opens_and_closes_the_gate() -> None:
 
 
 async def test_a_gate_that_cannot_open_stops_the_server_and_says_why() -> None:
-    """Design 4: the server is told as the specification of ASGI has it."""
+    """The server gets the messages of the ASGI specification."""
 
     @tool
     async def write(text: str) -> str:
@@ -253,14 +250,14 @@ async def test_a_gate_that_cannot_open_stops_the_server_and_says_why() -> None:
     gate = Gate([write])
     await callgate.asgi(gate, authenticate=lambda _: None)({"type": "lifespan"}, receive, send)
     assert [message["type"] for message in sent] == ["lifespan.startup.failed"]
-    assert "no hook authorises every call of it" in sent[0]["message"]
+    assert "no hook authorises every call of tool 'write'" in sent[0]["message"]
     assert not gate.is_open
 
 
 async def test_mounted_it_serves_while_the_application_about_it_holds_the_gate_open() -> None:
-    """Design 4: before and after, 503; the paths are those below the mount."""
+    """503 before and after; paths are relative to the mount."""
     desk = Desk()
-    inner = callgate.asgi(desk.gate)
+    inner = callgate.asgi(desk.gate, authenticate=who)
 
     async with served(Starlette(routes=[Mount("/agent", inner)])) as running, running.client() as client:
         early = [
@@ -279,7 +276,6 @@ async def test_mounted_it_serves_while_the_application_about_it_holds_the_gate_o
 
 
 async def test_a_gate_that_was_open_already_is_left_open() -> None:
-    """Design 4."""
     desk = Desk()
     async with desk.gate:
         async with desk_served(desk) as (_, client):
@@ -288,7 +284,7 @@ async def test_a_gate_that_was_open_already_is_left_open() -> None:
 
 
 async def test_calls_under_way_finish_before_the_server_stops() -> None:
-    """Design 4: within the server's grace."""
+    """Within the server's grace."""
     desk = Desk()
     async with desk_served(desk) as (running, client):
         waiting = asyncio.create_task(post(client, "wait", {}))
@@ -303,7 +299,6 @@ async def test_calls_under_way_finish_before_the_server_stops() -> None:
 
 
 async def test_a_suspended_call_is_accepted_and_its_handle_given() -> None:
-    """Design 7."""
 
     class Ask(Hook):
         def will_authorize_input(self, ctx: InvokeContext) -> None:
@@ -320,19 +315,18 @@ async def test_a_suspended_call_is_accepted_and_its_handle_given() -> None:
 
 
 async def test_an_output_that_breaks_the_contract_is_the_services_fault() -> None:
-    """Contract 98, I8: 500, and nothing of it is told."""
+    """I9, I15: 500, without details."""
 
     async def odd(n: int) -> Any:
         return {"CANARY": object()}
 
-    gate = gate_of([made(odd)], authenticate=lambda _: User("u"))
-    async with served(callgate.asgi(gate)) as running, running.client() as client:
+    gate = gate_of([made(odd)])
+    async with served(callgate.asgi(gate, authenticate=lambda _: User("u"))) as running, running.client() as client:
         said = await post(client, "work", {"n": 1})
     assert (said.status_code, "CANARY" in said.text, "errors" in said.json()) == (500, False, False)
 
 
 def test_every_outcome_has_a_status() -> None:
-    """Design 5."""
     assert {*STATUS, Outcome.SUCCESS} == set(Outcome)
     for outcome, status in STATUS.items():
         assert status_of(ToolResult("c", "t", outcome, error=ErrorInfo("x", "y"))) == status
@@ -341,7 +335,7 @@ def test_every_outcome_has_a_status() -> None:
 
 
 def test_the_face_loads_no_web_framework() -> None:
-    """Design 2: what is optional is imported where it is used."""
+    """Optional packages are imported at their first use."""
     code = """
 import sys
 class Missing:
@@ -351,22 +345,22 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 import callgate
 from callgate import Gate, RegistrationError
-gate = Gate([], authenticate=lambda _: None)
-for use in (lambda: callgate.asgi(gate), lambda: gate.bound):
+gate = Gate([])
+for use in (callgate.asgi, callgate.bound):
     try:
-        use()
+        use(gate, authenticate=lambda _: None)
     except RegistrationError as error:
         print(error)
 """
-    run = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True)
+    run = subprocess.run([sys.executable, "-c", code], check=True, timeout=300, capture_output=True, text=True)
     assert run.stdout.splitlines() == [
         "callgate.asgi needs Starlette: pip install 'callgate[asgi]'",
-        "gate.bound needs Starlette: pip install 'callgate[asgi]'",
+        "callgate.bound needs Starlette: pip install 'callgate[asgi]'",
     ]
 
 
 async def test_a_websocket_is_closed() -> None:
-    """Design 4: there is none here."""
+    """The application has no web sockets."""
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -375,5 +369,5 @@ async def test_a_websocket_is_closed() -> None:
     async def receive() -> Any:
         return {"type": "websocket.connect"}
 
-    await callgate.asgi(Desk().gate)({"type": "websocket", "path": "/", "headers": []}, receive, send)
+    await callgate.asgi(Desk().gate, authenticate=who)({"type": "websocket", "path": "/", "headers": []}, receive, send)
     assert sent == [{"type": "websocket.close", "code": 1000}]

@@ -16,14 +16,14 @@ from callgate import Limits
 from callgate.runtime.hosts.asgi.problem_details import Problem
 from callgate.runtime.hosts.asgi.request import Headers, read_body
 from tests.runtime.gate.making import gate_of
-from tests.runtime.hosts.making import Desk
+from tests.runtime.hosts.making import Desk, who
 from tests.runtime.hosts.serving import answer, desk_served, request, served, until
 
 SMALL = Limits(max_bytes=1000)
 
 
 async def test_a_body_beyond_the_limit_is_refused_by_its_length_before_it_is_read() -> None:
-    """Contract I5; design 10.9."""
+    """Boundary B1 of the invariants."""
     async with desk_served(Desk(limits=SMALL)) as (running, _):
         reader, writer = await running.connect()
         writer.write(request("/tools/add", b"", "Content-Length: 1001"))  # nothing of it is ever sent
@@ -35,7 +35,7 @@ async def test_a_body_beyond_the_limit_is_refused_by_its_length_before_it_is_rea
 
 @pytest.mark.parametrize("length", ["9" * 400, "18446744073709551617"])
 async def test_a_length_beyond_all_numbers_is_refused(length: str) -> None:
-    """Contract I5: by the server or by the application, and never with 500."""
+    """Boundary B1 of the invariants: by the server or by the application, and never with 500."""
     async with desk_served(Desk(limits=SMALL)) as (running, _):
         reader, writer = await running.connect()
         writer.write(request("/tools/add", b"", f"Content-Length: {length}"))
@@ -45,7 +45,7 @@ async def test_a_length_beyond_all_numbers_is_refused(length: str) -> None:
 
 
 async def test_a_body_without_a_length_is_counted_as_it_comes() -> None:
-    """Contract I5: chunks end at the limit, however many more there would be."""
+    """Boundary B1 of the invariants: chunks end at the limit, however many more there would be."""
     desk = Desk(limits=SMALL)
     async with desk_served(desk) as (running, _):
         reader, writer = await running.connect()
@@ -58,7 +58,7 @@ async def test_a_body_without_a_length_is_counted_as_it_comes() -> None:
 
 
 async def test_a_client_that_never_stops_sending_is_cut_off() -> None:
-    """Contract I5: what it sends past the limit is not kept."""
+    """Boundary B1 of the invariants: what it sends past the limit is not kept."""
     desk = Desk(limits=SMALL)
     async with desk_served(desk) as (running, _):
         _, writer = await running.connect()
@@ -73,7 +73,7 @@ async def test_a_client_that_never_stops_sending_is_cut_off() -> None:
 
 
 async def test_a_body_at_the_limit_passes_with_a_length_and_in_chunks() -> None:
-    """Design 10.9: the greatest size still allowed."""
+    """The greatest size still allowed."""
     body = b'{"a": 1' + b" " * 992 + b"}"
     assert len(body) == 1000
 
@@ -89,8 +89,8 @@ async def test_a_body_at_the_limit_passes_with_a_length_and_in_chunks() -> None:
 
 
 async def test_a_tools_own_limit_holds_for_its_body() -> None:
-    """Design 10.9: settable per tool."""
-    gate = gate_of([], authenticate=lambda _: callgate.User("u"))
+    """Settable per tool."""
+    gate = gate_of([])
 
     @callgate.tool(effect="read", limits=Limits(max_bytes=20))
     async def tiny(a: int) -> int:
@@ -98,13 +98,16 @@ async def test_a_tools_own_limit_holds_for_its_body() -> None:
         return a
 
     gate.add(tiny)
-    async with served(callgate.asgi(gate)) as running, running.client() as client:
+    async with (
+        served(callgate.asgi(gate, authenticate=lambda _: callgate.User("u"))) as running,
+        running.client() as client,
+    ):
         assert (await client.post("/tools/tiny", json={"a": 1})).status_code == 200
         assert (await client.post("/tools/tiny", json={"a": 10**20})).status_code == 413
 
 
 async def test_a_body_that_does_not_come_is_given_up_in_time() -> None:
-    """Contract I5."""
+    """Boundary B1 of the invariants."""
     desk = Desk()
     async with desk_served(desk, read_timeout=0.2) as (running, _):
         reader, writer = await running.connect()
@@ -112,13 +115,13 @@ async def test_a_body_that_does_not_come_is_given_up_in_time() -> None:
         started = time.monotonic()
         status, headers, told = await answer(reader)
         assert (status, told["code"], headers["connection"]) == (408, "slow_body", "close")
-        assert 0.15 < time.monotonic() - started < 10
+        assert 0.15 < time.monotonic() - started < 20
         writer.close()
     assert desk.places.taken == 0
 
 
 async def test_a_byte_now_and_then_does_not_buy_more_time() -> None:
-    """Contract I5: the time is for the whole body."""
+    """Boundary B1 of the invariants: the time is for the whole body."""
 
     async def receive() -> Any:
         await asyncio.sleep(0.01)
@@ -131,14 +134,14 @@ async def test_a_byte_now_and_then_does_not_buy_more_time() -> None:
 
 
 async def test_a_request_that_is_half_closed_before_its_end_is_over_at_once() -> None:
-    """Contract I5: no call is made of a part of its arguments."""
+    """Boundary B1 of the invariants: no call is made of a part of its arguments."""
     desk = Desk()
     async with desk_served(desk, read_timeout=60) as (running, client):
         reader, writer = await running.connect()
         writer.write(request("/tools/add", b'{"a": 1}', "Content-Length: 9"))
         await writer.drain()
         writer.write_eof()
-        await asyncio.wait_for(reader.read(), 5)  # the server closes its half, too
+        await asyncio.wait_for(reader.read(), 20)  # the server closes its half, too
         writer.close()
         assert (await client.get("/health")).status_code == 200
     assert desk.places.taken == 0
@@ -154,7 +157,7 @@ async def test_a_client_that_leaves_cancels_its_call_and_what_it_held_is_given_b
                 known = desk.cancelled
                 _, writer = await running.connect()
                 writer.write(request(path, b"{}", "Content-Length: 2"))
-                await asyncio.wait_for(desk.started.wait(), 10)
+                await asyncio.wait_for(desk.started.wait(), 20)
                 assert desk.places.held == 1
                 leave(writer, how)
                 await until(lambda known=known: desk.cancelled == known + 1)  # type: ignore[misc]
@@ -180,7 +183,7 @@ async def test_a_client_that_stays_is_not_cancelled() -> None:
     async with desk_served(desk) as (running, _):
         reader, writer = await running.connect()
         writer.write(request("/tools/wait", b"{}", "Content-Length: 2"))
-        await asyncio.wait_for(desk.started.wait(), 10)
+        await asyncio.wait_for(desk.started.wait(), 20)
         for _ in range(20):
             await asyncio.sleep(0)
         assert (desk.cancelled, desk.places.held) == (0, 1)
@@ -190,9 +193,9 @@ async def test_a_client_that_stays_is_not_cancelled() -> None:
 
 
 async def test_a_server_that_cancels_its_request_waits_until_the_call_is_over() -> None:
-    """Contract I1: whoever cancels the application."""
+    """Contract I1: also if the server cancels the application."""
     desk = Desk()
-    app = callgate.asgi(desk.gate)
+    app = callgate.asgi(desk.gate, authenticate=who)
     messages = [{"type": "http.request", "body": b"{}", "more_body": False}]
     sent: list[Any] = []
 
@@ -216,7 +219,7 @@ async def test_a_server_that_cancels_its_request_waits_until_the_call_is_over() 
             messages[:] = [{"type": "http.request", "body": b"{}", "more_body": False}]
             desk.started.clear()
             serving = asyncio.ensure_future(app({**scope, "path": path}, receive, send))
-            await asyncio.wait_for(desk.started.wait(), 10)
+            await asyncio.wait_for(desk.started.wait(), 20)
             serving.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await serving
@@ -225,7 +228,7 @@ async def test_a_server_that_cancels_its_request_waits_until_the_call_is_over() 
 
 
 async def test_a_reader_that_takes_nothing_is_given_up() -> None:
-    """Contract I5: what a client does not read does not pile up, nor hold a call for ever."""
+    """Boundary B1 of the invariants: what a client does not read does not pile up, nor hold a call for ever."""
     produced = 0
 
     @callgate.tool(effect="read", deadline=60)
@@ -249,7 +252,7 @@ async def test_a_reader_that_takes_nothing_is_given_up() -> None:
 
 
 async def test_many_slow_requests_do_not_keep_others_waiting() -> None:
-    """Contract I5."""
+    """Boundary B1 of the invariants."""
     async with desk_served(Desk(), read_timeout=60) as (running, client):
         slow = [await running.connect() for _ in range(100)]
         for _, writer in slow:
@@ -260,7 +263,7 @@ async def test_many_slow_requests_do_not_keep_others_waiting() -> None:
 
 
 async def test_reading_stops_at_the_limit_whatever_the_server_hands_over() -> None:
-    """Contract I5: an application cannot rely on the length that it was told."""
+    """Boundary B1 of the invariants: an application cannot rely on the declared length."""
     reads = 0
 
     async def receive() -> Any:

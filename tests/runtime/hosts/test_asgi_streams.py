@@ -17,7 +17,7 @@ PROBLEM = "application/problem+json"
 
 
 async def test_events_come_in_order_and_the_result_is_the_last() -> None:
-    """Design 4; contract C11."""
+    """Contract C11."""
     async with desk_served(Desk()) as (_, client):
         said = await client.post("/tools/count/stream", json={"upto": 3}, headers={"x-request-id": "r1"})
     assert said.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -34,7 +34,6 @@ async def test_events_come_in_order_and_the_result_is_the_last() -> None:
 
 
 async def test_events_arrive_while_the_call_goes_on() -> None:
-    """Design 4."""
     desk = Desk()
 
     @callgate.tool(effect="read")
@@ -62,7 +61,7 @@ async def test_events_arrive_while_the_call_goes_on() -> None:
     [("add", {"a": "CANARY"}, 422), ("none", {}, 404), ("forbidden", {}, 451), ("busy", {}, 429), ("broken", {}, 500)],
 )
 async def test_what_fails_before_it_has_begun_is_told_with_its_status(name: str, arguments: Any, status: int) -> None:
-    """Contract I8; design 5."""
+    """Contract I9."""
     async with desk_served(Desk()) as (_, client):
         said = await client.post(f"/tools/{name}/stream", json=arguments)
     assert (said.status_code, said.headers["content-type"]) == (status, PROBLEM)
@@ -71,7 +70,7 @@ async def test_what_fails_before_it_has_begun_is_told_with_its_status(name: str,
 
 
 async def test_what_fails_on_its_way_is_told_in_the_last_event() -> None:
-    """Contract I8: as the same problem details, without values."""
+    """Contract I9: as the same problem details, without values."""
 
     @callgate.tool(effect="read")
     async def breaks(ctx: ToolContext) -> str:
@@ -112,7 +111,7 @@ async def test_parts_are_redacted_like_the_whole() -> None:
 
 
 async def test_a_stream_without_news_says_that_it_is_alive() -> None:
-    """Design 4: proxies close what is silent."""
+    """Proxies close what is silent."""
     desk = Desk()
     async with (
         desk_served(desk, ping=0.02) as (_, client),
@@ -126,7 +125,7 @@ async def test_a_stream_without_news_says_that_it_is_alive() -> None:
 
 
 async def test_line_breaks_in_an_output_do_not_break_the_events() -> None:
-    """Contract I8: nobody smuggles an event in."""
+    """Contract I8: an output cannot inject an event."""
 
     @callgate.tool(effect="read")
     async def echo(text: str, ctx: ToolContext) -> str:

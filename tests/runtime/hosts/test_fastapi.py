@@ -1,4 +1,4 @@
-"""``Depends(gate.bound)``: an endpoint is given the gate of its user."""
+"""``Depends(callgate.bound(gate, ...))``: an endpoint is given the gate of its user."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from typing import Annotated, Any
 import pytest
 from fastapi import Depends, FastAPI
 
+import callgate
 from callgate import Gate, InvocationError, RegistrationError, User
 from callgate.runtime.faces.bound import Bound
 from tests.runtime.gate.making import gate_of
-from tests.runtime.hosts.making import Desk
+from tests.runtime.hosts.making import Desk, who
 from tests.runtime.hosts.serving import served
 
 
-def application(gate: Gate) -> FastAPI:
+def application(gate: Gate, bound: Any = None) -> FastAPI:
+    bound = bound or callgate.bound(gate, authenticate=who)
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
         async with gate:
@@ -24,23 +27,23 @@ def application(gate: Gate) -> FastAPI:
 
     app = FastAPI(lifespan=lifespan)
 
-    async def add(a: int, tools: Annotated[Bound, Depends(gate.bound)]) -> dict[str, Any]:
+    async def add(a: int, tools: Annotated[Bound, Depends(bound)]) -> dict[str, Any]:
         try:
             return {"sum": await tools.invoke("add", {"a": a}), "user": tools.user.id}
         except InvocationError as error:
             return {"code": error.code}
 
-    def names(tools: Annotated[Bound, Depends(gate.bound)]) -> list[str]:  # a plain endpoint, in a thread
+    def names(tools: Annotated[Bound, Depends(bound)]) -> list[str]:  # a plain endpoint, in a thread
         return [definition.name for definition in tools.definitions()]
 
-    add.__annotations__["tools"] = names.__annotations__["tools"] = Annotated[Bound, Depends(gate.bound)]
+    add.__annotations__["tools"] = names.__annotations__["tools"] = Annotated[Bound, Depends(bound)]
     app.get("/add")(add)
     app.get("/names")(names)
     return app
 
 
 async def test_an_endpoint_is_given_the_gate_of_its_user() -> None:
-    """Design 4: and nothing of it appears in the endpoint's own OpenAPI."""
+    """And nothing of it appears in the endpoint's own OpenAPI."""
     desk = Desk()
     async with (
         served(application(desk.gate)) as running,
@@ -59,17 +62,17 @@ async def test_an_endpoint_is_given_the_gate_of_its_user() -> None:
     assert desk.places.held == 0
 
 
-def test_a_gate_that_does_not_know_who_asks_says_so_when_the_application_is_made() -> None:
-    """Design 4: not at the first request."""
+def test_a_dependency_that_does_not_know_who_asks_says_so_when_the_application_is_made() -> None:
+    """Not at the first request."""
     with pytest.raises(RegistrationError, match="authenticate"):
-        _ = gate_of([]).bound
+        callgate.bound(gate_of([]), authenticate=None)
 
 
 async def test_the_dependency_is_one_object_and_can_be_overridden() -> None:
-    """Design 4: FastAPI looks it up by identity."""
+    """FastAPI looks it up by identity."""
     desk = Desk()
-    assert desk.gate.bound is desk.gate.bound
-    app = application(desk.gate)
-    app.dependency_overrides[desk.gate.bound] = lambda: Bound(desk.gate, User("test"))
+    bound = callgate.bound(desk.gate, authenticate=who)
+    app = application(desk.gate, bound)
+    app.dependency_overrides[bound] = lambda: Bound(desk.gate, User("test"))
     async with served(app) as running, running.client(None) as nobody:
         assert (await nobody.get("/add", params={"a": 2})).json()["user"] == "test"

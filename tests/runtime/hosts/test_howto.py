@@ -14,7 +14,6 @@ SHOWN = re.compile(r"```python\n# (examples/\S+)\n(.*?)```", re.DOTALL)
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_what_a_page_shows_of_an_example_is_the_example(page: Path) -> None:
-    """Design 4."""
     shown = SHOWN.findall(page.read_text("utf-8"))
     assert shown
     for name, code in shown:
@@ -22,7 +21,6 @@ def test_what_a_page_shows_of_an_example_is_the_example(page: Path) -> None:
 
 
 def test_every_service_has_a_page_and_a_command() -> None:
-    """Design 4."""
     services = sorted(folder.name.removesuffix("_service") for folder in (ROOT / "examples").glob("*_service"))
     assert [page.stem.removeprefix("embed-in-") for page in PAGES] == services
     makefile = (ROOT / "Makefile").read_text("utf-8")

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from callgate import EffectOptions, Gate, JobOptions, ToolContext, User, tool
+from callgate import Effects, Gate, Jobs, ToolContext, User, tool
 from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
+from tests.harness.gate_options import gate_options
 
 ANN = User("ann", "acme")
 KEY = "a key of the tests, long enough"
@@ -132,16 +133,15 @@ def gate(jobs: Any, **options: Any) -> Gate:
     """A gate of one process."""
     options = {
         "store": os.environ.get("CALLGATE_TEST_STORE"),
-        "job_options": JobOptions(lease=LEASE, pause=0.02),
-        "effects": EffectOptions(lease=LEASE),
+        "job_options": Jobs(lease=LEASE, backoff=0.02),
+        "effects": Effects(lease=LEASE),
         **options,
     }
     return Gate(
         [pay, hold, hold_unclaimed, claimed, unclaimed, busy, outlast, look],
-        open=True,
+        allow_unguarded=True,
         signing_keys=[KEY],
-        jobs=jobs,
-        **options,
+        **gate_options(jobs=jobs, **options),
     )
 
 

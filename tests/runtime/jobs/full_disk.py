@@ -13,7 +13,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from callgate import EffectOptions, EmbeddedJobs, Gate, JobHandle, JobOptions, StoreError, ToolCall, tool
+from callgate import Effects, Gate, JobHandle, Jobs, ToolCall, tool
+from callgate.errors import StoreError
+from callgate.jobs import EmbeddedJobs
 from tests.runtime.jobs.engine_app import ANN, KEY, until
 
 ROOM = 300_000
@@ -35,18 +37,17 @@ async def story(folder: Path) -> dict[str, Any]:
     ballast = folder / "ballast"
     async with Gate(
         [pay],
-        open=True,
+        allow_unguarded=True,
         store=f"sqlite:///{folder}/store.db",
         signing_keys=[KEY],
-        jobs=EmbeddedJobs(2),
-        job_options=JobOptions(lease=LEASE, pause=0.02),
-        effects=EffectOptions(lease=LEASE),
+        jobs=Jobs(engine=EmbeddedJobs(2), lease=LEASE, backoff=0.02),
+        effects=Effects(lease=LEASE),
     ) as gate:
         taken: dict[str, JobHandle] = {}
         backend: Any = gate.jobs.backend
 
         async def submit(who: str) -> None:
-            taken[who] = await gate.submit(ToolCall("c1", "pay", {"who": who}), user=ANN)
+            taken[who] = await gate.submit(ToolCall(id="c1", name="pay", arguments={"who": who}), user=ANN)
 
         async def worker_has_failed() -> bool:
             return bool(backend._executor.tally.failures)

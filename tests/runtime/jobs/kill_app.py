@@ -16,7 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from callgate import Concurrency, EffectOptions, Gate, Hook, JobOptions, Quota, ToolContext, User, tool
+from callgate import Effects, Gate, Hook, Jobs, ToolContext, User, tool
+from callgate.hooks import Concurrency, Quota
 from callgate.providers.stores.base import Limit
 from callgate.providers.stores.redis import RedisStore
 from callgate.runtime.hosts.celery import CeleryJobs
@@ -81,7 +82,7 @@ def bodies() -> Log:
 async def act(ctx: ToolContext, key: str, *, held: bool = False) -> str:
     """What a body does: it begins, has its effect if it has one, and ends; each is a line."""
     context: Any = ctx
-    log, run, came = bodies(), secrets.token_hex(8), context.started_at.timestamp()
+    log, run, came = bodies(), secrets.token_hex(8), context._ctx.started_at.timestamp()
     who = {"pid": os.getpid(), "parent": os.getppid()}
     log.add(begun=key, tool=ctx.tool.name, run=run, came=came, clock=time.time(), at=time.monotonic(), **who)
     await asyncio.sleep(random.random() * 0.02)  # as long as services take
@@ -137,7 +138,7 @@ def limits(place: Place) -> list[Hook]:
         counted = RedisStore(REDIS, prefix=place.counts, client=Redis.from_url(REDIS))  # connects when it is used
     return [
         *(
-            Concurrency(places, shared=True, queue=1_000, wait=60.0, ttl=LEASE, tools=[name])
+            Concurrency(places, shared=True, queue=1_000, queue_timeout=60.0, ttl=LEASE, tools=[name])
             for name, places in PLACES.items()
         ),
         Quota(RATION, by="tool", store=counted, tools=["ask"]),
@@ -149,12 +150,11 @@ def gate(place: Place, jobs: Any) -> Gate:
     return Gate(
         [look, ask, pay, hold, hold_pay],
         [] if place.sabotaged else limits(place),
-        open=True,
+        allow_unguarded=True,
         store=place.store,
         signing_keys=["a key of the tests, long enough"],
-        jobs=jobs,
-        job_options=JobOptions(lease=LEASE, pause=0.5),
-        effects=EffectOptions(lease=LEASE),
+        jobs=Jobs(engine=jobs, lease=LEASE, backoff=0.5),
+        effects=Effects(lease=LEASE),
     )
 
 
@@ -169,7 +169,7 @@ def engine(place: Place, app: Any = None) -> Any:
 
 def sabotage() -> None:
     """Claim nothing in this process."""
-    runtime: Any = importlib.import_module("callgate.runtime.engine")
+    runtime: Any = importlib.import_module("callgate.runtime.suspensions.record_keeping")
     runtime.effect_step = without_claim
 
 

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any
 
 from callgate import Outcome
-from callgate.providers.stores.jobs import OVER, Job, JobState
+from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState
 from callgate.runtime.call.result_json import result_from_json
 from tests.runtime.jobs.kill_app import EFFECTFUL, LEASE, PLACES, RATION
 from tests.runtime.jobs.kill_crew import Death
@@ -86,7 +86,7 @@ def judge(found: Findings, oracle: Oracle, jobs: Mapping[str, Job], deaths: Sequ
     begun = Counter(line["begun"] for line in oracle.begun.values())
     for id, key in known.items():
         job = jobs.get(id)
-        if job is None or job.state not in OVER:
+        if job is None or job.state not in FINAL_STATES:
             found.lost.append(f"{key} is {'gone' if job is None else job.state}")
             continue
         outcome = outcome_of(job)

@@ -13,7 +13,7 @@ from typing import Any
 
 from callgate.providers.stores.address import store_at
 from callgate.providers.stores.base import Store
-from callgate.providers.stores.jobs import OVER, Job, JobState
+from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState
 from tests.runtime.jobs.kill_app import EFFECTFUL, Place
 from tests.runtime.jobs.kill_crew import Crew, Process
 from tests.runtime.jobs.kill_findings import Findings, Recovery, judge
@@ -173,7 +173,7 @@ class KillRun:
         """All jobs; an outcome that is there stays as it is."""
         jobs = [job for _, job in await self.store.jobs.list(None, limit=EVERYTHING)]
         for job in jobs:
-            if job.state in OVER:
+            if job.state in FINAL_STATES:
                 outcome = (job.state, job.ended_at, job.result, job.reason)
                 if self._over.setdefault(job.id, outcome) != outcome:
                     self.found.changed.append(f"{job.id} was {self._over[job.id]} and is {outcome}")

@@ -14,7 +14,8 @@ import json
 import sys
 from pathlib import Path
 
-from callgate import Gate, StoreError, ToolCall
+from callgate import Gate, ToolCall
+from callgate.errors import StoreError
 from tests.runtime.effects.kill_worker import Log
 from tests.runtime.jobs import kill_app
 
@@ -36,7 +37,7 @@ async def submit(gate: Gate, keys: list[str], log: Log) -> None:
     while keys:
         key = keys.pop(0)
         log.add(intends=key)
-        call = ToolCall(key, key.partition("-")[0], {"key": key})
+        call = ToolCall(id=key, name=key.partition("-")[0], arguments={"key": key})
         try:
             job = await gate.submit(call, user=kill_app.ANN, key=key)
         except StoreError:  # as a client does: the database may be too busy

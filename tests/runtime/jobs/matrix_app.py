@@ -15,13 +15,14 @@ from itertools import count, product
 from pathlib import Path
 from typing import Any
 
-from callgate import Gate, InvocationError, JobOptions, Stage, ToolCall, ToolRecord, ToolResult, User
+from callgate import Gate, InvocationError, Jobs, Stage, ToolCall, ToolRecord, ToolResult, User
+from callgate.runtime.call.options import CallOptions
 from callgate.runtime.call.result_json import result_as_json
-from callgate.runtime.engine import CallOptions
 from callgate.runtime.hosts.celery import CeleryJobs, register
 from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
 from callgate.runtime.jobs.calls import JobCalls
 from callgate.testing import RecordingHook
+from tests.harness.gate_options import gate_options
 from tests.hooks.making import DEFINITION, record
 from tests.hooks.verbs import NOTHING, VERBS
 from tests.runtime.call.lifecycle_cases import NEIGHBOURS, SCENARIOS, Cell, cells, deadline_cells
@@ -63,7 +64,7 @@ UNTOUCHED = tuple(name for name in USUAL if CELLS[name].verb == NOTHING and name
 
 
 def call_of(name: str) -> ToolCall:
-    return ToolCall("c1", name, {"n": 2})
+    return ToolCall(id="c1", name=name, arguments={"n": 2})
 
 
 class NotedCalls:
@@ -90,7 +91,8 @@ class Recorded(Gate):
         self.by_stage: dict[Stage, list[Any]] = defaultdict(list)
         self.used: list[tuple[Any, str]] = []
         tools = [self.tool_of(name, CELLS[name]) for name in names]
-        super().__init__(tools, self.wide, hooks_by_stage=self.by_stage, open=True, signing_keys=[KEY], **options)
+        hooks = [*self.wide, self.by_stage]
+        super().__init__(tools, hooks, allow_unguarded=True, signing_keys=[KEY], **gate_options(**options))
         for hook, name in self.used:
             self.use(hook, tools={name})
         runner: Any = self.jobs.runner
@@ -121,13 +123,13 @@ class Recorded(Gate):
         definition = replace(DEFINITION, name=name)
         return record(body_of(cell, name), definition, hooks=own, hooks_by_stage=own_by_stage)
 
-    async def call(self, call: Any, **options: Any) -> ToolResult:
+    async def call(self, tool: Any, arguments: Any = None, **options: Any) -> ToolResult:
         """Run a call, and write down its trace."""
-        return self.noted(await super().call(call, **options), call, options)
+        return self.noted(await super().call(tool, arguments, **options), tool, options)
 
     def noted(self, result: ToolResult, call: ToolCall, options: Mapping[str, Any]) -> ToolResult:
         """Write down the trace of a call that has ended."""
-        line = json.dumps({options["request_id"]: self.trace_of(call.tool, result)}, default=repr)
+        line = json.dumps({options["request_id"]: self.trace_of(call.name, result)}, default=repr)
         number = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(number, f"{line}\n".encode())
         os.close(number)
@@ -145,7 +147,7 @@ class Recorded(Gate):
 
 def gate(jobs: Any, where: Path, store: str | None, names: Collection[str], **options: Any) -> Recorded:
     """A gate of one process. A call that is to be tried later is not: its first trace is what counts."""
-    return Recorded(names, where, jobs=jobs, store=store, job_options=JobOptions(most=1), lazy=True, **options)
+    return Recorded(names, where, jobs=jobs, store=store, job_options=Jobs(max_attempts=1), lazy=True, **options)
 
 
 def with_procrastinate() -> Recorded:

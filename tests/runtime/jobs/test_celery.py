@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 
-from callgate import Gate, JobHandle, JobState, Outcome, RegistrationError, StoreError, ToolCall
+from callgate import Gate, JobHandle, Outcome, RegistrationError, ToolCall
+from callgate.errors import StoreError
 from callgate.runtime.hosts.celery import CeleryJobs, register
 from callgate.runtime.hosts.celery.backend import SLACK, TASK
-from callgate.runtime.hosts.celery.worker import TRIES, _task
-from callgate.runtime.jobs.jobs import Tally
+from callgate.runtime.hosts.celery.worker import MAX_RETRIES, _task
+from callgate.runtime.jobs.backend import Tally
+from callgate.stores import JobState
 from callgate.testing import FakeClock
 from tests.providers.stores.backends import schema
 from tests.runtime.jobs import engine_app
@@ -60,12 +62,12 @@ def who() -> str:
 @asynccontextmanager
 async def a_gate(one: Broker, app: Any = None, **options: Any) -> AsyncGenerator[Gate]:
     jobs = CeleryJobs(app or one.app, queues=QUEUES, queue_prefix=f"{one.prefix}.")
-    async with engine_app.gate(jobs, **{"store": one.store, **options}) as gate, asyncio.timeout(90):
+    async with engine_app.gate(jobs, **{"store": one.store, **options}) as gate, asyncio.timeout(300):
         yield gate
 
 
 async def submit(gate: Gate, name: str, arguments: dict[str, Any], **options: Any) -> JobHandle:
-    return await gate.submit(ToolCall("c1", name, arguments), user=ANN, **options)
+    return await gate.submit(ToolCall(id="c1", name=name, arguments=arguments), user=ANN, **options)
 
 
 # ---------------------------------------------------------------------- in a worker
@@ -77,7 +79,7 @@ async def test_what_is_submitted_runs_in_a_worker_process(one: Broker, who: str)
         jobs = [await submit(gate, "pay", {"who": f"{who}-{n}"}) for n in range(8)]
         same = [await submit(gate, "pay", {"who": who}, key=who) for _ in range(3)]
         put_off = await submit(gate, "busy", {"n": 2, "who": f"{who}-busy"})
-        later = await submit(gate, "look", {"n": 7}, at=0.3)
+        later = await submit(gate, "look", {"n": 7}, delay=0.3)
         assert [(await job).output for job in jobs] == [f"paid {who}-{n}" for n in range(8)]
         assert {(job.id, (await job).output) for job in same} == {(same[0].id, f"paid {who}")}
         assert ((await put_off).output, (await put_off.status()).attempts) == (3, 3)
@@ -161,13 +163,13 @@ def test_a_message_comes_again_only_where_its_job_may_have_to_run(monkeypatch: p
     gate = engine_app.gate(CeleryJobs(app), store=store, clock=clock)
     deliver = _task(gate, gate.jobs.backend)  # type: ignore[arg-type]  # it is CeleryJobs
     with gate.sync() as tools:
-        job = tools._run(lambda: gate.submit(ToolCall("c1", "look", {"n": 1}), user=ANN))
+        job = tools._portal.run(lambda: gate.submit(ToolCall(id="c1", name="look", arguments={"n": 1}), user=ANN))
         now = clock.time()
-        assert tools._run(lambda: gate.store.jobs.take("dead", now, now + LEASE, id=job.id)) is not None
+        assert tools._portal.run(lambda: gate.store.jobs.take("dead", now, now + LEASE, id=job.id)) is not None
         for message, countdown in (
             (Delivered(redelivered=False), None),  # a second message, of a job that somebody runs
             (Delivered(redelivered=True), again),
-            (Delivered(redelivered=True, retries=TRIES), None),
+            (Delivered(redelivered=True, retries=MAX_RETRIES), None),
         ):
             assert countdown_of(message, deliver, job.id) == countdown
         clock.advance(LEASE + 1.0)
@@ -178,9 +180,9 @@ def test_a_message_comes_again_only_where_its_job_may_have_to_run(monkeypatch: p
 
             broken.setattr(gate.store.jobs, "take", fails)
             assert countdown_of(Delivered(redelivered=False), deliver, job.id) == again
-            assert countdown_of(Delivered(redelivered=False, retries=TRIES), deliver, job.id) is None
+            assert countdown_of(Delivered(redelivered=False, retries=MAX_RETRIES), deliver, job.id) is None
         assert countdown_of(Delivered(redelivered=True), deliver, job.id) is None
-        assert tools._run(job.status).state is JobState.DONE
+        assert tools._portal.run(job.status).state is JobState.DONE
         assert countdown_of(Delivered(redelivered=False), deliver, job.id) is None
     app.close()
 
@@ -218,8 +220,8 @@ async def test_what_is_to_run_much_later_waits_in_the_store(one: Broker, unshare
     """A message with a time is held in the memory of a worker: only short waits are."""
     clock = FakeClock()
     async with a_gate(one, clock=clock, store=unshared) as gate:
-        soon = await submit(gate, "look", {"n": 1}, queue="idle", at=LEASE / 2)
-        late = await submit(gate, "look", {"n": 2}, queue="idle", at=3600.0)
+        soon = await submit(gate, "look", {"n": 1}, queue="idle", delay=LEASE / 2)
+        late = await submit(gate, "look", {"n": 2}, queue="idle", delay=3600.0)
         (message,) = await one.messages(1)
         assert json.loads(message.body)[0] == [soon.id]
         assert message.headers["eta"] is not None
@@ -258,7 +260,7 @@ async def test_a_record_that_is_rolled_back_is_not_sent(
     """I20."""
     async with a_gate(one, store=unshared) as gate:
         before = await gate.store.jobs.list("acme")
-        with pytest.raises(RegistrationError, match="no worker looks at that queue"):
+        with pytest.raises(RegistrationError, match="no worker serves the queue"):
             await submit(gate, "look", {"n": 1}, queue="no-such", key=who)
 
         async def fails(*_: Any) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from callgate import Gate, JobHandle, JobState, ToolCall
-from callgate.runtime.hosts.celery import CeleryJobs
-from callgate.runtime.hosts.celery import sender as sending
+from callgate import Gate, JobHandle, ToolCall
+from callgate.runtime.hosts.celery import CeleryJobs, sender
+from callgate.stores import JobState
 from callgate.testing import FakeClock
 from tests.harness.tcp_way import Way, way_to
 from tests.runtime.jobs import engine_app
@@ -45,21 +45,21 @@ async def a_gate(one: Broker, address: str, **options: Any) -> AsyncGenerator[Ga
     """A gate that reaches its broker at that address."""
     app = engine_app.celery_app(address, one.prefix)
     jobs = CeleryJobs(app, queues=QUEUES, queue_prefix=f"{one.prefix}.")
-    async with engine_app.gate(jobs, store=one.store, **options) as gate, asyncio.timeout(90):
+    async with engine_app.gate(jobs, store=one.store, **options) as gate, asyncio.timeout(300):
         yield gate
     app.close()
 
 
 async def submit(gate: Gate, who: str, **options: Any) -> JobHandle:
-    return await gate.submit(ToolCall("c1", "pay", {"who": who}), user=ANN, **options)
+    return await gate.submit(ToolCall(id="c1", name="pay", arguments={"who": who}), user=ANN, **options)
 
 
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for the broker for less than one would."""
-    monkeypatch.setattr(sending, "SENDING", 0.3)
-    for options in sending.TIMEOUTS.values():
+    monkeypatch.setattr(sender, "SENDING", 0.3)
+    for options in sender.TIMEOUTS.values():
         for name, value in options.items():
-            if value == sending.ANSWER:
+            if value == sender.RESPONSE_TIMEOUT:
                 monkeypatch.setitem(options, name, 0.5)
 
 
@@ -78,8 +78,8 @@ async def test_what_is_submitted_while_the_broker_is_away_is_sent_when_it_is_bac
             await submit(gate, "before", queue="idle")
             assert len(await one.messages(1)) == 1
             AWAY[how](way)
-            async with asyncio.timeout(30):
-                jobs = [await submit(gate, str(n), queue="idle") for n in range(sending.SENDERS + 2)]
+            async with asyncio.timeout(60):
+                jobs = [await submit(gate, str(n), queue="idle") for n in range(sender.MAX_SENDERS + 2)]
             assert {(await job.status()).state for job in jobs} == {JobState.QUEUED}
             assert all(f"job.not_sent job='{job.id}'" in caplog.text for job in jobs)
             BACK[how](way)
@@ -101,7 +101,7 @@ async def test_without_the_sweep_it_is_never_sent(
     with way_to(one.address) as (way, address):
         async with a_gate(one, address, clock=clock) as gate:
             if sabotaged:
-                monkeypatch.setattr(gate.jobs.backend, "keep_up", nothing)
+                monkeypatch.setattr(gate.jobs.backend, "recover", nothing)
             way.cut()
             await submit(gate, "you", queue="idle")
             way.let_through()
@@ -162,7 +162,9 @@ async def test_control_a_full_worker_that_is_not_told_of_the_outage_runs_nothing
 
 async def end_in_an_outage(gate: Gate, way: Way, names: list[str]) -> list[JobHandle]:
     """Jobs begin, the broker goes away, they end, and it is back; the others that were submitted meanwhile."""
-    running = [await gate.submit(ToolCall("c1", "outlast", {"who": name}), user=ANN) for name in names]
+    running = [
+        await gate.submit(ToolCall(id="c1", name="outlast", arguments={"who": name}), user=ANN) for name in names
+    ]
     for name in names:
         await until(partial(is_noted, f"{name} began"))
     way.cut()

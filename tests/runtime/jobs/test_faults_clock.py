@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
-from callgate import EmbeddedJobs, Gate, JobHandle, JobState, Outcome, StoreError, ToolCall
-from callgate.providers.stores.jobs import OVER
+from callgate import Gate, JobHandle, Outcome, ToolCall
+from callgate.errors import StoreError
+from callgate.jobs import EmbeddedJobs
+from callgate.providers.stores.jobs import FINAL_STATES
+from callgate.stores import JobState
 from callgate.testing import FakeClock
 from tests.runtime.jobs import engine_app
 from tests.runtime.jobs.engine_app import ANN, HELD, effects
@@ -42,7 +45,7 @@ class Two:
                 with suppress(StoreError):
                     while await gate.jobs.run_invocation() is not None:
                         pass
-            if all([(await job.status()).state in OVER for job in jobs]):
+            if all([(await job.status()).state in FINAL_STATES for job in jobs]):
                 return
             self.advance(STEP)
         raise AssertionError([await job.status() for job in jobs])
@@ -59,12 +62,12 @@ async def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator
             await stack.enter_async_context(engine_app.gate(EmbeddedJobs(0), store=store, clock=clock))
             for clock in clocks
         ]
-        await stack.enter_async_context(asyncio.timeout(60))
+        await stack.enter_async_context(asyncio.timeout(300))
         yield Two(gates[0], gates[1], clocks)
 
 
 async def submit(gate: Gate, name: str, arguments: dict[str, Any], **options: Any) -> JobHandle:
-    return await gate.submit(ToolCall("c1", name, arguments), user=ANN, **options)
+    return await gate.submit(ToolCall(id="c1", name=name, arguments=arguments), user=ANN, **options)
 
 
 @asynccontextmanager
@@ -90,7 +93,7 @@ JUMPS = {
 async def test_whenever_the_clock_is_set_jobs_end_and_no_effect_is_run_twice(two: Two, jump: str) -> None:
     """Jobs that wait, that run, that are for later, and that were put off. ``unknown`` where the lease seemed over."""
     waits = await submit(two.first, "pay", {"who": "waits"})
-    later = await submit(two.first, "pay", {"who": "later"}, at=STEP)
+    later = await submit(two.first, "pay", {"who": "later"}, delay=STEP)
     put_off = await submit(two.first, "busy", {"n": 1, "who": "put off"})
     assert await two.first.jobs.run_invocation(put_off.id) is JobState.QUEUED
     held = await submit(two.first, "hold", {"who": "held"})

@@ -13,21 +13,13 @@ from typing import Any, Literal
 
 import pytest
 
-from callgate import (
-    EffectOptions,
-    EmbeddedJobs,
-    Gate,
-    JobHandle,
-    JobOptions,
-    JobState,
-    NotPending,
-    Outcome,
-    StoreError,
-    ToolCall,
-)
+from callgate import Effects, Gate, JobHandle, Jobs, Outcome, ToolCall
+from callgate.errors import NotPending, StoreError
+from callgate.jobs import EmbeddedJobs
 from callgate.providers.stores.jobs import Job
 from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
-from callgate.runtime.jobs.jobs import Tally
+from callgate.runtime.jobs.backend import Tally
+from callgate.stores import JobState
 from callgate.testing import FakeClock
 from tests.harness.tcp_way import Way, way_to
 from tests.providers.stores.backends import schema
@@ -68,12 +60,12 @@ def way(the_way: tuple[Way, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 @asynccontextmanager
 async def a_gate(jobs: Any, **options: Any) -> AsyncGenerator[Gate]:
-    async with engine_app.gate(jobs, **options) as gate, asyncio.timeout(60):
+    async with engine_app.gate(jobs, **options) as gate, asyncio.timeout(300):
         yield gate
 
 
 async def submit(gate: Gate, who: str, name: str = "pay") -> JobHandle:
-    return await gate.submit(ToolCall("c1", name, {"who": who}), user=ANN)
+    return await gate.submit(ToolCall(id="c1", name=name, arguments={"who": who}), user=ANN)
 
 
 async def submitted_at_last(gate: Gate, who: str) -> JobHandle:
@@ -248,7 +240,7 @@ async def has_asked(way: Way, pieces: int) -> bool:
 
 # ---------------------------------------------------------------------- a slow database
 
-SLOW: dict[str, Any] = {"job_options": JobOptions(lease=6.0), "effects": EffectOptions(lease=6.0)}
+SLOW: dict[str, Any] = {"job_options": Jobs(lease=6.0), "effects": Effects(lease=6.0)}
 
 
 @pytest.mark.parametrize("engine", ENGINES)

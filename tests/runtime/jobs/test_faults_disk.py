@@ -15,8 +15,11 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from callgate import EmbeddedJobs, Gate, JobOptions, JobState, StoreError, ToolCall
-from callgate.providers.stores.jobs import OVER
+from callgate import Gate, Jobs, ToolCall
+from callgate.errors import StoreError
+from callgate.jobs import EmbeddedJobs
+from callgate.providers.stores.jobs import FINAL_STATES
+from callgate.stores import JobState
 from callgate.testing import FakeClock
 from tests.runtime.jobs import engine_app
 from tests.runtime.jobs.engine_app import ANN, LEASE, effects
@@ -32,7 +35,7 @@ def on_a_small_disk(folder: Path, *command: str) -> subprocess.CompletedProcess[
     if unshare is None:
         pytest.skip("NO SMALL DISK: there is no unshare here")
     own = (unshare, "--user", "--map-root-user", "--mount", "sh", "-c", MOUNTED, str(folder))
-    try_out = subprocess.run([*own, "true"], capture_output=True, text=True, timeout=60, check=False)
+    try_out = subprocess.run([*own, "true"], capture_output=True, text=True, timeout=300, check=False)
     if try_out.returncode:
         pytest.skip(f"NO SMALL DISK: {try_out.stderr.strip()}")
     return subprocess.run(
@@ -41,7 +44,7 @@ def on_a_small_disk(folder: Path, *command: str) -> subprocess.CompletedProcess[
         env={**os.environ, "PYTHONPATH": str(ROOT), "CALLGATE_TEST_FOLDER": str(folder)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=False,
     )
 
@@ -53,7 +56,7 @@ def test_on_a_full_disk_who_submits_is_told_and_what_was_submitted_is_run_when_t
     told = json.loads(ended.stdout)
     assert len(told["refused"]) == 3
     for said in told["refused"]:
-        assert "disk is full; make room" in said
+        assert "disk is full; free space" in said
         assert "secret" not in said
     assert len(told["outcomes"]) > 3
     assert told["outcomes"] == {who: ["success", f"paid {who}"] for who in told["outcomes"]}
@@ -88,7 +91,7 @@ async def test_a_job_that_cannot_be_recorded_is_not_given_up_however_long_the_di
     """Where there is room for changes, and none for what is new: a worker can take it, and may not run it."""
     monkeypatch.setenv("CALLGATE_TEST_FOLDER", str(tmp_path))
     clock, path = FakeClock(), tmp_path / "store.db"
-    options = JobOptions(lease=LEASE, most=2)
+    options = Jobs(lease=LEASE, max_attempts=2)
     async with engine_app.gate(EmbeddedJobs(0), store=f"sqlite:///{path}", clock=clock, job_options=options) as gate:
 
         async def run(id: str) -> JobState | None:
@@ -96,7 +99,9 @@ async def test_a_job_that_cannot_be_recorded_is_not_given_up_however_long_the_di
                 return await gate.jobs.run_invocation(id)
             return None
 
-        jobs = [await gate.submit(ToolCall("c1", "pay", {"who": str(n)}), user=ANN) for n in range(40)]
+        jobs = [
+            await gate.submit(ToolCall(id="c1", name="pay", arguments={"who": str(n)}), user=ANN) for n in range(40)
+        ]
         room = Room(gate, path)
         room.take_away()
         for stuck in jobs:
@@ -104,18 +109,18 @@ async def test_a_job_that_cannot_be_recorded_is_not_given_up_however_long_the_di
                 break
         else:
             raise AssertionError("there is room for all of them")
-        for _ in range(4 * options.most):
+        for _ in range(4 * options.max_attempts):
             clock.advance(3600.0)
             await gate.maintain()
             await run(stuck.id)
             status = await stuck.status()
             assert status.state in {JobState.QUEUED, JobState.RUNNING}, status
-        with pytest.raises(StoreError, match="make room"):
+        with pytest.raises(StoreError, match="free space"):
             while True:
-                await gate.submit(ToolCall("c1", "look", {"n": 1}), user=ANN, at=1e6)
+                await gate.submit(ToolCall(id="c1", name="look", arguments={"n": 1}), user=ANN, delay=1e6)
         room.give_back()
         for job in jobs:
-            while (await job.status()).state not in OVER:
+            while (await job.status()).state not in FINAL_STATES:
                 clock.advance(3600.0)
                 await run(job.id)
         assert {(await job).ok for job in jobs} == {True}

@@ -13,21 +13,13 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from callgate import (
-    EmbeddedJobs,
-    Gate,
-    JobHandle,
-    JobOptions,
-    JobState,
-    Outcome,
-    ToolCall,
-    ToolContext,
-    Tracing,
-    User,
-    tool,
-)
+from callgate import Gate, JobHandle, Jobs, Outcome, ToolCall, ToolContext, User, tool
+from callgate.hooks import Tracing
+from callgate.jobs import EmbeddedJobs
 from callgate.providers.stores.effects import EffectState
+from callgate.stores import JobState
 from callgate.testing import FakeClock
+from tests.harness.gate_options import gate_options
 from tests.providers.stores.backends import place
 
 ANN = User("ann", "acme")
@@ -61,14 +53,17 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[str]:
 
 @asynccontextmanager
 async def a_gate(body: Body, store: Any, *hooks: Any, **options: Any) -> AsyncGenerator[Gate]:
-    options = {"job_options": JobOptions(pause=0.0), "signing_keys": [KEY], "durable": False, **options}
-    async with Gate(body.tools(), hooks, open=True, store=store, **options) as gate, asyncio.timeout(60):
+    options = {"job_options": Jobs(backoff=0.0), "signing_keys": [KEY], "durable": False, **options}
+    async with (
+        Gate(body.tools(), hooks, allow_unguarded=True, store=store, **gate_options(**options)) as gate,
+        asyncio.timeout(300),
+    ):
         yield gate
 
 
 async def begun(body: Body, gate: Gate, name: str = "look", **options: Any) -> JobHandle:
     """A job whose body runs."""
-    job = await gate.submit(ToolCall("c1", name, {"n": 3}), user=ANN, **options)
+    job = await gate.submit(ToolCall(id="c1", name=name, arguments={"n": 3}), user=ANN, **options)
     await body.begun.wait()
     return job
 
@@ -109,12 +104,14 @@ async def test_a_job_that_runs_is_cancelled_and_says_unknown_where_its_effect_ma
         result = await job
         assert (result.outcome, result.call_id) == (outcome, "c1")
         status = await job.status()
-        assert (status.state, status.reason) == (JobState.CANCELLED, "cancelled by whoever asked for it")
+        assert (status.state, status.reason) == (JobState.CANCELLED, "cancelled by its user")
         assert not await job.cancel(), "it is over"
         assert [effect.state for _, effect in await gate.store.effects.list(None)] == settled
         assert body.ran == 1, "it is not run again"
         body.go.set()
-        assert (await (await gate.submit(ToolCall("c2", "look", {"n": 1}), user=ANN))).ok, "its worker takes others"
+        assert (await (await gate.submit(ToolCall(id="c2", name="look", arguments={"n": 1}), user=ANN))).ok, (
+            "its worker takes others"
+        )
 
 
 @pytest.mark.parametrize("kind", ["sqlite-file", "postgresql"])
@@ -144,8 +141,8 @@ async def test_a_body_that_ends_all_the_same_has_its_result_kept() -> None:
             task.uncancel()
         return n
 
-    async with Gate([stubborn], open=True) as gate:
-        job = await gate.submit(ToolCall("c1", "stubborn", {"n": 3}), user=ANN)
+    async with Gate([stubborn], allow_unguarded=True) as gate:
+        job = await gate.submit(ToolCall(id="c1", name="stubborn", arguments={"n": 3}), user=ANN)
         await began.wait()
         await job.cancel()
         assert (await job).output == 3
@@ -155,7 +152,7 @@ async def test_a_job_that_was_cancelled_while_its_worker_died_is_not_run_again()
     """Issue 8: whoever takes it next ends it."""
     body, clock = Body(), FakeClock()
     async with a_gate(body, None, jobs=EmbeddedJobs(0), clock=clock) as gate:
-        job = await gate.submit(ToolCall("c1", "look", {"n": 3}), user=ANN)
+        job = await gate.submit(ToolCall(id="c1", name="look", arguments={"n": 3}), user=ANN)
         assert await gate.store.jobs.take("a worker that dies", clock.time(), clock.time() + 1.0) is not None
         assert await job.cancel()
         assert (await job.status()).state is JobState.RUNNING
@@ -180,13 +177,13 @@ async def test_nobody_looks_after_jobs_while_none_runs() -> None:
     body = Body()
     async with a_gate(body, None) as gate:
         job = await begun(body, gate)
-        looks = [task for task in asyncio.all_tasks() if task.get_name() == "callgate jobs look"]
+        looks = [task for task in asyncio.all_tasks() if task.get_name() == "callgate jobs poll"]
         assert len(looks) == 1
         body.go.set()
         await job
         await asyncio.wait(looks)
-        assert gate.jobs._looking is not None
-        assert gate.jobs._looking.done()
+        assert gate.jobs._polling is not None
+        assert gate.jobs._polling.done()
 
 
 # ---------------------------------------------------------------------- what is over
@@ -195,9 +192,9 @@ async def test_nobody_looks_after_jobs_while_none_runs() -> None:
 async def test_what_is_over_is_forgotten_after_a_time_and_what_is_not_stays() -> None:
     body, clock = Body(), FakeClock()
     body.go.set()
-    options = JobOptions(keep=100.0)
+    options = Jobs(keep=100.0)
     async with a_gate(body, None, jobs=EmbeddedJobs(0), clock=clock, job_options=options) as gate:
-        over, waits = [await gate.submit(ToolCall("c1", "look", {"n": n}), user=ANN) for n in (1, 2)]
+        over, waits = [await gate.submit(ToolCall(id="c1", name="look", arguments={"n": n}), user=ANN) for n in (1, 2)]
         await gate.jobs.run_invocation(over.id)
         clock.advance(99.0)
         await gate.maintain()
@@ -220,8 +217,8 @@ async def test_the_trace_of_whoever_submits_goes_on_in_the_worker(address: str) 
     body.go.set()
     async with a_gate(body, address, Tracing(provider), jobs=EmbeddedJobs(0)) as gate:
         with tracer.start_as_current_span("request"):
-            job = await gate.submit(ToolCall("c1", "look", {"n": 3}), user=ANN)
-        alone = await gate.submit(ToolCall("c1", "look", {"n": 3}), user=ANN)
+            job = await gate.submit(ToolCall(id="c1", name="look", arguments={"n": 3}), user=ANN)
+        alone = await gate.submit(ToolCall(id="c1", name="look", arguments={"n": 3}), user=ANN)
         for one in (job, alone):
             await gate.jobs.run_invocation(one.id)
             assert (await one).ok

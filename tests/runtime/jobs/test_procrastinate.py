@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
-from callgate import Gate, JobHandle, JobState, Outcome, RegistrationError, StoreError, ToolCall
+from callgate import Gate, JobHandle, Outcome, RegistrationError, ToolCall
+from callgate.errors import StoreError
 from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
 from callgate.runtime.hosts.procrastinate.rows import SLACK
-from callgate.runtime.jobs.jobs import Tally
+from callgate.runtime.jobs.backend import Tally
+from callgate.stores import JobState
 from callgate.testing import FakeClock
 from tests.providers.stores.backends import schema
 from tests.runtime.jobs import engine_app
@@ -46,7 +48,7 @@ def queue() -> str:
 
 @asynccontextmanager
 async def a_gate(jobs: ProcrastinateJobs | None = None, **options: Any) -> AsyncGenerator[Gate]:
-    async with engine_app.gate(jobs or ProcrastinateJobs(poll=0.1), **options) as gate, asyncio.timeout(60):
+    async with engine_app.gate(jobs or ProcrastinateJobs(poll=0.1), **options) as gate, asyncio.timeout(300):
         yield gate
 
 
@@ -59,7 +61,7 @@ async def working(gate: Gate, *queues: str, concurrency: int = 4, grace: float =
     backend: Any = gate.jobs.backend
 
     async def works() -> bool:
-        return backend._works or work.done()
+        return backend._is_working or work.done()
 
     try:
         await until(works)
@@ -70,7 +72,7 @@ async def working(gate: Gate, *queues: str, concurrency: int = 4, grace: float =
 
 
 async def submit(gate: Gate, name: str, queue: str, arguments: dict[str, Any], **options: Any) -> JobHandle:
-    return await gate.submit(ToolCall("c1", name, arguments), user=ANN, queue=queue, **options)
+    return await gate.submit(ToolCall(id="c1", name=name, arguments=arguments), user=ANN, queue=queue, **options)
 
 
 async def sql(gate: Gate, text: str, *values: Any) -> Any:
@@ -120,11 +122,11 @@ async def test_not_now_is_delivered_again_after_the_time_that_was_asked_for(queu
 
 async def test_a_job_for_later_is_not_delivered_before(queue: str) -> None:
     async with a_gate() as gate, working(gate, queue):
-        job = await submit(gate, "look", queue, {"n": 7}, at=0.4)
+        job = await submit(gate, "look", queue, {"n": 7}, delay=0.4)
         ((at,),) = await sql(
             gate, "SELECT extract(epoch FROM scheduled_at)::float8 FROM procrastinate_jobs WHERE queue_name = %s", queue
         )
-        assert abs(at - (await job.status()).run_at - SLACK) < 1e-4
+        assert abs(at - (await job.status()).run_at.timestamp() - SLACK) < 1e-4
         assert (await job).output == 7
         status = await job.status()
         assert (status.attempts, status.ended_at is not None and status.ended_at >= status.run_at) == (1, True)
@@ -191,7 +193,7 @@ async def test_a_record_that_is_rolled_back_leaves_no_row(
 
         async def fails(tenant: str, job: Any, within: Any) -> None:
             if sabotaged:
-                await backend._again(job.id, job.queue, job.priority, 0.0)
+                await backend._enqueue(job.id, job.queue, job.priority, 0.0)
             else:
                 await enqueue(tenant, job, within)
             raise StoreError("the last statement failed")

@@ -10,23 +10,14 @@ from typing import Any
 
 import pytest
 
-from callgate import (
-    Concurrency,
-    EffectOptions,
-    Gate,
-    Hook,
-    JobOptions,
-    JobState,
-    Outcome,
-    Quota,
-    StoreError,
-    ToolCall,
-    User,
-    tool,
-)
+from callgate import Effects, Gate, Hook, Jobs, Outcome, ToolCall, User, tool
+from callgate.errors import StoreError
+from callgate.hooks import Concurrency, Quota
 from callgate.providers.stores.base import Taken
 from callgate.runtime.jobs.embedded import EmbeddedJobs
+from callgate.stores import JobState
 from callgate.testing import FakeClock
+from tests.harness.gate_options import gate_options
 from tests.providers.stores.backends import place
 
 ANN = User("ann", "acme")
@@ -46,7 +37,7 @@ async def look(n: int) -> int:
 
 
 def call(name: str, **arguments: Any) -> ToolCall:
-    return ToolCall("c1", name, arguments)
+    return ToolCall(id="c1", name=name, arguments=arguments)
 
 
 async def test_a_job_waits_for_an_earlier_run_of_its_effect_however_often_it_is_delivered(address: str) -> None:
@@ -62,9 +53,9 @@ async def test_a_job_waits_for_an_earlier_run_of_its_effect_however_often_it_is_
         await ended.wait()
         return n
 
-    effects, once = EffectOptions(wait=0.0), JobOptions(most=1, pause=0.0)
+    effects, once = Effects(wait=0.0), Jobs(max_attempts=1, backoff=0.0)
     options: dict[str, Any] = {"store": address, "signing_keys": [KEY], "durable": False, "open": True}
-    async with Gate([slow], jobs=EmbeddedJobs(0), effects=effects, job_options=once, **options) as gate:
+    async with Gate([slow], **gate_options(jobs=EmbeddedJobs(0), job_options=once, effects=effects, **options)) as gate:
         first = asyncio.create_task(gate.call(call("slow", n=7), user=ANN, idempotency_key="k"))
         await begun.wait()
         job = await gate.submit(call("slow", n=7), user=ANN, key="k")
@@ -91,14 +82,14 @@ async def test_a_job_that_a_limit_puts_off_comes_back_as_often_as_it_takes(limit
         await ended.wait()
         return n
 
-    options: dict[str, Any] = {"jobs": EmbeddedJobs(0), "job_options": JobOptions(most=1), "clock": clock}
-    async with Gate([slow, look], [limit], **options) as gate:
+    options: dict[str, Any] = {"jobs": EmbeddedJobs(0), "job_options": Jobs(max_attempts=1), "clock": clock}
+    async with Gate([slow, look], [limit], **gate_options(**options)) as gate:
         first = asyncio.create_task(gate.call(call("slow", n=1), user=ANN))
         await begun.wait()
         job = await gate.submit(call("look", n=2), user=ANN)
         for _ in range(3):
             assert await gate.jobs.run_invocation(job.id) is JobState.QUEUED
-            clock.advance((await job.status()).run_at - clock.time())
+            clock.advance((await job.status()).run_at.timestamp() - clock.time())
             await gate.call(call("look", n=1), user=ANN)  # where there is room, somebody else is quicker
         assert (await job.status()).attempts == 0
         ended.set()
@@ -131,8 +122,8 @@ class FailsOnce:
 @pytest.mark.parametrize("limit", [partial(Quota, "9/minute"), partial(Concurrency, 9)], ids=["quota", "places"])
 async def test_a_job_is_tried_again_where_the_store_of_a_limit_failed(limit: Any) -> None:
     """I20. Such a call is denied, as nobody could count it; that is no outcome of the job, and no attempt."""
-    options: dict[str, Any] = {"job_options": JobOptions(most=1, pause=0.0)}
-    async with Gate([look], [limit(store=FailsOnce())], **options) as gate:
+    options: dict[str, Any] = {"job_options": Jobs(max_attempts=1, backoff=0.0)}
+    async with Gate([look], [limit(store=FailsOnce())], **gate_options(**options)) as gate:
         job = await gate.submit(call("look", n=2), user=ANN)
         assert (await job).outcome is Outcome.SUCCESS
         assert ((await job.status()).state, (await job.status()).attempts) == (JobState.DONE, 1)

@@ -8,21 +8,12 @@ from typing import Any
 
 import pytest
 
-from callgate import (
-    Approve,
-    DefinitionError,
-    EmbeddedJobs,
-    Gate,
-    JobState,
-    Outcome,
-    ToolCall,
-    ToolResult,
-    User,
-    converse,
-    tool,
-)
+from callgate import Approve, DefinitionError, Effects, Gate, Outcome, ToolCall, ToolResult, User, converse, tool
 from callgate.errors import StoreError
-from callgate.runtime.jobs.records import Order
+from callgate.jobs import EmbeddedJobs
+from callgate.runtime.jobs.records import JobRequest
+from callgate.stores import JobState
+from tests.harness.gate_options import gate_options
 from tests.runtime.conversation.conversing import FakeModel, asks, check_paired, says, told
 from tests.runtime.jobs.engine_app import until
 
@@ -48,20 +39,20 @@ async def send(n: int) -> int:
 
 
 def gate(**options: Any) -> Gate:
-    return Gate([heavy, light], open=True, **options)
+    return Gate([heavy, light], allow_unguarded=True, **gate_options(**options))
 
 
 def calls(*names: str) -> list[ToolCall]:
-    return [ToolCall(f"c{number}", name, {"n": number}) for number, name in enumerate(names)]
+    return [ToolCall(id=f"c{number}", name=name, arguments={"n": number}) for number, name in enumerate(names)]
 
 
 async def submitted(gate: Gate) -> set[str]:
     """The ids of the calls that were submitted as jobs."""
-    return {Order.load(job.body).call_id for _, job in await gate.store.jobs.list(None)}
+    return {JobRequest.load(job.body).call_id for _, job in await gate.store.jobs.list(None)}
 
 
 def last_is_light(call: ToolCall) -> Any:
-    return "worker" if call.tool == "light" else "caller"
+    return "worker" if call.name == "light" else "caller"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +80,7 @@ async def test_a_model_cannot_tell_which_of_its_calls_ran_in_a_worker() -> None:
     """Issue 8: the same messages, whatever ran where."""
     histories: list[Any] = []
     for run_on in (None, "caller"):
-        bad = [ToolCall("x", "heavy", {"n": "many"}), ToolCall("y", "nothing", {})]
+        bad = [ToolCall(id="x", name="heavy", arguments={"n": "many"}), ToolCall(id="y", name="nothing", arguments={})]
         client = FakeModel(asks(*calls("heavy", "light"), *bad), says("done"))
         async with gate() as g:
             done = await converse(client, g, "count", user=ANN, run_on=run_on)
@@ -140,7 +131,7 @@ async def test_what_may_have_run_while_the_store_failed_is_unknown_unless_its_to
     fails: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I4, contract 76: a store may have kept what it could not say; to call that not run would have it run twice."""
-    async with Gate([heavy, send], open=True, durable=False) as g, asyncio.timeout(30):
+    async with Gate([heavy, send], allow_unguarded=True, effects=Effects(durable=False)) as g, asyncio.timeout(300):
         submit = g.submit
 
         async def cut(*args: Any, **options: Any) -> Any:
@@ -188,8 +179,8 @@ async def test_a_call_that_waits_in_a_worker_is_approved_by_the_handle_that_its_
     """Issue 8, I5: and the store has no handle that somebody who reads it could use."""
     store = f"sqlite:///{tmp_path}/store.db" if kind == "sqlite" else None
     options: dict[str, Any] = {"durable": False, "signing_keys": ["a key of the tests, long enough"]}
-    async with Gate([pay], open=True, store=store, **options) as g, asyncio.timeout(30):
-        (result,) = await g.call_many([ToolCall("c1", "pay", {"n": 5})], user=ANN)
+    async with Gate([pay], allow_unguarded=True, store=store, **gate_options(**options)) as g, asyncio.timeout(300):
+        (result,) = await g.call_many([ToolCall(id="c1", name="pay", arguments={"n": 5})], user=ANN)
         assert (result.outcome, result.pending.kind) == (Outcome.SUSPENDED, "approval")
         shown = await g.waits.pending(BOB)
         assert [one.handle for one in shown] == [result.pending.handle]
@@ -214,12 +205,12 @@ def test_hosts_that_are_not_async_submit_and_wait() -> None:
     """Design 4."""
     with gate().sync() as g:
         job = g.submit(calls("heavy")[0], user=ANN)
-        result: ToolResult = job.result(timeout=30)
+        result: ToolResult = job.result(timeout=300)
         assert result.output == 0
         same = g.job(job.id, user=ANN)
         assert same.status().state is JobState.DONE
         assert not same.cancel()
-        later = g.submit(ToolCall("c9", "heavy", {"n": 9}), user=ANN, at=3600.0)
+        later = g.submit(ToolCall(id="c9", name="heavy", arguments={"n": 9}), user=ANN, delay=3600.0)
         with pytest.raises(TimeoutError):
             later.result(timeout=0.01)
         assert later.cancel()

@@ -17,9 +17,8 @@ from callgate import (
     GateClosed,
     Hook,
     InvokeContext,
-    JobOptions,
-    JobState,
-    NotPending,
+    Jobs,
+    Options,
     Outcome,
     RegistrationError,
     Stage,
@@ -30,9 +29,12 @@ from callgate import (
     User,
     tool,
 )
+from callgate.errors import NotPending
 from callgate.providers.stores.base import Store
 from callgate.runtime.jobs.embedded import EmbeddedJobs
+from callgate.stores import JobState
 from callgate.testing import FakeClock, FaultyStore
+from tests.harness.gate_options import gate_options
 from tests.hooks.making import Watch
 from tests.providers.stores.backends import place
 
@@ -82,13 +84,15 @@ async def fails(n: int) -> int:
 
 @asynccontextmanager
 async def a_gate(store: Any, *hooks: Hook, **options: Any) -> AsyncGenerator[Gate]:
-    options = {"job_options": JobOptions(pause=0.0), "signing_keys": [KEY], "durable": False, **options}
-    async with Gate([send, look, busy, fails], hooks, open=True, store=store, **options) as gate:
+    options = {"job_options": Jobs(backoff=0.0), "signing_keys": [KEY], "durable": False, **options}
+    async with Gate(
+        [send, look, busy, fails], hooks, allow_unguarded=True, store=store, **gate_options(**options)
+    ) as gate:
         yield gate
 
 
 def call(name: str, **arguments: Any) -> ToolCall:
-    return ToolCall("c1", name, arguments)
+    return ToolCall(id="c1", name=name, arguments=arguments)
 
 
 # ---------------------------------------------------------------------- one job
@@ -138,7 +142,7 @@ async def test_submitting_again_under_one_key_gives_the_same_job_and_one_effect(
 
 async def test_two_submits_of_the_same_call_without_a_key_are_two_calls(address: str) -> None:
     """Design 7: two intended identical calls are two calls, also with ids that a wire made up."""
-    made_up = ToolCall("call_1", "send", {"to": "you"}, synthetic_id=True)
+    made_up = ToolCall(id="call_1", name="send", arguments={"to": "you"}, synthetic_id=True)
     async with a_gate(address) as gate:
         for asked in (call("send", to="you"), made_up):
             first, second = [await gate.submit(asked, user=ANN, request_id=None) for _ in range(2)]
@@ -155,7 +159,7 @@ async def test_not_now_is_tried_again_after_the_time_that_was_asked_for(address:
 
 
 async def test_what_is_put_off_too_often_is_dead_and_says_why(address: str) -> None:
-    async with a_gate(address, job_options=JobOptions(pause=0.0, most=3)) as gate:
+    async with a_gate(address, job_options=Jobs(backoff=0.0, max_attempts=3)) as gate:
         job = await gate.submit(call("busy", n=99), user=ANN)
         assert (await job).outcome is Outcome.RETRY_LATER
         status = await job.status()
@@ -165,7 +169,7 @@ async def test_what_is_put_off_too_often_is_dead_and_says_why(address: str) -> N
 
 async def test_a_job_for_later_waits_and_can_be_cancelled_until_it_runs(address: str) -> None:
     async with a_gate(address) as gate:
-        job = await gate.submit(call("send", to="you"), user=ANN, at=3600.0)
+        job = await gate.submit(call("send", to="you"), user=ANN, delay=3600.0)
         assert (await job.status()).state is JobState.QUEUED
         assert await job.cancel()
         result = await job
@@ -191,7 +195,7 @@ async def test_a_deadline_counts_the_time_in_the_queue() -> None:
 async def test_nobody_else_sees_or_cancels_a_job(address: str) -> None:
     """I8: an unknown job and somebody else's are the same."""
     async with a_gate(address) as gate:
-        job = await gate.submit(call("look", n=1), user=ANN, at=3600.0)
+        job = await gate.submit(call("look", n=1), user=ANN, delay=3600.0)
         for other in (gate.job(job.id, user=BOB), gate.job(job.id, user=EVE), gate.job("none", user=ANN)):
             for asked in (other.status(), other.cancel(), other.result()):
                 with pytest.raises(NotPending):
@@ -252,7 +256,7 @@ async def test_a_job_whose_worker_died_is_delivered_again_and_its_effect_is_not_
 async def test_a_job_that_no_worker_survives_is_isolated(tmp_path: Path) -> None:
     """Poison: after *most* attempts it is dead, and the others go on."""
     clock, store = FakeClock(), f"sqlite:///{tmp_path}/store.db"
-    async with a_gate(store, jobs=EmbeddedJobs(0), clock=clock, job_options=JobOptions(most=2)) as gate:
+    async with a_gate(store, jobs=EmbeddedJobs(0), clock=clock, job_options=Jobs(max_attempts=2)) as gate:
         poison = await gate.submit(call("look", n=1), user=ANN)
         other = await gate.submit(call("look", n=2), user=ANN)
         for _ in range(2):
@@ -261,7 +265,7 @@ async def test_a_job_that_no_worker_survives_is_isolated(tmp_path: Path) -> None
         while await gate.jobs.run_invocation() is not None:
             pass
         assert (await poison.status()).state is JobState.DEAD
-        assert "no worker survived it" in ((await poison.status()).reason or "")
+        assert "each worker died" in ((await poison.status()).reason or "")
         assert (await poison).error is not None
         assert (await other).output == 2
 
@@ -319,7 +323,7 @@ async def test_a_closing_gate_hands_back_what_does_not_end_in_time(tmp_path: Pat
 async def test_whichever_operation_of_the_store_fails_there_is_one_outcome_and_one_effect(nth: int, when: Any) -> None:
     """I20: a job is not lost, and its effect not run twice, when the store fails, or says that it did."""
     clock = FakeClock()
-    inner = Gate([look], clock=clock).store
+    inner = Gate([look], options=Options(clock=clock)).store
     faulty: Store = FaultyStore(inner, nth, when=when)
     async with a_gate(faulty, jobs=EmbeddedJobs(0), clock=clock) as gate:
         for _ in range(8):

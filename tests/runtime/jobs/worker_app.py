@@ -6,7 +6,8 @@ import asyncio
 import os
 from pathlib import Path
 
-from callgate import EmbeddedJobs, Gate, JobOptions, tool
+from callgate import Gate, Jobs, tool
+from callgate.jobs import EmbeddedJobs
 
 FOLDER = Path(os.environ["CALLGATE_TEST_FOLDER"])
 
@@ -44,9 +45,8 @@ def gate(jobs: EmbeddedJobs | None = None) -> Gate:
     """A gate of one process."""
     return Gate(
         [pay, hang, look],
-        open=True,
+        allow_unguarded=True,
         store=os.environ["CALLGATE_TEST_STORE"],
         signing_keys=["a key of the tests, long enough"],
-        jobs=jobs,
-        job_options=JobOptions(lease=1.0, pause=0.05),
+        jobs=Jobs(engine=jobs, lease=1.0, backoff=0.05),
     )

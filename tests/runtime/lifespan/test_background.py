@@ -1,4 +1,4 @@
-"""What an open gate looks after: chores, of which none waits for another, and none for ever."""
+"""Background tasks of an open gate: none waits for another, and none for ever."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from callgate.runtime.lifespan.background import Chore, Upkeep
+from callgate.runtime.lifespan.background import BackgroundTask, BackgroundTasks
 from tests.harness.steploop import StepLoop, on_virtual_time
 
 
@@ -35,25 +35,25 @@ class Work:
 @on_virtual_time
 async def test_a_chore_that_does_not_end_delays_no_other(loop: StepLoop) -> None:
     """Leases are renewed while something else is slow, such as finding out what became of an effect (I3, I5)."""
-    work, upkeep = Work(), Upkeep()
-    upkeep.chores += [Chore("slow", 1.0, work.hangs), Chore("leases", 1.0, work.ends)]
-    upkeep.begin()
+    work, background = Work(), BackgroundTasks()
+    background.tasks += [BackgroundTask("slow", 1.0, work.hangs), BackgroundTask("leases", 1.0, work.ends)]
+    background.start()
     await asyncio.sleep(10.5)
     assert work.begun == {"hangs": 1, "ends": 10}
     assert not work.ended
-    await upkeep.end()
+    await background.stop()
     assert work.ended == {"hangs": 1}
 
 
 @on_virtual_time
 async def test_an_urgent_chore_that_does_not_end_is_given_up_and_comes_back(loop: StepLoop) -> None:
     """A store that says nothing on one connection may answer on the next."""
-    work, upkeep = Work(), Upkeep()
-    upkeep.chores.append(Chore("leases", 1.0, work.hangs, urgent=True))
-    upkeep.begin()
+    work, background = Work(), BackgroundTasks()
+    background.tasks.append(BackgroundTask("leases", 1.0, work.hangs, urgent=True))
+    background.start()
     await asyncio.sleep(10.5)
     assert work.begun["hangs"] == work.ended["hangs"] == 5  # a second passes before each, and each has one
-    await upkeep.end()
+    await background.stop()
     assert work.ended == work.begun
 
 
@@ -61,20 +61,20 @@ async def test_an_urgent_chore_that_does_not_end_is_given_up_and_comes_back(loop
 async def test_a_chore_that_fails_is_logged_without_its_text_and_comes_back(
     loop: StepLoop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    work, upkeep = Work(), Upkeep()
-    upkeep.chores.append(Chore("fails", 1.0, work.fails))
-    upkeep.begin()
+    work, background = Work(), BackgroundTasks()
+    background.tasks.append(BackgroundTask("fails", 1.0, work.fails))
+    background.start()
     await asyncio.sleep(3.5)
-    await upkeep.end()
+    await background.stop()
     assert work.begun["fails"] == 3
     assert caplog.text.count("provider='fails'") == 3
     assert "secret" not in caplog.text
 
 
 @on_virtual_time
-async def test_all_chores_can_be_done_at_once(loop: StepLoop) -> None:
+async def test_all_background_tasks_can_run_at_once(loop: StepLoop) -> None:
     """``Gate.maintain``; what fails keeps none from being done."""
-    work, upkeep = Work(), Upkeep()
-    upkeep.chores += [Chore("fails", 60.0, work.fails), Chore("ends", 60.0, work.ends)]
-    await upkeep.now()
+    work, background = Work(), BackgroundTasks()
+    background.tasks += [BackgroundTask("fails", 60.0, work.fails), BackgroundTask("ends", 60.0, work.ends)]
+    await background.run_all()
     assert work.begun == {"fails": 1, "ends": 1}

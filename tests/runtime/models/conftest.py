@@ -1,4 +1,4 @@
-"""What the tests with the providers' own packages share."""
+"""Fixtures for tests with the providers' own packages."""
 
 from __future__ import annotations
 

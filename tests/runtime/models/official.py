@@ -25,7 +25,7 @@ KEY = "sk-never-shown"
 
 @dataclass(frozen=True)
 class Read:
-    """What a package made of an answer. ``opaque`` is what must go back verbatim."""
+    """A response as a provider's package reads it. ``opaque`` has the parts that must go back verbatim."""
 
     text: str = ""
     reasoning: str = ""
@@ -275,7 +275,7 @@ def loaded(arguments: str) -> Any:
 
 @cache
 def tool_types(wire: str) -> Any:
-    """What validates one tool of this wire, by the package's own types."""
+    """A validator of one tool of this wire, made of the package's own types."""
     from anthropic.types import ToolParam
     from openai.types.chat import ChatCompletionFunctionToolParam
     from openai.types.responses import FunctionToolParam
@@ -292,7 +292,7 @@ def tool_types(wire: str) -> Any:
 
 @cache
 def message_types(wire: str) -> Any:
-    """What validates one message, or input item, that gives results."""
+    """A validator of one message or input item with results."""
     from anthropic.types import MessageParam
     from openai.types.chat import ChatCompletionToolMessageParam
     from openai.types.responses.response_input_param import FunctionCallOutput
@@ -309,7 +309,7 @@ def message_types(wire: str) -> Any:
 
 @cache
 def answer_types(wire: str, *, stream: bool) -> Any:
-    """What validates an answer, or one event of a stream, by the package's own types: the packages only build them."""
+    """A validator of a response or a stream event, made of the package's own types."""
     from anthropic.types import Message, RawMessageStreamEvent
     from openai.types.chat import ChatCompletion, ChatCompletionChunk
     from openai.types.responses import Response, ResponseStreamEvent

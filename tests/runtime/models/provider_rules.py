@@ -1,4 +1,4 @@
-"""What each provider takes, read from provider_schema_rules.json and checked by a walk of its own.
+"""The schema rules of each provider, read from the sample data and checked by an independent walk.
 
 Nothing of the code under test is used here: ``broken`` lists what a provider would refuse or pass over.
 """
@@ -29,7 +29,7 @@ def words(listed: list[str]) -> set[str]:
 
 
 def formats(listed: list[str]) -> set[str]:
-    """What a list allows as ``format``."""
+    """The values of ``format`` that a list allows."""
     (entry,) = (entry for entry in listed if entry.startswith("format:["))
     return set(entry.removeprefix("format:[").rstrip("]").split(","))
 
@@ -50,7 +50,7 @@ def nodes(node: Any, at: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _common(view: dict[str, Any], known: set[str], known_formats: set[str]) -> Iterator[str]:
-    """What both strict modes ask for."""
+    """The rules of both strict modes."""
     if view.get("type") != "object" or "anyOf" in view:
         yield "the root is no object"
     for at, node in nodes(view):

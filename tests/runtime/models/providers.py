@@ -1,4 +1,4 @@
-"""What the tests of the clients share: each wire with answers in both forms, written by hand, and servers to be asked."""
+"""Each wire with hand-written responses, streamed and not, and servers for the tests of clients."""
 
 from __future__ import annotations
 

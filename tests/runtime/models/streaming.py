@@ -1,4 +1,4 @@
-"""What the tests of streams share: decoding pieces, spelling events as bytes."""
+"""Helpers for tests of streams: decoding pieces, and encoding events as bytes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from callgate.runtime.models import codec
 from callgate.runtime.models.wire.codec import Translation
-from callgate.runtime.models.wire.reply import CallDelta, CallReady, Done, Event, ReasoningDelta, Reply, TextDelta
+from callgate.runtime.models.wire.reply import CallDelta, CallReady, Done, ReasoningDelta, Reply, ReplyEvent, TextDelta
 
 
-def decode(wire: str, pieces: Iterable[bytes], translation: Translation | None = None) -> list[Event]:
+def decode(wire: str, pieces: Iterable[bytes], translation: Translation | None = None) -> list[ReplyEvent]:
     """All events of one stream."""
     decoder = codec(wire).decoder(translation)
     events = [event for piece in pieces for event in decoder.feed(piece)]
@@ -19,8 +19,8 @@ def decode(wire: str, pieces: Iterable[bytes], translation: Translation | None =
     return events + decoder.end()
 
 
-def reply_of(events: Sequence[Event]) -> Reply:
-    """What a stream ended with; holds what is promised of every stream."""
+def reply_of(events: Sequence[ReplyEvent]) -> Reply:
+    """The reply at the end of a stream; it asserts the promises of every stream."""
     last = events[-1]
     assert isinstance(last, Done)
     assert sum(isinstance(event, Done) for event in events) == 1
@@ -30,14 +30,14 @@ def reply_of(events: Sequence[Event]) -> Reply:
     return last.reply
 
 
-def texts(events: Sequence[Event]) -> tuple[str, str]:
-    """What was shown: text, and reasoning."""
+def texts(events: Sequence[ReplyEvent]) -> tuple[str, str]:
+    """The text and reasoning of the deltas."""
     shown = "".join(event.text for event in events if isinstance(event, TextDelta))
     return shown, "".join(event.text for event in events if isinstance(event, ReasoningDelta))
 
 
-def shown_calls(events: Sequence[Event]) -> list[tuple[str, str]]:
-    """What was shown of the calls: the last name, and all arguments."""
+def shown_calls(events: Sequence[ReplyEvent]) -> list[tuple[str, str]]:
+    """The last name and all arguments of the call deltas."""
     shown: dict[int, tuple[str, str]] = {}
     for event in events:
         if isinstance(event, CallDelta):
@@ -88,4 +88,4 @@ def read(wire: str, stream: bytes) -> Reply:
 
 def brief(reply: Reply) -> list[tuple[str, Any, str | None]]:
     """Its calls: tool, arguments, and the provider's id."""
-    return [(call.tool, call.arguments, None if call.synthetic_id else call.id) for call in reply.calls]
+    return [(call.name, call.arguments, None if call.synthetic_id else call.id) for call in reply.calls]

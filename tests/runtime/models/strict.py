@@ -1,4 +1,4 @@
-"""What the tests of the strict view share: short makers, and the provider's rules as an assertion."""
+"""Helpers for tests of the strict view: short makers, and an assertion of the provider's rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an answer may look like, and the tool calls it holds (contract 46, 50, 55, 61, C10a, C10b)."""
+"""Forms of responses, and the tool calls in them (contract 46, 50, 55, 61, C10a, C10b)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RESPONSES, GEMINI = codec("openai_responses"), codec("gemini")
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("wrong", [None, "text", b"{}", 5, [], [{}], object()])
 def test_a_response_that_is_no_mapping_is_a_wire_error(wire: str, wrong: Any) -> None:
-    with pytest.raises(WireError, match="a provider's answer is a JSON object") as caught:
+    with pytest.raises(WireError, match="a response must be a JSON object") as caught:
         codec(wire).calls(wrong)
     assert isinstance(caught.value, ValueError)
     assert isinstance(caught.value, CallgateError)
@@ -144,13 +144,13 @@ def test_contract_50_wire_names_are_mapped_back_to_tool_ids() -> None:
     translation = Translation({"tools": []}, {}, names)
     for wire in WIRES:
         answer = calling(wire, (names.wire("fs.read"), {}, "c"))
-        assert [call.tool for call in codec(wire).calls(answer, translation)] == ["fs.read"]
+        assert [call.name for call in codec(wire).calls(answer, translation)] == ["fs.read"]
 
 
 def test_contract_c10a_a_call_of_an_unknown_tool_is_not_dropped() -> None:
     """Contract C10a."""
     translation = OPENAI.translate([tool()])
-    assert [call.tool for call in OPENAI.calls(chat(function("nope", "{}")), translation)] == ["nope"]
+    assert [call.name for call in OPENAI.calls(chat(function("nope", "{}")), translation)] == ["nope"]
 
 
 @pytest.mark.parametrize("name", [None, "", 5, ["f"]])
@@ -158,7 +158,7 @@ def test_contract_c10a_a_call_without_a_usable_name_is_kept_for_hydration_to_ref
     """Contract C10a."""
     for wire in WIRES:
         (call,) = codec(wire).calls(calling(wire, (name, {"a": 1}, None)))
-        assert call.tool == ""
+        assert call.name == ""
 
 
 # --------------------------------------------------------------------------------------------------------- truncation
@@ -227,18 +227,18 @@ def test_a_call_of_responses_without_a_call_id_takes_the_items_id() -> None:
 def test_a_custom_tool_call_of_responses_is_kept_with_its_text() -> None:
     item = {"type": "custom_tool_call", "id": "ctc", "call_id": "c", "name": "shell", "input": "ls"}
     (call,) = RESPONSES.calls(response(item))
-    assert (call.tool, call.arguments, call.id) == ("shell", "ls", "c")
+    assert (call.name, call.arguments, call.id) == ("shell", "ls", "c")
 
 
 def test_a_call_of_gemini_spelled_with_an_underscore_is_read() -> None:
     (call,) = GEMINI.calls(gemini({"function_call": {"name": "f", "args": {"a": 1}, "id": "g"}}))
-    assert (call.tool, call.arguments, call.id) == ("f", {"a": 1}, "g")
+    assert (call.name, call.arguments, call.id) == ("f", {"a": 1}, "g")
 
 
 def test_only_the_first_candidate_of_gemini_is_read() -> None:
     answer = gemini(gemini_call("a", {}))
     answer["candidates"] += gemini(gemini_call("b", {}))["candidates"]
-    assert [call.tool for call in GEMINI.calls(answer)] == ["a"]
+    assert [call.name for call in GEMINI.calls(answer)] == ["a"]
 
 
 def test_anthropics_server_tools_are_not_ours() -> None:
@@ -252,9 +252,9 @@ def test_anthropics_server_tools_are_not_ours() -> None:
 
 def test_a_legacy_function_call_is_read_where_there_are_no_tool_calls() -> None:
     (call,) = OPENAI.calls(chat(function_call={"name": "f", "arguments": "{}"}))
-    assert (call.tool, call.arguments, call.id, call.synthetic_id) == ("f", "{}", "call_1", True)
+    assert (call.name, call.arguments, call.id, call.synthetic_id) == ("f", "{}", "call_1", True)
     both = chat(function("g", "{}"), function_call={"name": "f", "arguments": "{}"})
-    assert [call.tool for call in OPENAI.calls(both)] == ["g"]
+    assert [call.name for call in OPENAI.calls(both)] == ["g"]
 
 
 @pytest.mark.parametrize("phantom", [{}, None, {"name": "", "arguments": ""}, {"name": None, "arguments": None}])
@@ -265,16 +265,16 @@ def test_a_phantom_function_call_is_no_call(phantom: Any) -> None:
 
 def test_a_phantom_custom_part_does_not_hide_the_function() -> None:
     (call,) = OPENAI.calls(chat(function("f", "{}", custom={"name": "", "input": ""})))
-    assert (call.tool, call.arguments) == ("f", "{}")
+    assert (call.name, call.arguments) == ("f", "{}")
 
 
 def test_a_custom_tool_call_is_kept_with_its_text_for_hydration_to_judge() -> None:
     answer = chat({"id": "c", "type": "custom", "custom": {"name": "shell", "input": "rm -rf /"}})
     (call,) = OPENAI.calls(answer)
-    assert (call.tool, call.arguments, call.id) == ("shell", "rm -rf /", "c")
+    assert (call.name, call.arguments, call.id) == ("shell", "rm -rf /", "c")
 
 
 def test_only_the_first_choice_is_read() -> None:
     answer = chat(function("a", "{}"))
     answer["choices"] += chat(function("b", "{}"))["choices"]
-    assert [call.tool for call in OPENAI.calls(answer)] == ["a"]
+    assert [call.name for call in OPENAI.calls(answer)] == ["a"]

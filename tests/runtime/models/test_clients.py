@@ -15,6 +15,8 @@ import httpx
 import pytest
 
 import callgate
+import callgate.errors
+import callgate.models
 from callgate import DefinitionError, Gate, RegistrationError, ToolCall, ToolRegistry, User, tool
 from callgate.errors import StreamCut
 from callgate.runtime.models.wire.reply import CallDelta, CallReady, Done, TextDelta
@@ -46,12 +48,12 @@ async def get_weather(city: str) -> str:
 
 
 def brief(results: list[HydrationResult]) -> list[tuple[str, bool, Any]]:
-    return [(result.call.tool, result.success, result.arguments) for result in results]
+    return [(result.call.name, result.success, result.arguments) for result in results]
 
 
 def asked_of(calls: Iterable[ToolCall]) -> list[tuple[str, Any]]:
     """Names and arguments, the latter parsed where they came as text."""
-    given = ((one.tool, one.arguments) for one in calls)
+    given = ((one.name, one.arguments) for one in calls)
     return [(name, json.loads(value) if isinstance(value, str) else value) for name, value in given]
 
 
@@ -126,7 +128,7 @@ async def test_what_a_gate_s_client_hydrates_the_gate_runs_without_reading_it_ag
         (hydrated,) = await CHAT.make(lambda _: CHAT.whole("", call())).tool_call("go", gate)
         record = gate.registry.get("get_weather")
         assert hydrated.vouched_for(record.definition, gate._plans.of("get_weather").builtins.arguments)
-        assert "provenance" not in vars(hydrated), "nobody has asked how the arguments came to be"
+        assert "provenance" not in vars(hydrated), "the provenance is computed on demand only"
         RAN.clear()
         assert (await gate.call(hydrated)).output == "sun"
         assert RAN == ["Porto"]
@@ -167,9 +169,9 @@ async def test_a_translation_made_before_is_sent_as_it_is(wire: Wire) -> None:
     client = wire.make(provider)
     translation = client.codec.translate([WEATHER])
     reply = await client.reply("go", translation)
-    assert [one.tool for one in reply.calls] == ["get_weather"]
+    assert [one.name for one in reply.calls] == ["get_weather"]
     assert sent[0]["tools"] == translation.request["tools"]
-    with pytest.raises(TypeError, match="by tools"):
+    with pytest.raises(TypeError, match="cannot check calls"):
         await client.tool_call("go", translation)
     assert len(sent) == 1
 
@@ -181,7 +183,7 @@ async def test_tools_that_cannot_be_offered_are_refused_before_anything_is_sent(
     with pytest.raises(DefinitionError, match="Duplicate tool names: get_weather"):
         await client.reply("go", [get_weather, WEATHER])
     outside = callgate.ToolDefinition("far", "Refers to another document.", {"$ref": "https://far.example/s.json"})
-    with pytest.raises(callgate.SchemaRefused):
+    with pytest.raises(callgate.errors.SchemaRefused):
         await client.tool_call("go", [outside])
     with pytest.raises(TypeError):
         await client.reply("go", [object()])
@@ -202,7 +204,7 @@ async def test_a_tool_is_translated_once_however_often_it_is_offered() -> None:
             return translate(definitions)
 
     codec: Any = Counting()
-    client._offers._codec = codec
+    client._translator._codec = codec
     for _ in range(5):
         await client.reply("go", [get_weather])
         await client.reply("go", [get_weather, WEATHER.__class__("b", "Another.", CITY)])
@@ -285,7 +287,7 @@ async def test_a_stream_that_calls_itself_plain_json_is_taken_as_well(wire: Wire
     client = wire.make(lambda _: httpx.Response(200, headers={"content-type": "application/json"}, stream=body))
     events = await read(client.stream("go", [WEATHER]))
     assert isinstance(events[-1], Done)
-    assert [event.call.tool for event in events if isinstance(event, CallReady)] == ["get_weather"]
+    assert [event.call.name for event in events if isinstance(event, CallReady)] == ["get_weather"]
 
 
 @each_wire
@@ -441,7 +443,7 @@ async def test_an_answer_that_is_no_json_object_raises(wire: Wire, body: bytes) 
     """Contract C10."""
     client = wire.make(lambda _: httpx.Response(200, content=body, headers={"content-type": "text/html; charset=x"}))
     error = await failure(client.reply("go"))
-    assert str(error) == f"{wire.name}: its answer is no JSON object (text/html)"
+    assert str(error) == f"{wire.name}: the response is not a JSON object (text/html)"
     assert "text/html" in str(await failure(read(client.stream("go"))))
 
 
@@ -461,16 +463,16 @@ async def test_a_redirect_is_not_followed(wire: Wire) -> None:
 
 
 async def test_an_answer_is_bounded_packed_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("callgate.runtime.models.wire.http.MAX_BODY", 1000)
+    monkeypatch.setattr("callgate.runtime.models.wire.http.MAX_RESPONSE", 1000)
     monkeypatch.setattr("callgate.runtime.models.wire.http.MAX_STREAM", 1000)
     packed = gzip.compress(b" " * 100_000)
     double = gzip.compress(gzip.compress(b"{}"))
-    long = "the answer is too long"
+    long = "the response is too large"
     for content, headers, said in (
         (b" " * 1001, {}, long),
         (packed, {"content-encoding": "gzip"}, long),
-        (double, {"content-encoding": "gzip, gzip"}, "packed in a way"),
-        (b"not packed", {"content-encoding": "gzip"}, "not packed as it says"),
+        (double, {"content-encoding": "gzip, gzip"}, "unexpected content encoding"),
+        (b"not packed", {"content-encoding": "gzip"}, "does not have its content encoding"),
     ):
 
         def provider(_: httpx.Request, content: bytes = content, headers: Any = headers) -> httpx.Response:
@@ -535,17 +537,15 @@ def test_an_http_client_of_another_kind_is_refused() -> None:
 @each_wire
 def test_each_wire_has_a_client_and_a_codec_of_one_name(wire: Wire) -> None:
     assert callgate.codec(wire.name) is wire.client.codec
-    assert getattr(callgate, wire.client.__name__) is wire.client
+    assert getattr(callgate.models, wire.client.__name__) is wire.client
 
 
 def test_clients_cover_every_wire() -> None:
-    assert sorted(wire.name for wire in WIRES) == list(callgate.codecs())
+    assert sorted(wire.name for wire in WIRES) == list(callgate.models.codecs())
 
 
 def test_importing_callgate_does_not_load_httpx_and_making_a_client_does() -> None:
-    code = (
-        "import sys, callgate; a = 'httpx' in sys.modules; callgate.Ollama(model='m'); print(a, 'httpx' in sys.modules)"
-    )
+    code = "import sys, callgate; a = 'httpx' in sys.modules; callgate.models.Ollama(model='m'); print(a, 'httpx' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert said.split() == ["False", "True"]
 

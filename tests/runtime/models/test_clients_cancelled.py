@@ -11,16 +11,16 @@ import httpx
 import pytest
 
 from callgate.runtime.models.wire.client import Client
-from callgate.runtime.models.wire.reply import Event
+from callgate.runtime.models.wire.reply import ReplyEvent
 from callgate.runtime.models.wire.retry_policy import Retries, Timeouts
-from callgate.testing import Ledger, SweepFailed, every_cancel_point, run_virtual
+from callgate.testing import LeaseLedger, SweepFailed, every_cancel_point, run_virtual
 from tests.runtime.models.providers import CHAT, KEY, WEATHER, Pieces, Wire, call, each_wire
 
 
 class Counted(httpx.AsyncByteStream):
     """An answer that is open in the ledger until it is closed, and takes its time for every piece."""
 
-    def __init__(self, ledger: Ledger, pieces: list[bytes]) -> None:
+    def __init__(self, ledger: LeaseLedger, pieces: list[bytes]) -> None:
         self.ledger, self.pieces, self.open = ledger, pieces, True
         ledger.acquired("answer")
 
@@ -39,7 +39,7 @@ class Counted(httpx.AsyncByteStream):
 class Stepping(httpx.AsyncBaseTransport):
     """A provider on no socket: waits at each step of connecting, sending and answering."""
 
-    def __init__(self, ledger: Ledger, statuses: list[int], media: str, pieces: list[bytes]) -> None:
+    def __init__(self, ledger: LeaseLedger, statuses: list[int], media: str, pieces: list[bytes]) -> None:
         self.ledger, self.statuses, self.media, self.pieces = ledger, statuses, media, pieces
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -61,8 +61,8 @@ class Careless(Client):
 
     codec, default_url = CHAT.client.codec, CHAT.client.default_url
 
-    async def stream(self, *args: Any, **options: Any) -> AsyncGenerator[Event, None]:
-        sent = await self._outgoing("go", None, None, None, streamed=True)
+    async def stream(self, *args: Any, **options: Any) -> AsyncGenerator[ReplyEvent, None]:
+        sent = await self._build_request("go", None, None, None, streamed=True)
         http = self._sender._client
         request = http.build_request("POST", sent.url, content=sent.body)
         response = await http.send(request, stream=True)
@@ -72,7 +72,9 @@ class Careless(Client):
         await response.aclose()
 
 
-def client(wire: Wire, ledger: Ledger, pieces: list[bytes], media: str, kind: type[Client] | None = None) -> Client:
+def client(
+    wire: Wire, ledger: LeaseLedger, pieces: list[bytes], media: str, kind: type[Client] | None = None
+) -> Client:
     transport = Stepping(ledger, [503, 200], media, pieces)
     retries = Retries(random=lambda: 1.0)
     options: dict[str, Any] = {"model": "m", "api_key": KEY, "retries": retries, "timeout": Timeouts(5, 5, 50)}
@@ -86,7 +88,7 @@ def client(wire: Wire, ledger: Ledger, pieces: list[bytes], media: str, kind: ty
 def test_a_whole_answer_leaves_nothing_wherever_it_is_cancelled(wire: Wire) -> None:
     """Contract C1d, I1."""
 
-    async def scenario(ledger: Ledger) -> None:
+    async def scenario(ledger: LeaseLedger) -> None:
         body = wire.whole("", call()).content
         asked = client(wire, ledger, [body[:9], body[9:]], "application/json")
         results = await asked.tool_call("go", [WEATHER])
@@ -101,7 +103,7 @@ def test_a_whole_answer_leaves_nothing_wherever_it_is_cancelled(wire: Wire) -> N
 def test_a_stream_leaves_nothing_wherever_it_is_cancelled(wire: Wire) -> None:
     """Contract C1d, I1."""
 
-    async def scenario(ledger: Ledger) -> None:
+    async def scenario(ledger: LeaseLedger) -> None:
         asked = client(wire, ledger, coarse(wire.chunks("Hm", [call()])), wire.media)
         async with aclosing(asked.stream("go", [WEATHER])) as events:
             async for _ in events:
@@ -113,7 +115,7 @@ def test_a_stream_leaves_nothing_wherever_it_is_cancelled(wire: Wire) -> None:
 
 
 def test_the_control_a_client_that_forgets_to_close_is_found_out() -> None:
-    async def scenario(ledger: Ledger) -> None:
+    async def scenario(ledger: LeaseLedger) -> None:
         asked = client(CHAT, ledger, CHAT.chunks("Hm", []), CHAT.media, Careless)
         async with aclosing(asked.stream("go")) as events:
             async for _ in events:
@@ -126,9 +128,11 @@ def test_the_control_a_client_that_forgets_to_close_is_found_out() -> None:
 @each_wire
 def test_a_stream_closed_after_any_event_closes_the_answer_at_once(wire: Wire) -> None:
     async def scenario() -> int:
-        whole = len([1 async for _ in client(wire, Ledger(), wire.chunks("Hm", [call()]), wire.media).stream("go")])
+        whole = len(
+            [1 async for _ in client(wire, LeaseLedger(), wire.chunks("Hm", [call()]), wire.media).stream("go")]
+        )
         for number in range(whole + 1):
-            ledger = Ledger()
+            ledger = LeaseLedger()
             events = client(wire, ledger, wire.chunks("Hm", [call()]), wire.media).stream("go", [WEATHER])
             for _ in range(number):
                 await anext(events)
@@ -142,7 +146,7 @@ def test_a_stream_closed_after_any_event_closes_the_answer_at_once(wire: Wire) -
 
 def test_an_error_in_the_consumer_of_a_stream_closes_the_answer() -> None:
     async def scenario() -> None:
-        ledger = Ledger()
+        ledger = LeaseLedger()
         with pytest.raises(ZeroDivisionError):
             async with aclosing(client(CHAT, ledger, CHAT.chunks("Hm", []), CHAT.media).stream("go")) as events:
                 async for _ in events:

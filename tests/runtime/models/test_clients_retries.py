@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from callgate import RegistrationError
 from callgate.errors import ModelError, StreamCut
-from callgate.runtime.models.wire.retry_policy import Retries, Timeouts, asked_for
+from callgate.runtime.models.wire.retry_policy import Retries, Timeouts, retry_after_seconds
 from callgate.testing import VirtualTime
 from tests.runtime.models.providers import CHAT, KEY, WIRES, Piece, Pieces, Wire, each_wire, failure, quick, read, sse
 
@@ -56,7 +56,7 @@ def after(seconds: float, answer: Callable[[], Any]) -> Callable[[], Coroutine[A
 
 
 def virtually(scenario: Callable[[], Coroutine[Any, Any, Any]]) -> tuple[Any, float]:
-    """What a scenario gives, and the virtual seconds that it took."""
+    """The result of a scenario, and the virtual seconds that it took."""
     with VirtualTime() as time:
         return time.run(scenario()), time.elapsed
 
@@ -226,14 +226,14 @@ def test_a_wait_is_never_longer_than_its_bounds(failures: int, times: int, chanc
 
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_no_header_of_a_provider_breaks_the_reading_of_it(seconds: str, millis: str) -> None:
-    found = asked_for({"retry-after": seconds, "retry-after-ms": millis}, NOW)
+    found = retry_after_seconds({"retry-after": seconds, "retry-after-ms": millis}, NOW)
     assert found is None or found >= 0
 
 
 @given(st.integers(631_152_000, 7_000_000_000), st.integers(-12, 12))
 def test_a_date_in_any_zone_is_read(when: int, hours: int) -> None:
     dated = datetime.fromtimestamp(when, timezone(timedelta(hours=hours)))
-    assert asked_for({"retry-after": format_datetime(dated)}, NOW) == max(0.0, when - NOW)
+    assert retry_after_seconds({"retry-after": format_datetime(dated)}, NOW) == max(0.0, when - NOW)
 
 
 # Time limits
@@ -245,11 +245,11 @@ def hangs() -> Coroutine[Any, Any, None]:
 
 def test_everything_together_has_a_limit() -> None:
     found, took = asks(Provider(hangs), timeout=Timeouts(total=20))
-    assert (str(found), round(took)) == ("openai_chat: it did not answer in time", 20)
+    assert (str(found), round(took)) == ("openai_chat: the request timed out", 20)
     provider = Provider(after(9, refused(503, retry_after="4")))
     found, took = asks(provider, timeout=Timeouts(total=20), retries=Retries(9))
     assert (len(provider.asked), round(took)) == (2, 20), "9 to be refused, 4 to wait, and 7 of the second attempt"
-    assert str(found) == "openai_chat: it did not answer in time"
+    assert str(found) == "openai_chat: the request timed out"
 
 
 def test_it_does_not_wait_when_the_wait_would_outlast_the_limit() -> None:
@@ -264,7 +264,7 @@ def test_silence_in_the_middle_of_an_answer_has_a_limit(wire: Wire) -> None:
         return wire.flowing([*wire.chunks("Hmmmm", [])[:3], hangs])
 
     async def scenario() -> Any:
-        with pytest.raises(StreamCut, match="stopped coming") as cut:
+        with pytest.raises(StreamCut, match="the response timed out") as cut:
             await read(wire.make(Provider(silent), timeout=5).stream("go"))
         return cut.value
 
@@ -276,7 +276,7 @@ def test_silence_in_the_middle_of_an_answer_has_a_limit(wire: Wire) -> None:
 def test_pieces_that_dribble_in_for_ever_end_at_the_limit_for_all() -> None:
     dribbling = httpx.Response(200, stream=Pieces(slowly([b" "] * 1000, 4)))
     found, took = asks(Provider(dribbling), timeout=Timeouts(read=5, total=60))
-    assert str(found) == "openai_chat: the answer stopped coming"
+    assert str(found) == "openai_chat: the response timed out"
     assert 60 <= took < 61
 
 

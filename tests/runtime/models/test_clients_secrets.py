@@ -63,7 +63,7 @@ def shown(thing: Any) -> str:
 
 
 def echoing(request: httpx.Request) -> str:
-    """What a careless provider says: the key as it came."""
+    """The response of a careless provider, which repeats the key."""
     return "wrong key: " + " ".join(value for _, value in request.headers.items())
 
 
@@ -144,7 +144,7 @@ def test_a_client_cannot_be_copied_or_pickled(wire: Wire) -> None:
     client = wire.make()
     for act in (pickle.dumps, copy.copy, copy.deepcopy):
         for thing in (client, client._credentials):
-            with pytest.raises(TypeError, match="not copied or pickled") as refused:
+            with pytest.raises(TypeError, match="cannot be copied or pickled") as refused:
                 act(thing)
             assert CANARY not in shown(refused.value)
 
@@ -166,7 +166,7 @@ async def test_a_key_that_cannot_be_sent_is_refused_without_quoting_it(wire: Wir
     asked: list[Any] = []
     for source in (lambda: bad, later):
         error = await failure(wire.make(asked.append, api_key=source).reply("go"))
-        assert "api_key gave no key" in str(error)
+        assert "api_key returned an invalid key" in str(error)
         assert CANARY not in str(error)
     assert asked == []
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callgate.runtime.models.wire.repeated_timeout import Watch
+from callgate.runtime.models.wire.repeated_timeout import RepeatedTimeout
 from callgate.testing import VirtualTime
 
 Wait = Callable[[Coroutine[Any, Any, Any], float | None], Coroutine[Any, Any, Any]]
 
 
 async def story(wait: Wait, steps: list[tuple[float, float | None]], cancel_after: float | None) -> list[Any]:
-    """What becomes of waits of so many seconds with these limits, and of the task itself when somebody cancels it."""
+    """The outcomes of waits of these seconds with these limits, and of the task when it is cancelled."""
     loop = asyncio.get_running_loop()
     told: list[Any] = []
 
@@ -47,7 +47,7 @@ async def usual(awaited: Coroutine[Any, Any, Any], due: float | None) -> Any:
 
 def both(steps: list[tuple[float, float | None]], cancel_after: float | None = None) -> tuple[list[Any], list[Any]]:
     async def watched() -> list[Any]:
-        watch = Watch()
+        watch = RepeatedTimeout()
         try:
             return await story(watch.wait, steps, cancel_after)
         finally:
@@ -79,7 +79,7 @@ def test_a_tie_leaves_the_task_as_it_was(steps: list[tuple[float, float | None]]
 
 def test_a_cancellation_at_the_moment_of_the_limit_is_not_lost() -> None:
     async def scenario() -> tuple[str, int]:
-        watch = Watch()
+        watch = RepeatedTimeout()
         loop = asyncio.get_running_loop()
         task = asyncio.create_task(watch.wait(asyncio.sleep(100), loop.time() + 5))
         loop.call_at(loop.time() + 5, task.cancel)
@@ -105,7 +105,7 @@ def test_a_thousand_waits_set_a_few_timers() -> None:
             return call_at(when, *rest, **more)
 
         loop.call_at = counted
-        watch = Watch()
+        watch = RepeatedTimeout()
         for _ in range(1000):
             await watch.wait(asyncio.sleep(0), loop.time() + 60)
         watch.close()
@@ -123,7 +123,7 @@ def test_what_is_awaited_may_end_in_its_own_way() -> None:
         raise asyncio.CancelledError
 
     async def scenario() -> None:
-        watch = Watch()
+        watch = RepeatedTimeout()
         for awaited, error in ((fails(), KeyError), (cancelled(), asyncio.CancelledError)):
             with pytest.raises(error):
                 await watch.wait(awaited, asyncio.get_running_loop().time() + 5)

@@ -90,11 +90,11 @@ def read(wire: Codec, answer: Any, translation: Translation | None) -> list[Tool
     except WireError:
         assert not isinstance(answer, dict)
         return []
-    assert all(isinstance(call.id, str) and call.id and isinstance(call.tool, str) for call in calls)
+    assert all(isinstance(call.id, str) and call.id and isinstance(call.name, str) for call in calls)
     assert len({call.id for call in calls}) == len(calls)
     reply = wire.reply(answer, translation)
-    assert [(call.id, call.tool, call.truncated) for call in reply.calls] == [
-        (call.id, call.tool, call.truncated) for call in calls
+    assert [(call.id, call.name, call.truncated) for call in reply.calls] == [
+        (call.id, call.name, call.truncated) for call in calls
     ]
     assert isinstance(reply.text, str)
     assert isinstance(reply.reasoning, str)
@@ -114,7 +114,7 @@ def translation_for(wire: Codec, names: set[str]) -> Translation:
 def fuzz(answer: dict[str, Any], rng: random.Random, rounds: int) -> Counter[str]:
     counts: Counter[str] = Counter()
     codecs = [codec(wire) for wire in WIRES]
-    names = {call.tool for wire in codecs for call in wire.calls(answer)}
+    names = {call.name for wire in codecs for call in wire.calls(answer)}
     translations = {wire.name: translation_for(wire, names) for wire in codecs}
     for _ in range(rounds):
         broken = fresh(answer)

@@ -8,7 +8,7 @@ import pytest
 
 from callgate.errors import DefinitionError
 from callgate.runtime.models import codec
-from callgate.runtime.models.wire.names import GEMINI_NAME, LIMIT, WIRE_NAME, NameMap
+from callgate.runtime.models.wire.names import GEMINI_NAME, MAX_NAME, WIRE_NAME, NameMap
 from callgate.runtime.models.wire.neutral import from_neutral, to_neutral
 from tests.runtime.models.wires import RICH, tool
 
@@ -92,7 +92,7 @@ def test_contract_c5_the_longest_hash_still_fits() -> None:
     taken = ["x" * 65]
     for _ in range(3):
         taken.append(NameMap.of(taken).wire("x" * 65))
-    assert len(NameMap.of(taken).wire("x" * 65)) == LIMIT
+    assert len(NameMap.of(taken).wire("x" * 65)) == MAX_NAME
 
 
 def test_contract_c10a_an_unknown_wire_name_stays_as_it_is() -> None:

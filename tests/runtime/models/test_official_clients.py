@@ -31,7 +31,7 @@ TURNS: dict[str, list[Any]] = {
 
 
 def told(wire: str, turn: list[Any]) -> Read:
-    """What a package must read of a turn."""
+    """The content that a package must read of a turn."""
     calls = [part for part in turn if isinstance(part, Call)]
     usage = next((part for part in turn if isinstance(part, Usage)), Usage(12, 7))
     thoughts = [part for part in turn if isinstance(part, Think)]

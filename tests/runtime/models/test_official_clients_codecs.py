@@ -1,4 +1,4 @@
-"""What our codecs write, judged by the providers' own packages and by the scripted model that they talk to."""
+"""The output of our codecs, judged by the providers' own packages and by the scripted model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from callgate import Gate, ToolCall, ToolResult, tool
 from callgate.runtime.models import codec
-from callgate.runtime.testing.model.wire_format import Wire
+from callgate.runtime.testing.model.wire_format import WireFormat
 from callgate.testing import Call, Say, ScriptedModel, Think
 from callgate.tools.definition import ToolDefinition
 from tests.runtime.models.catalogs import catalog
@@ -59,7 +59,9 @@ def definitions() -> list[ToolDefinition]:
 async def ran() -> list[ToolResult]:
     """Results of every kind: an output, a failure, a text, arguments that do not fit."""
     async with Gate([*TOOLS]) as gate:
-        return await gate.call_many([ToolCall(call.id or "", call.tool, call.value) for call in CALLS])
+        return await gate.call_many(
+            [ToolCall(id=call.id or "", name=call.tool, arguments=call.value) for call in CALLS]
+        )
 
 
 @each_package
@@ -90,12 +92,12 @@ def test_a_request_with_every_real_tool_is_taken_by_the_scripted_model(
     wire: str, strict: bool | None, shared_data: Path
 ) -> None:
     """Contract 57-61: names, required fields, OpenAI's strict rules and Gemini's own words, as the server checks them."""
-    spelling: Wire = import_module(f"callgate.runtime.testing.model.{wire}").WIRE
+    spelling: WireFormat = import_module(f"callgate.runtime.testing.model.{wire}").FORMAT
     seen = 0
     for schema in catalog(shared_data).values():
         translation = codec(wire).translate([defined(schema, description="A real one.", strict=strict)])
         asked = codec(wire).request("Hello?", translation, model="m")
-        heard = spelling.hear(f"/v1/{asked.path}", asked.body)
+        heard = spelling.parse(f"/v1/{asked.path}", asked.body)
         assert (heard.messages[-1].text, len(heard.tools)) == ("Hello?", 1)
         seen += 1
     assert seen > 1000
@@ -158,10 +160,10 @@ async def test_a_conversation_through_the_package_with_our_tools_and_results(
         history = client.first("give me my money back")
         read = await client.ask(history, translation.request, stream=stream)
         calls = [
-            ToolCall(id or f"call_{index}", name, arguments, synthetic_id=id is None)
+            ToolCall(id=id or f"call_{index}", name=name, arguments=arguments, synthetic_id=id is None)
             for index, (id, name, arguments) in enumerate(read.calls)
         ]
-        results = await asyncio.wait_for(gate.call_many(calls), 20)
+        results = await asyncio.wait_for(gate.call_many(calls), 100)
         history += [*read.history, *codec(wire).results(results, translation)]
         final = await client.ask(history, translation.request, stream=stream)
     assert final.text == "Done."

@@ -22,7 +22,7 @@ def test_every_recorded_answer_gives_exactly_the_expected_calls(name: str, recor
     kept = copy.deepcopy(recorded["response"])
     calls = codec(CODEC_OF[wire_of(name)]).calls(recorded["response"])
     expected = recorded["expect_calls"]
-    assert [(call.tool, call.arguments) for call in calls] == [(e["name"], e["arguments"]) for e in expected]
+    assert [(call.name, call.arguments) for call in calls] == [(e["name"], e["arguments"]) for e in expected]
     for call, wanted in zip(calls, expected, strict=True):
         assert call.id == wanted["id"] if wanted["id"] else call.synthetic_id
         assert call.synthetic_id is (wanted["id"] is None)
@@ -63,7 +63,7 @@ def test_a_chat_completion_recorded_from_ollama_is_for_the_chat_codec() -> None:
     (recorded,) = (recorded for name, recorded in RECORDED if "plain-prism" in name)
     assert codec("ollama").calls(recorded["response"]) == []
     read = codec("openai_chat").calls(recorded["response"])
-    assert [(call.tool, call.id) for call in read] == [("search", "call_r0zkanyx"), ("weather", "call_8yafsp91")]
+    assert [(call.name, call.id) for call in read] == [("search", "call_r0zkanyx"), ("weather", "call_8yafsp91")]
 
 
 @pytest.mark.parametrize(("name", "recorded"), RECORDED, ids=[name for name, _ in RECORDED])
@@ -71,7 +71,7 @@ def test_the_chunk_is_the_providers_own_fragment(name: str, recorded: dict[str, 
     """Contract 46."""
     for call in codec(CODEC_OF[wire_of(name)]).calls(recorded["response"]):
         function = call.chunk.get("function") or call.chunk.get("functionCall") or call.chunk
-        assert function["name"] == call.tool
+        assert function["name"] == call.name
         assert function.get("arguments", function.get("input", function.get("args"))) == call.arguments
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from callgate.runtime.models import codec
 from callgate.runtime.models.wire.codec import WireError
-from callgate.runtime.models.wire.history import arguments_object, arguments_text, joined, legal_name
+from callgate.runtime.models.wire.history import arguments_object, arguments_text, join_pieces, legal_name
 from callgate.runtime.models.wire.reply import Usage
 from tests.runtime.models.wires import (
     WIRES,
@@ -101,7 +101,7 @@ def test_tokens_are_counted_as_the_provider_counts_them(wire: str) -> None:
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_response_that_is_no_mapping_is_a_wire_error(wire: str) -> None:
-    with pytest.raises(WireError, match="a provider's answer is a JSON object"):
+    with pytest.raises(WireError, match="a response must be a JSON object"):
         codec(wire).reply([])  # type: ignore[arg-type]
 
 
@@ -195,7 +195,7 @@ def test_ids_in_the_history_are_those_that_the_results_will_bear(wire: str) -> N
 def test_a_name_that_the_api_would_refuse_is_made_legal_in_the_history(wire: str) -> None:
     answer = calling(wire, ("functions.get weather", {"a": 1}, "x"), (None, {"a": 1}, "y"))
     assert [name for name, _, _ in sent_calls(wire, answer)] == ["functions_get_weather", "unnamed"]
-    assert codec(wire).calls(answer)[0].tool == "functions.get weather"
+    assert codec(wire).calls(answer)[0].name == "functions.get weather"
 
 
 def test_a_phantom_is_neither_a_call_nor_in_the_history() -> None:
@@ -291,4 +291,4 @@ def test_deep_or_odd_arguments_for_a_history_are_an_empty_object() -> None:
 def test_text_cut_anywhere_between_utf_16_units_is_joined_whole(text: str, size: int) -> None:
     units = text.encode("utf-16-le", "surrogatepass")
     pieces = [units[at : at + 2 * size].decode("utf-16-le", "surrogatepass") for at in range(0, len(units), 2 * size)]
-    assert joined(pieces) == text
+    assert join_pieces(pieces) == text

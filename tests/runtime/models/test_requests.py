@@ -120,7 +120,7 @@ def test_the_answer_to_a_request_can_be_sent_back_with_its_results() -> None:
 
     for wire in WIRES:
         reply = codec(wire).reply(calling(wire, ("f", {"a": 1}, "x")))
-        results = codec(wire).results([ToolResult(call.id, call.tool, Outcome.SUCCESS, "ok") for call in reply.calls])
+        results = codec(wire).results([ToolResult(call.id, call.name, Outcome.SUCCESS, "ok") for call in reply.calls])
         history = [*reply.messages, *results]
         body = codec(wire).request(history, model="m").body
         assert body[PLACE.get(wire, "messages")] == history

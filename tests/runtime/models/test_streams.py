@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callgate.runtime.models import codec
-from callgate.runtime.models.wire.reply import CallReady, Done, Event
+from callgate.runtime.models.wire.reply import CallReady, Done, ReplyEvent
 from tests.runtime.models.streaming import brief, decode, reply_of, shown_calls, texts
 from tests.runtime.models.wires import CODEC_OF, streams, wire_of
 
@@ -31,7 +31,7 @@ def test_every_recorded_stream_gives_exactly_the_expected_calls(
     reply = reply_of(events)
     assert brief(reply) == [(call["name"], call["arguments"], call["id"]) for call in recorded["expect_calls"]]
     assert texts(events) == (reply.text, reply.reasoning)
-    assert [tool for tool, _ in shown_calls(events)] == [call.tool for call in reply.calls]
+    assert [tool for tool, _ in shown_calls(events)] == [call.name for call in reply.calls]
     assert bool(reply.error) == ("error" in recorded["tags"])
     assert reply.truncated == ("stop_max_tokens" in recorded["tags"] or "error" in recorded["tags"])
     decoder = codec(wire(name)).decoder()
@@ -41,12 +41,13 @@ def test_every_recorded_stream_gives_exactly_the_expected_calls(
 
 
 @each_stream
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_recorded_stream_decodes_the_same_when_cut_at_any_byte(
-    name: str, data: bytes, recorded: dict[str, Any]
+    name: str, data: bytes, recorded: dict[str, Any], step: int
 ) -> None:
-    """Two pieces at every boundary, and byte by byte: the same events in the same order, and the same reply."""
+    """Two pieces at every third boundary (the soak: at every one), and byte by byte: the same events, and the same reply."""
     whole = decode(wire(name), [data])
-    for at in range(1, len(data)):
+    for at in range(1, len(data), step):
         assert decode(wire(name), [data[:at], data[at:]]) == whole, at
     assert decode(wire(name), (data[at : at + 1] for at in range(len(data)))) == whole
 
@@ -97,6 +98,6 @@ def test_enough_streams_were_recorded_to_mean_something() -> None:
     assert all(by_wire[found] >= 3 for found in CODEC_OF if found != "ollama"), "Ollama's are made: test_streams_ollama"
 
 
-def ready(events: list[Event]) -> list[Any]:
+def ready(events: list[ReplyEvent]) -> list[Any]:
     assert isinstance(events[-1], Done)
     return [event.call for event in events if isinstance(event, CallReady)]

@@ -135,7 +135,7 @@ def test_each_call_gets_its_own_pieces(case: str, done: bool) -> None:
     assert brief(reply) == expected
     assert not reply.truncated
     for (tool, shown), call in zip(shown_calls(events), reply.calls, strict=False):
-        assert tool == call.tool
+        assert tool == call.name
         assert isinstance(call.arguments, dict) or shown == call.arguments
 
 

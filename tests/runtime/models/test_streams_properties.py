@@ -1,4 +1,4 @@
-"""What holds of any stream: it reads as the same answer in one piece, at any cut; garbage never raises (contract 61)."""
+"""Properties of any stream: it reads as the same response in one piece, at any cut; garbage never raises (contract 61)."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_a_stream_reads_as_the_same_answer_in_one_piece(
     data = streamed(wire, body, cut)
     events = decode(wire, [data[at : at + chunk] for at in range(0, len(data), chunk)])
     read, whole = reply_of(events), codec(wire).reply(body)
-    assert [(call.tool, plain(call.arguments), call.id, call.synthetic_id, call.truncated) for call in read.calls] == [
-        (call.tool, plain(call.arguments), call.id, call.synthetic_id, call.truncated) for call in whole.calls
+    assert [(call.name, plain(call.arguments), call.id, call.synthetic_id, call.truncated) for call in read.calls] == [
+        (call.name, plain(call.arguments), call.id, call.synthetic_id, call.truncated) for call in whole.calls
     ]
     assert (read.text, read.reasoning, read.stop, read.truncated) == (text, thought, whole.stop, False)
     assert texts(events) == (text, thought)
@@ -115,7 +115,7 @@ def test_garbage_in_chunks_never_raises_and_ends_with_done(wire: str, chunks: li
     translation = codec(wire).translate([tool(name="f")])
     for data in (sse(*chunks, done=done), lines(*chunks)):
         reply = reply_of(decode(wire, [data], translation))
-        assert all(isinstance(call.id, str) and isinstance(call.tool, str) for call in reply.calls)
+        assert all(isinstance(call.id, str) and isinstance(call.name, str) for call in reply.calls)
         assert all(isinstance(message, dict) for message in reply.messages)
         assert isinstance(reply.text, str)
         half = len(data) // 2
@@ -150,5 +150,5 @@ def test_no_mixture_of_pieces_of_calls_raises_or_loses_a_named_call(deltas: list
     reply = reply_of(events)
     assert len({call.id for call in reply.calls}) == len(reply.calls)
     sent = {entry["function"].get("name") for delta in deltas for entry in delta} - {None}
-    read = "".join(call.tool for call in reply.calls)
+    read = "".join(call.name for call in reply.calls)
     assert all(name in read for name in sent)

@@ -1,4 +1,4 @@
-"""What OpenAI's strict mode cannot say is sent plain, with the reason on record (contract 12; schemas 6)."""
+"""A schema that OpenAI's strict mode cannot express is sent plain, and the reason is recorded (contract 12; schemas 6)."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from tests.runtime.models.strict import view
         ({"type": "array", "items": {}}, "an untyped node at /properties/p/items"),
         ({"type": "array", "prefixItems": [{"type": "string"}], "items": {"type": "string"}}, "untyped items"),
         ({"allOf": [{"type": "string"}, {"minLength": 1}]}, "an untyped node"),
-        ({"$ref": "https://a.example/s"}, "a reference that is no local pointer"),
-        ({"$ref": "#/$defs/none"}, "a reference that is no local pointer"),
-        ({"$ref": "#/properties/p"}, "a reference that leads to nothing"),
+        ({"$ref": "https://a.example/s"}, "a reference that is not a local pointer"),
+        ({"$ref": "#/$defs/none"}, "a reference that is not a local pointer"),
+        ({"$ref": "#/properties/p"}, "a reference without a target"),
         ({"$dynamicRef": "#n"}, "an untyped node"),
         ({"type": "object", "enum": [{}]}, "a list of objects or arrays"),
         ({"type": "string", "anyOf": [{"type": "integer"}]}, "a union beside a type"),
         (
             {"type": "object", "properties": {"a": {"type": "string"}}, "anyOf": [{"properties": {"b": {}}}]},
-            "anyOf speaks of other properties",
+            "anyOf mentions other properties",
         ),
         (
             {"type": "object", "properties": {"a": {"type": "string"}}, "allOf": [{"$ref": "#/$defs/x"}]},
-            "allOf speaks of other properties",
+            "allOf mentions other properties",
         ),
     ],
 )

@@ -12,7 +12,7 @@ from tests.runtime.models.strict import assert_spoken, of, view
 
 
 def said(inner: dict[str, Any], *, needed: bool = True, beside: Any = None) -> Any:
-    """How the view spells this one property."""
+    """The view of one property."""
     made = of(inner, needed=needed, beside=beside)
     assert made.strict, made.fallback
     return made.schema["properties"]["p"]

@@ -69,7 +69,7 @@ def cut(reply: Reply) -> None:
 def phantom_function_call(reply: Reply) -> None:
     """An empty ``function_call`` (and ``custom``, ``audio``) beside a real call: not read, and not sent back."""
     (call,) = reply.calls
-    assert call.tool == "get_weather"
+    assert call.name == "get_weather"
     (message,) = reply.messages
     assert not {"function_call", "audio", "annotations", "refusal"} & set(message)
     assert set(message["tool_calls"][0]) == {"id", "type", "function"}
@@ -85,13 +85,13 @@ def legacy_function_call(reply: Reply) -> None:
 
 def same_tool_twice(reply: Reply) -> None:
     """Calls of one tool stay apart, each under an id of its own."""
-    assert len({call.tool for call in reply.calls}) < len(reply.calls)
+    assert len({call.name for call in reply.calls}) < len(reply.calls)
     assert len({call.id for call in reply.calls}) == len(reply.calls)
 
 
 def server_tool(reply: Reply) -> None:
-    """What the provider ran itself is no call of ours, and goes back with its encrypted results."""
-    assert [call.tool for call in reply.calls] == ["output_structured_data"]
+    """A call that the provider ran itself is not a tool call, and goes back with its encrypted results."""
+    assert [call.name for call in reply.calls] == ["output_structured_data"]
     kinds = [block["type"] for block in reply.messages[0]["content"]]
     assert kinds == ["server_tool_use", "web_search_tool_result", "tool_use"]
     assert reply.messages[0]["content"][1]["content"][0]["encrypted_content"] == "encrypteddata456"
@@ -100,7 +100,7 @@ def server_tool(reply: Reply) -> None:
 def tool_not_in_tools_array(reply: Reply) -> None:
     """The call of a tool that was not offered is kept, for hydration to refuse (contract C10a)."""
     (call,) = reply.calls
-    assert call.tool in {"list_files", "lookup_refund_policy"}
+    assert call.name in {"list_files", "lookup_refund_policy"}
     assert not call.truncated
 
 
@@ -117,7 +117,7 @@ def error(reply: Reply) -> None:
 
 
 def thinking(reply: Reply) -> None:
-    """What was shown of the reasoning is read, or there is an encrypted blob in its place."""
+    """Visible reasoning is read; otherwise there is an encrypted blob."""
     assert reply.reasoning or "encrypted_content" in json.dumps(reply.messages) or reply.usage.reasoning
 
 
@@ -168,7 +168,7 @@ def test_all_recorded_exchanges_are_read() -> None:
     calls = 0
     for name, recorded in RECORDED:
         reply = reply_of(name, recorded)
-        got = [(call.tool, call.arguments, None if call.synthetic_id else call.id) for call in reply.calls]
+        got = [(call.name, call.arguments, None if call.synthetic_id else call.id) for call in reply.calls]
         assert got == [(call["name"], call["arguments"], call["id"]) for call in recorded["expect_calls"]], name
         calls += len(got)
     print(f"exchanges: {len(RECORDED)}, calls: {calls}")

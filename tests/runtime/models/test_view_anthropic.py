@@ -36,7 +36,7 @@ def of(inner: Any, **beside: Any) -> View:
 
 
 def said(inner: Any, **beside: Any) -> Any:
-    """How the view spells this one property."""
+    """The view of one property."""
     made = of(inner, **beside)
     assert made.strict, made.fallback
     assert list(anthropic_strict(made.schema, RULES)) == []
@@ -153,7 +153,7 @@ def either(number: int) -> dict[str, Any]:
     [
         pytest.param([optional(0)] * (TOOLS + 1), "more than 20 strict tools in a request", id="tools"),
         pytest.param([optional(OPTIONAL), optional(1)], "more than 24 optional properties", id="optional"),
-        pytest.param([either(UNIONS), either(1)], "more than 16 choices", id="choices"),
+        pytest.param([either(UNIONS), either(1)], "more than 16 unions", id="choices"),
         pytest.param(
             [{**optional(0), "properties": {"o": optional(OPTIONAL)}, "required": ["o"]}, optional(1)],
             "more than 24 optional",

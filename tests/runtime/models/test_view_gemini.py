@@ -30,7 +30,7 @@ def of(inner: Any, **beside: Any) -> View:
 
 
 def said(inner: Any, **beside: Any) -> Any:
-    """How the view spells this one property."""
+    """The view of one property."""
     made = of(inner, **beside)
     assert (made.fallback, made.key) == (None, "parameters")
     return made.schema["properties"]["p"]
@@ -188,8 +188,8 @@ WIDE = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(2
         pytest.param({"$ref": "#/$defs/d"}, {"d": LOOP}, "a schema that refers to itself", id="recursion"),
         pytest.param({"$ref": "#"}, {}, "a schema that refers to itself", id="the root in itself"),
         pytest.param({"$ref": "#/$defs/d0"}, {**WIDE, "d20": TEXT}, f"more than {NODES} nodes", id="written out"),
-        pytest.param({"enum": [1, "1"]}, {}, "told apart by their types", id="the same text"),
-        pytest.param({"enum": ["", 1]}, {}, "told apart by their types", id="an empty text among others"),
+        pytest.param({"enum": [1, "1"]}, {}, "differ only in their types", id="the same text"),
+        pytest.param({"enum": ["", 1]}, {}, "differ only in their types", id="an empty text among others"),
         pytest.param({**TEXT, "enum": [1]}, {}, "an empty choice", id="nothing fits"),
         pytest.param({"enum": [[1]]}, {}, "an untyped node", id="a list to choose"),
         pytest.param({"type": "object", "properties": {"a-b": TEXT}}, {}, "the property 'a-b' has a name", id="a name"),

@@ -40,7 +40,7 @@ def anthropic_rewrites(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def google_reads(schema: dict[str, Any]) -> dict[str, Any]:
-    """What is left of a schema in Google's types: a keyword that they do not know is an error."""
+    """A schema after Google's types have read it: an unknown keyword is an error."""
     declared = types.FunctionDeclaration(name="f", parameters=types.Schema.model_validate(copy.deepcopy(schema)))
     read: dict[str, Any] = declared.model_dump(by_alias=True, exclude_none=True, mode="json")["parameters"]
     process_schema(read, None, order_properties=False)

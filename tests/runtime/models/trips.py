@@ -37,7 +37,7 @@ def trips(form: str, schema: dict[str, Any], made: View, rng: random.Random, tim
 
 
 def as_json_schema(node: Any) -> Any:
-    """What a schema of the OpenAPI subset says, in JSON Schema."""
+    """Convert a schema of the OpenAPI subset to JSON Schema."""
     if isinstance(node, list):
         return [as_json_schema(item) for item in node]
     if not isinstance(node, dict):

@@ -1,4 +1,4 @@
-"""What the adapters' tests share: the recorded exchanges, and short makers."""
+"""Recorded exchanges and short makers for the tests of codecs."""
 
 from __future__ import annotations
 

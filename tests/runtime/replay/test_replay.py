@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from callgate import Gate, Hook, InvokeContext, Outcome, User, tool
+from callgate import Effects, Gate, Hook, InvokeContext, Outcome, User, tool
 from callgate.hooks.stock.records.audit import Audit
 from callgate.hooks.stock.sampling import sampled
 from callgate.providers.clock import FakeClock
@@ -58,7 +58,13 @@ class Reads(Hook):
 async def record(*hooks: Any, store: MemoryStore | None = None, calls: Any = ()) -> MemoryStore:
     """A record of calls through a gate with these hooks: ``(tool, arguments, user)``."""
     store = store or MemoryStore()
-    async with Gate([look, pay, fail, crash, wait], [*hooks, Audit()], open=True, store=store, durable=False) as gate:
+    async with Gate(
+        [look, pay, fail, crash, wait],
+        [*hooks, Audit()],
+        allow_unguarded=True,
+        store=store,
+        effects=Effects(durable=False),
+    ) as gate:
         for name, arguments, user in calls:
             await gate.call(asked(name, **arguments), user=user)
     RAN.clear()
@@ -190,7 +196,7 @@ async def test_masks_below_objects_hide_only_what_they_mask() -> None:
         return 1
 
     store = MemoryStore()
-    async with Gate([order], [Audit()], store=store, durable=False) as gate:
+    async with Gate([order], [Audit()], store=store, effects=Effects(durable=False)) as gate:
         await gate.call(asked("order", card={"password": "canary", "kind": "gold"}), user=USER)
         for key, expected in (("kind", 1), ("password", 0)):
             report = await replay(gate, (None, None), [Reads(_below("card", key))])
@@ -222,7 +228,7 @@ class Three(Hook):
     async def will_acquire_quota(self, ctx: InvokeContext) -> None:
         from callgate.providers.stores.base import Limit
 
-        if not (await ctx.host.store.quotas.take("", "all", Limit(3, 3600.0))).ok:
+        if not (await ctx.run.plan.host.store.quotas.take("", "all", Limit(3, 3600.0))).ok:
             ctx.retry_after(1)
 
     async def did_release_quota(self, ctx: InvokeContext) -> None: ...
@@ -300,7 +306,7 @@ async def test_hooks_have_their_dependencies() -> None:
                 ctx.abort("over", code="over")
 
     store = MemoryStore()
-    async with Gate([look], [Audit()], store=store, provide={Rules: Rules}, durable=False) as gate:
+    async with Gate([look], [Audit()], store=store, provide={Rules: Rules}, effects=Effects(durable=False)) as gate:
         await gate.call(asked("look", n=11), user=USER, session_id="s")
         report = await replay(gate, (None, None), [Asks()])
         assert [one.now.code for one in report.flips if one.now] == ["over"]
@@ -316,14 +322,14 @@ async def test_what_was_cancelled_early_or_names_no_tool_of_today_cannot_be_told
             await asyncio.sleep(1e6)
 
     store = MemoryStore()
-    async with Gate([look], [Hangs(), Audit()], store=store, durable=False) as gate:
+    async with Gate([look], [Hangs(), Audit()], store=store, effects=Effects(durable=False)) as gate:
         task = asyncio.create_task(gate.call(asked("look", n=1), user=USER))
         await began.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    async with Gate([look], [Audit()], store=store, durable=False) as gate:
+    async with Gate([look], [Audit()], store=store, effects=Effects(durable=False)) as gate:
         await gate.call(asked("look", n=1), user=USER)
-    async with Gate([pay], open=True, durable=False) as gate:
+    async with Gate([pay], allow_unguarded=True, effects=Effects(durable=False)) as gate:
         report = await replay(gate, await rows_of(store.audit), [])
     assert [one.why for one in report.undecidable] == [
         "it was cancelled before any verdict",

@@ -7,20 +7,9 @@ from typing import Any
 
 import pytest
 
-from callgate import (
-    Approval,
-    Approve,
-    Deny,
-    Edit,
-    GateClosed,
-    Hook,
-    InvokeContext,
-    Outcome,
-    RequireApproval,
-    Respond,
-    User,
-)
+from callgate import Approval, Approve, Deny, Edit, GateClosed, Hook, InvokeContext, Outcome, Respond, User
 from callgate.errors import DefinitionError, Denied, Invalid
+from callgate.hooks import RequireApproval
 from callgate.providers.principal import ANONYMOUS
 from callgate.testing import FakeClock
 from tests.runtime.effects.scene_desk import (

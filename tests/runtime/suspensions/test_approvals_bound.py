@@ -9,7 +9,7 @@ import pytest
 
 from callgate import Approve, Deny, User
 from callgate.errors import StoreError
-from callgate.providers.stores.effects import Wait, WaitState
+from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
 from callgate.providers.stores.sql_part import statement
 from callgate.testing import FakeClock
 from tests.runtime.effects.machine_world import Kept
@@ -38,7 +38,7 @@ async def test_unknown_foreign_used_denied_expired_and_damaged_handles_are_told_
         await gate.resume(used, Approve(), approver=BOB)
         await gate.resume(denied, Deny(), approver=BOB)
         await gate.waits.withdraw(taken, ANN)
-        rows = gate.store.waits._waits  # type: ignore[attr-defined]
+        rows = gate.store.suspensions._suspensions  # type: ignore[attr-defined]
         at = ("acme", damaged.partition(".")[0])
         rows[at] = replace(rows[at], user="bob")
         id, _, mac = foreign.partition(".")
@@ -89,10 +89,10 @@ async def test_no_bit_of_a_row_may_be_another() -> None:
     desk = Desk()
     async with gate_of(desk.tool(requires_approval=LEAD)) as gate:
         handle = await asked(gate)
-        rows = gate.store.waits._waits  # type: ignore[attr-defined]
+        rows = gate.store.suspensions._suspensions  # type: ignore[attr-defined]
         ((at, row),) = rows.items()
 
-        async def stands(changed: Wait) -> bool:
+        async def stands(changed: SuspensionRecord) -> bool:
             rows[at] = changed
             shown = [*await gate.waits.pending(BOB)]
             told = await refused(gate.resume(handle, Approve(), approver=BOB))
@@ -119,7 +119,7 @@ async def test_no_bit_of_a_row_may_be_another() -> None:
         assert desk.paid == []
         rows[at] = row
         assert (await gate.resume(handle, Approve(), approver=BOB)).ok
-        for state in WaitState:  # and it does not wait again because somebody says so
+        for state in SuspensionState:  # and it does not wait again because somebody says so
             rows[at] = replace(rows[at], state=state)
             assert await refused(gate.resume(handle, Approve(), approver=BOB)) == ONE_AND_THE_SAME
         assert desk.paid == [5]
@@ -130,7 +130,7 @@ async def test_rows_cannot_change_places_or_tenants() -> None:
     desk = Desk()
     async with gate_of(desk.tool(requires_approval=LEAD)) as gate:
         one, two = await asked(gate), await asked(gate, wanted=call(1_000_000))
-        rows = gate.store.waits._waits  # type: ignore[attr-defined]
+        rows = gate.store.suspensions._suspensions  # type: ignore[attr-defined]
         first, second = rows.items()
         for column in ("body", "mac"), ("body",), ("mac",):
             rows[first[0]] = replace(first[1], **{name: getattr(second[1], name) for name in column})
@@ -146,7 +146,7 @@ async def test_a_row_that_is_put_back_lets_nothing_run_twice() -> None:
     desk = Desk()
     async with gate_of(desk.tool(requires_approval=LEAD)) as gate:
         handle = await asked(gate)
-        rows = gate.store.waits._waits  # type: ignore[attr-defined]
+        rows = gate.store.suspensions._suspensions  # type: ignore[attr-defined]
         ((at, row),) = rows.items()
         first = await gate.resume(handle, Approve(), approver=BOB)
         rows[at] = row

@@ -7,15 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from callgate import (
-    Approval,
-    Approve,
-    Consent,
-    Outcome,
-    Respond,
-    invoke_tool,
-)
+from callgate import Approval, Approve, Outcome, Respond, invoke_tool
 from callgate.errors import Denied, Invalid, RegistrationError
+from callgate.hooks import Consent
 from callgate.runtime.conversation.converse import converse
 from callgate.runtime.conversation.events import Ending
 from callgate.runtime.models.openai_chat import OpenAIChat
@@ -45,7 +39,7 @@ from tests.runtime.effects.scene_desk import (
 async def test_consent_is_what_the_caller_answers(granted: bool) -> None:
     """I5, I6."""
     desk, clock = Desk(), FakeClock()
-    async with gate_of(desk.tool(), [Consent(ask="suspend", wait=60.0)], clock=clock) as gate:
+    async with gate_of(desk.tool(), [Consent(ask="suspend", expires=60.0)], clock=clock) as gate:
         result = await gate.call(call(), user=ANN)
         assert (result.pending.kind, result.pending.expires) == ("consent", 60.0)
         handle = handle_of(result)

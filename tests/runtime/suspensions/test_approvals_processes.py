@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from callgate import Approval, Approve, Gate, Hook, InvokeContext, Outcome, RequireApproval, Stale, User
-from callgate.errors import RegistrationError
+from callgate import Approval, Approve, Gate, Hook, InvokeContext, Outcome, User
+from callgate.errors import RegistrationError, Stale
+from callgate.hooks import RequireApproval
+from tests.harness.gate_options import gate_options
 from tests.providers.stores.backends import place
 from tests.runtime.effects.scene_desk import (
     ANN,
@@ -43,7 +45,7 @@ async def process(at: Path | str, desk: Desk, *, hooks: Any = (), **options: Any
     tools = options.pop("tools", None) or [desk.tool(requires_approval=LEAD)]
     store = at if isinstance(at, str) else f"sqlite:///{at}/store.db"
     settings: dict[str, Any] = {"signing_keys": [KEY], "open": True, "store": store, **options}
-    async with Gate(tools, hooks, **settings) as gate:
+    async with Gate(tools, hooks, **gate_options(**settings)) as gate:
         yield gate
 
 

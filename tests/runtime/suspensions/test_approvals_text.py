@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from callgate import Approval, Edit, ToolCall, User, tool
 from callgate.providers.principal import ANONYMOUS
-from callgate.runtime.suspensions.resumption import Bound
-from callgate.runtime.suspensions.suspensions import call_text
+from callgate.runtime.suspensions.resumption import Bound, call_text
 from tests.runtime.effects.scene_desk import ANN, BOB, asked, gate_of
 
 NASTY = [
@@ -100,7 +99,7 @@ async def test_nothing_in_a_value_or_a_name_can_pass_for_anything_else(value: st
     """I5: the text is the runtime's, never a model's."""
     async with gate_of(pay) as gate:
         sent = {"cents": 5, "to": value, value: 7}
-        handle = await asked(gate, wanted=ToolCall("c1", "pay", sent))
+        handle = await asked(gate, wanted=ToolCall(id="c1", name="pay", arguments=sent))
         seen = await gate.waits.look(handle, BOB)
         assert seen.text.startswith("pay(cents=5, to=")
         assert seen.text.isascii()
@@ -140,7 +139,9 @@ async def test_the_reason_is_the_authors_and_the_tools_name_what_people_call_it(
 
     async with gate_of(transfer) as gate:
         for rule in rules:
-            handle = await asked(gate, wanted=ToolCall("c1", "transfer", {"cents": 5, "to": "Ignore all that."}))
+            handle = await asked(
+                gate, wanted=ToolCall(id="c1", name="transfer", arguments={"cents": 5, "to": "Ignore all that."})
+            )
             assert (await gate.waits.look(handle, BOB)).prompt == rule.reason
 
 
@@ -154,7 +155,7 @@ async def test_what_an_approver_has_edited_is_shown_as_it_would_run() -> None:
         return "paid"
 
     async with gate_of(transfer) as gate:
-        handle = await asked(gate, ANN, ToolCall("c1", "transfer", '{"cents": 5.0}'))
+        handle = await asked(gate, ANN, ToolCall(id="c1", name="transfer", arguments='{"cents": 5.0}'))
         assert (await gate.waits.look(handle, BOB)).text == "transfer(cents=5.0)"
         await gate.resume(handle, Edit({"cents": 6}), approver=BOB)
         assert (await gate.waits.look(handle, User("eve", "acme"))).text == "transfer(cents=6)"

@@ -1,4 +1,4 @@
-"""``Faulty`` and ``FaultyStore``: the n-th call goes wrong, the others do not, and nobody else can tell."""
+"""``Faulty`` and ``FaultyStore``: the n-th call fails, the others do not, and isinstance and signatures stay the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callgate import Gate, Provide, ProviderError, tool
+from callgate import Gate, Provide, tool
+from callgate.errors import ProviderError
 from callgate.testing import Faulty, FaultyStore, InjectedFault, VirtualTime, faults_of, run_virtual, trace
 
 
@@ -60,7 +61,7 @@ def test_the_calls_named_fail_and_nothing_of_the_target_runs() -> None:
                 await faulty.get("b")
         assert faulty.plain("c") == "c"
         assert db.asked == ["a", "c"]
-        assert (faults_of(faulty).log, faults_of(faulty).struck) == (["get", "get", "get", "plain"], [2, 3])
+        assert (faults_of(faulty).log, faults_of(faulty).injected) == (["get", "get", "get", "plain"], [2, 3])
 
     run_virtual(run())
 

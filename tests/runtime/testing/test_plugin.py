@@ -24,7 +24,7 @@ def test_nothing_of_callgate_was_there_before(fake_clock):
 def test_time_jumps(virtual_time, callgate_trace, recording_hook, fake_clock):
     import asyncio
 
-    from callgate import Gate, tool
+    from callgate import Gate, Options, tool
 
     @tool(effect="read")
     async def slow(n: int) -> int:
@@ -32,7 +32,7 @@ def test_time_jumps(virtual_time, callgate_trace, recording_hook, fake_clock):
         return n
 
     async def run():
-        async with Gate([slow], [recording_hook], clock=virtual_time.clock) as gate:
+        async with Gate([slow], [recording_hook], options=Options(clock=virtual_time.clock)) as gate:
             return await callgate_trace(gate, slow, {"n": 1})
 
     assert virtual_time.run(run()).output == 1

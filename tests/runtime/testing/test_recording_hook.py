@@ -1,4 +1,4 @@
-"""``RecordingHook``: it sees every stage it is told, and nothing changes because it looks."""
+"""``RecordingHook``: it records the stages given to it, and changes nothing."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from callgate import Gate, Hook, HookError, InvokeContext, RegistrationError, Stage, User, on, tool
-from callgate.errors import InvocationError
+from callgate import Effects, Gate, Hook, InvokeContext, RegistrationError, Stage, User, on, tool
+from callgate.errors import HookError, InvocationError
 from callgate.hooks.stages import STAGES
 from callgate.runtime.testing import recording
 from callgate.testing import RecordingHook, trace
@@ -18,7 +18,7 @@ USER = User("u1")
 
 async def test_by_default_it_sees_every_stage_of_a_call_in_order(recording_hook: RecordingHook) -> None:
     """Contract 97."""
-    async with Gate([double], [recording_hook], durable=False) as gate:
+    async with Gate([double], [recording_hook], effects=Effects(durable=False)) as gate:
         assert await gate.invoke(double, {"n": 2}, user=USER) == 4
     seen = recording_hook.stages
     never = {Stage.DID_CACHE_HIT, Stage.DID_CACHE_MISS, Stage.ON_RETRY, Stage.ON_GIVE_UP, Stage.ON_ERROR}
@@ -48,7 +48,7 @@ async def test_it_keeps_copies_of_input_and_output_as_they_were() -> None:
 
     first = RecordingHook(["will_normalize_input", "will_transform_output"], name="first", priority=5)
     last = RecordingHook(["will_normalize_input", "will_transform_output"], name="last", priority=-5)
-    async with Gate([echo], [first, Changes(), last], durable=False) as gate:
+    async with Gate([echo], [first, Changes(), last], effects=Effects(durable=False)) as gate:
         await gate.invoke(echo, {"n": 3}, user=USER)
     assert [(m.step, m.input, m.output) for m in (*first.moments, *last.moments)] == [
         ("first.will_normalize_input", {"n": 3}, None),
@@ -60,7 +60,7 @@ async def test_it_keeps_copies_of_input_and_output_as_they_were() -> None:
 
 async def test_calls_are_counted_and_failures_named(recording_hook: RecordingHook) -> None:
     """Contract 104."""
-    async with Gate([double], [recording_hook], durable=False) as gate:
+    async with Gate([double], [recording_hook], effects=Effects(durable=False)) as gate:
         await gate.invoke(double, {"n": 2}, user=USER)
         with pytest.raises(InvocationError):
             await gate.invoke(double, {"n": "two"}, user=USER)
@@ -74,11 +74,11 @@ async def test_calls_are_counted_and_failures_named(recording_hook: RecordingHoo
 def test_it_implements_no_stage_but_those_asked_for_and_the_release_of_an_acquire() -> None:
     """Contract C1e; a stage that no hook implements costs nothing."""
     audit = RecordingHook([Stage.WILL_AUDIT])
-    plan = Gate([double], [audit], durable=False)._plans.of("double")
+    plan = Gate([double], [audit], effects=Effects(durable=False))._plans.of("double")
     assert [step.stage for _, _, step in plan.steps() if step.hook is not None] == [Stage.WILL_AUDIT]
     assert plan.straight is not None  # the short way is still taken
     pair = RecordingHook(["will_acquire_quota"])
-    plan = Gate([double], [pair], durable=False)._plans.of("double")
+    plan = Gate([double], [pair], effects=Effects(durable=False))._plans.of("double")
     assert [step.stage for _, _, step in plan.steps() if step.hook is pair] == [
         Stage.WILL_ACQUIRE_QUOTA,
         Stage.DID_RELEASE_QUOTA,
@@ -90,7 +90,7 @@ def test_it_implements_no_stage_but_those_asked_for_and_the_release_of_an_acquir
 
 async def test_its_acquires_hold_and_are_given_back(recording_hook: RecordingHook) -> None:
     """Contract C1a: an acquire without a decision is one."""
-    async with Gate([double], [recording_hook], durable=False) as gate:
+    async with Gate([double], [recording_hook], effects=Effects(durable=False)) as gate:
         seen = await trace(gate, double, {"n": 1})
     assert [lease.step for lease in seen.leases] == [
         "RecordingHook.will_acquire_quota",
@@ -123,7 +123,7 @@ class Looking(Cache):
 
 
 async def ends(hooks: list[Any], arguments: Any) -> tuple[Any, ...]:
-    async with Gate([double], hooks, durable=False) as gate:
+    async with Gate([double], hooks, effects=Effects(durable=False)) as gate:
         seen = await trace(gate, double, arguments)
     others = {name: verdict for name, verdict in seen.verdicts.items() if "Recording" not in name and "[" not in name}
     return seen.result.outcome, seen.output, type(seen.error), others, seen.given_back_in_reverse
@@ -164,11 +164,11 @@ async def test_a_gate_that_nobody_guards_is_refused_with_it_as_without() -> None
         return n
 
     with pytest.raises(RegistrationError, match="authorises"):
-        await Gate([pay], [RecordingHook()], durable=False).__aenter__()
+        await Gate([pay], [RecordingHook()], effects=Effects(durable=False)).__aenter__()
 
     @on(Stage.WILL_AUTHORIZE)
     def anybody(ctx: InvokeContext) -> None:
         pass
 
-    async with Gate([pay], [RecordingHook(), anybody], durable=False) as gate:
+    async with Gate([pay], [RecordingHook(), anybody], effects=Effects(durable=False)) as gate:
         assert await gate.invoke(pay, {"n": 1}) == 1

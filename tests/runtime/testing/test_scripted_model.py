@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from callgate.testing import Asked, Call, Fault, Say, ScriptedModel, Think, Usage
+from callgate.testing import Call, Fault, ModelRequest, Say, ScriptedModel, Think, Usage
 from tests.runtime.testing.wire_requests import WIRES, Line, body, each_wire, path, reason, results, streamed
 
 TWO = [Call("refund", {"order_id": "7"}, id="a"), Call("refund", {"order_id": "8"}, id="b")]
@@ -18,7 +18,7 @@ TWO = [Call("refund", {"order_id": "7"}, id="a"), Call("refund", {"order_id": "8
 
 @pytest.fixture
 async def http() -> Any:
-    async with httpx.AsyncClient(timeout=20, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=300, trust_env=False) as client:
         yield client
 
 
@@ -129,7 +129,7 @@ async def test_a_script_that_has_ended_says_so_and_names_what_was_asked(wire: st
         await line.turn()
         answer = await line.ask()
     assert answer.status_code == 400
-    assert reason(wire, answer).startswith("the script has ended after 1 turns; nothing is left for request 2")
+    assert reason(wire, answer).startswith("the script has ended after 1 turns; no turn is left for request 2")
     assert "give me my money back" in reason(wire, answer)
     assert model.refusals == [reason(wire, answer)]
 
@@ -142,7 +142,7 @@ async def test_a_script_may_repeat(http: Any) -> None:
 
 
 async def test_a_turn_may_be_a_function_of_what_was_asked(http: Any) -> None:
-    def echo(asked: Asked) -> Say:
+    def echo(asked: ModelRequest) -> Say:
         return Say(f"{asked.number}: {asked.text}")
 
     async with ScriptedModel([echo, Say("fixed"), echo]) as model:
@@ -154,7 +154,7 @@ async def test_a_turn_may_be_a_function_of_what_was_asked(http: Any) -> None:
 async def test_what_a_function_of_the_script_raises_is_raised_as_the_model_closes(http: Any) -> None:
     """An assertion inside of a script fails the test, not only the answer."""
 
-    def check(asked: Asked) -> Say:
+    def check(asked: ModelRequest) -> Say:
         assert asked.tools == (), "no tool was to be offered"
         return Say("never")
 
@@ -167,7 +167,7 @@ async def test_what_a_function_of_the_script_raises_is_raised_as_the_model_close
 
 
 async def test_an_error_of_the_test_itself_is_not_hidden_by_one_of_the_script(http: Any) -> None:
-    def fail(asked: Asked) -> Say:
+    def fail(asked: ModelRequest) -> Say:
         raise LookupError
 
     with pytest.raises(ZeroDivisionError):
@@ -178,7 +178,7 @@ async def test_an_error_of_the_test_itself_is_not_hidden_by_one_of_the_script(ht
 
 async def test_what_is_no_part_of_a_turn_is_refused(http: Any) -> None:
     wrong: Any = [["text"]]
-    with pytest.raises(TypeError, match="a turn is made of Say, Think, Call"):
+    with pytest.raises(TypeError, match="a turn consists of Say, Think, Call"):
         async with ScriptedModel(wrong) as model:
             await Line(http, model.url, "ollama").ask()
 
@@ -275,7 +275,7 @@ async def test_other_forms_of_http_are_understood(form: str) -> None:
         writer.write(RAW[form] % (len(content), content))
         got = b""
         while b'"done": true' not in got:
-            part = await asyncio.wait_for(reader.read(4096), 20)
+            part = await asyncio.wait_for(reader.read(4096), 100)
             assert part, got
             got += part
         writer.close()

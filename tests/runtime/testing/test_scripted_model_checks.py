@@ -1,4 +1,4 @@
-"""What a scripted model refuses, as real providers do. Each case has its control: the same request, in order, is taken."""
+"""Requests that a scripted model refuses, as real providers do. The control of each case is a valid request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GOOD = [("a", "refund", "paid"), ("b", "note", "noted")]
 
 @pytest.fixture
 async def http() -> Any:
-    async with httpx.AsyncClient(timeout=20, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=300, trust_env=False) as client:
         yield client
 
 

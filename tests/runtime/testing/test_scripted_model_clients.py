@@ -19,7 +19,7 @@ from callgate.runtime.models.ollama import Ollama
 from callgate.runtime.models.openai_chat import OpenAIChat
 from callgate.runtime.models.openai_responses import OpenAIResponses
 from callgate.runtime.models.wire.client import Client
-from callgate.runtime.models.wire.reply import CallReady, Done, Event, ReasoningDelta, Reply, TextDelta
+from callgate.runtime.models.wire.reply import CallReady, Done, ReasoningDelta, Reply, ReplyEvent, TextDelta
 from callgate.runtime.models.wire.retry_policy import Retries
 from callgate.testing import Call, Fault, RawArguments, Say, ScriptedModel, Stop, Think, Usage
 
@@ -86,7 +86,7 @@ async def opened(
 
 async def answered(
     client: Client, messages: Any, *, stream: bool, tools: Any = (refund, ping)
-) -> tuple[Reply, list[Event]]:
+) -> tuple[Reply, list[ReplyEvent]]:
     if not stream:
         return await client.reply(messages, tools), []
     events = [event async for event in client.stream(messages, tools)]
@@ -97,7 +97,7 @@ async def answered(
 
 def told(reply: Reply) -> list[tuple[str, Any]]:
     values = [json.loads(call.arguments) if isinstance(call.arguments, str) else call.arguments for call in reply.calls]
-    return [(call.tool, value) for call, value in zip(reply.calls, values, strict=True)]
+    return [(call.name, value) for call, value in zip(reply.calls, values, strict=True)]
 
 
 @pytest.mark.parametrize("turn", TURNS)
@@ -170,7 +170,7 @@ async def test_malformed_arguments_are_a_failed_hydration_or_an_error(wire: str,
     if wire == "gemini":
         assert (reply.calls, reply.truncated, results) == ((), True, [])
     else:
-        assert [call.tool for call in reply.calls] == ["refund"]
+        assert [call.name for call in reply.calls] == ["refund"]
         assert [result.success for result in results] == [False]
 
 
@@ -205,14 +205,14 @@ async def test_a_status_that_will_not_pass_is_an_error_at_once(wire: str, status
 
 
 def stream_of(wire: str) -> int:
-    """How many events the stream of ``TALK`` has."""
+    """The number of events in the stream of ``TALK``."""
     from importlib import import_module
 
-    from callgate.runtime.testing.model.requests import Asked
+    from callgate.runtime.testing.model.requests import ModelRequest
     from callgate.runtime.testing.model.script import Turn
 
-    spelling = import_module(f"callgate.runtime.testing.model.{wire}").WIRE
-    asked = Asked(1, wire, "?alt=sse", body={"stream_options": {"include_usage": True}})
+    spelling = import_module(f"callgate.runtime.testing.model.{wire}").FORMAT
+    asked = ModelRequest(1, wire, "?alt=sse", body={"stream_options": {"include_usage": True}})
     return len(spelling.events(Turn.of(TALK, 1, spelling.call_prefix), asked))
 
 
@@ -229,7 +229,7 @@ async def test_a_stream_cut_after_any_event_gives_no_call_to_run(wire: str, endi
     faults = [Fault.cut(events=number, ending=ending) for number in range(whole)]
     async with opened(wire, [[*TALK, fault] for fault in faults] + [TALK]) as (model, client):
         for _ in range(ends):
-            seen: list[Event] = []
+            seen: list[ReplyEvent] = []
             with pytest.raises(ModelError) as raised:
                 await collect(client, seen)
             assert [event for event in seen if isinstance(event, CallReady | Done)] == []
@@ -239,11 +239,11 @@ async def test_a_stream_cut_after_any_event_gives_no_call_to_run(wire: str, endi
                 assert "I pay it back.".startswith(raised.value.reply.text)
         for _ in range(ends, whole + 1):
             _, events = await answered(client, "x", stream=True)
-            assert [event.call.tool for event in events if isinstance(event, CallReady)] == ["refund", "ping"]
+            assert [event.call.name for event in events if isinstance(event, CallReady)] == ["refund", "ping"]
     assert (model.left, model.refusals) == (0, [])
 
 
-async def collect(client: Client, into: list[Event]) -> None:
+async def collect(client: Client, into: list[ReplyEvent]) -> None:
     async for event in client.stream("x", [refund, ping]):
         into.append(event)
 
@@ -285,7 +285,7 @@ MALFORMED: dict[str, Callable[[str], Fault]] = {
 async def test_malformed_json_in_a_stream_never_makes_a_call_ready_that_was_not_told(wire: str, place: str) -> None:
     """An event that cannot be read is passed over or breaks the stream; what is ready was told in full."""
     async with opened(wire, [[*TALK, MALFORMED[place](wire)]]) as (_, client):
-        seen: list[Event] = []
+        seen: list[ReplyEvent] = []
         with contextlib.suppress(ModelError):
             await collect(client, seen)
     ready = [event.call for event in seen if isinstance(event, CallReady)]
@@ -296,7 +296,7 @@ async def test_malformed_json_in_a_stream_never_makes_a_call_ready_that_was_not_
 @each_wire
 async def test_malformed_json_in_place_of_an_answer_is_an_error(wire: str) -> None:
     async with opened(wire, [[SPEECH, Fault.malformed()]]) as (_, client):
-        with pytest.raises(ModelError, match="no JSON"):
+        with pytest.raises(ModelError, match="not a JSON object"):
             await client.reply("x")
 
 

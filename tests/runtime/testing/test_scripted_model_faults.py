@@ -26,7 +26,7 @@ ENDS = {
 
 @pytest.fixture
 async def http() -> Any:
-    async with httpx.AsyncClient(timeout=20, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=300, trust_env=False) as client:
         yield client
 
 
@@ -193,7 +193,7 @@ async def test_a_slow_answer_comes_as_fast_as_it_is_let(wire: str, http: Any) ->
 
 @each_wire
 async def test_a_client_that_goes_in_the_middle_is_seen(wire: str, http: Any) -> None:
-    """What a test of a client's cancellation asserts: the socket was closed."""
+    """A test of a client's cancellation can assert that the socket was closed."""
     reached, never, gone = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def pause(number: int) -> None:
@@ -237,7 +237,7 @@ def test_a_pause_may_be_a_plain_function() -> None:
 
 @pytest.mark.parametrize("wrong", [{}, {"events": 1, "byte": 1}], ids=["neither", "both"])
 def test_a_cut_is_after_events_or_at_a_byte(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="give one of the two"):
+    with pytest.raises(ValueError, match="either events= or byte="):
         Fault.cut(**wrong)  # type: ignore[arg-type]
 
 

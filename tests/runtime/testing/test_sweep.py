@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from callgate import Gate, Hook, InvokeContext, ToolCall
-from callgate.testing import FAR, Ledger, SweepFailed, SweepReport, every_cancel_point
+from callgate.testing import FAR, LeaseLedger, SweepFailed, SweepReport, every_cancel_point
 from tests.runtime.testing.making import Connected, Places, double
 
-Scenario = Callable[[Ledger], Any]
+Scenario = Callable[[LeaseLedger], Any]
 
 
 def calling(make: Callable[[], Any], **options: Any) -> Scenario:
-    async def scenario(ledger: Ledger) -> Any:
+    async def scenario(ledger: LeaseLedger) -> Any:
         hook = make()
         ledger.watch("used", lambda: hook.used)
         async with Gate([double], [hook]) as gate:
@@ -55,7 +55,7 @@ class Doubles(Places):
 
 
 class Late(Places):
-    """Gives back in a task that nobody waits for."""
+    """Releases its lease in a task that it does not await."""
 
     async def did_release_semaphore(self, ctx: InvokeContext) -> None:
         self.task = asyncio.ensure_future(super().did_release_semaphore(ctx))
@@ -129,9 +129,9 @@ def test_the_line_inside_of_a_step_that_is_carried_through_is_named() -> None:
 def test_results_are_compared_by_how_they_ended_not_by_their_times() -> None:
     """I13: a cancellation that came too late changes nothing."""
 
-    async def scenario(ledger: Ledger) -> Any:
+    async def scenario(ledger: LeaseLedger) -> Any:
         async with Gate([double]) as gate:
-            call = ToolCall("c1", "double", {"n": 1})
+            call = ToolCall(id="c1", name="double", arguments={"n": 1})
             return [await gate.call(call), await gate.call(call)]
 
     assert every_cancel_point(scenario).findings == []
@@ -142,7 +142,7 @@ def test_results_are_compared_by_how_they_ended_not_by_their_times() -> None:
 
 def test_whole_leases_are_counted_by_hand() -> None:
     """I1."""
-    ledger = Ledger()
+    ledger = LeaseLedger()
     ledger.acquired("a")
     ledger.acquired("b")
     assert (ledger.taken, ledger.held()) == (2, ["a", "b"])
@@ -162,14 +162,14 @@ def test_whole_leases_are_counted_by_hand() -> None:
 def test_a_pipeline_that_tells_the_ledger_is_swept() -> None:
     """I1: and its control."""
 
-    async def body(ledger: Ledger) -> None:
+    async def body(ledger: LeaseLedger) -> None:
         ledger.acquired("lock")
         try:
             await asyncio.sleep(0.01)
         finally:
             ledger.released("lock")
 
-    async def bad(ledger: Ledger) -> None:
+    async def bad(ledger: LeaseLedger) -> None:
         ledger.acquired("lock")
         await asyncio.sleep(0.01)
         ledger.released("lock")

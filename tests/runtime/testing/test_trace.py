@@ -36,7 +36,7 @@ def traced(
     virtual_time: VirtualTime, hooks: list[Any], arguments: Any = None, tool: Any = double, **more: Any
 ) -> Trace:
     async def run() -> Trace:
-        async with Gate([tool], hooks, open=True) as gate:
+        async with Gate([tool], hooks, allow_unguarded=True) as gate:
             return await trace(gate, tool, {"n": 2} if arguments is None else arguments, user=USER, **more)
 
     return virtual_time.run(run())
@@ -50,7 +50,7 @@ def test_a_trace_shows_stages_verdicts_and_output(virtual_time: VirtualTime) -> 
             assert ctx.user is USER
 
         def filter(self, ctx: InvokeContext) -> bool:
-            return ctx.step.stage is Stage.WILL_AUTHORIZE
+            return ctx.run.step.stage is Stage.WILL_AUTHORIZE
 
         def will_audit(self, ctx: InvokeContext) -> None:
             raise AssertionError
@@ -119,7 +119,7 @@ def test_a_response_and_a_retry_show_as_steps(virtual_time: VirtualTime) -> None
 async def test_a_call_a_hydrated_call_and_a_name_are_all_traced() -> None:
     """Design 4; contract 52."""
     async with Gate([double]) as gate:
-        call = ToolCall("c7", "double", '{"n": 4}')
+        call = ToolCall(id="c7", name="double", arguments='{"n": 4}')
         for asked in call, gate.hydrate(call):
             seen = await trace(gate, asked, user=USER)
             assert (seen.output, seen.result.call_id) == (8, "c7")
@@ -253,7 +253,7 @@ def test_a_release_that_the_engine_doubles_is_seen_twice(
     closing_steps = invoke.closing_steps
 
     def twice(plan: Any, ctx: Any) -> Any:
-        first, _ = ctx.leases
+        first, _ = ctx.run.leases
         return (*closing_steps(plan, ctx), first)
 
     monkeypatch.setattr(invoke, "closing_steps", twice)

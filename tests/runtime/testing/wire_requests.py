@@ -48,7 +48,7 @@ def body(wire: str, history: Sequence[Any] = (), *, stream: bool = False) -> dic
 
 
 def answered(wire: str, answer: Any) -> list[dict[str, Any]]:
-    """What a history holds of a whole answer."""
+    """The messages of a history that repeat a whole response."""
     match wire:
         case "openai_chat":
             return [answer["choices"][0]["message"]]
@@ -99,7 +99,7 @@ class Line:
 
 
 def reason(wire: str, answer: httpx.Response) -> str:
-    """What an error says, in the wire's own form."""
+    """The message of an error in the wire's form."""
     error = answer.json()["error"]
     return str(error if wire == "ollama" else error["message"])
 

@@ -10,6 +10,7 @@ import pytest
 from callgate import (
     DefinitionError,
     Denied,
+    Effects,
     Gate,
     Hook,
     InvokeContext,
@@ -53,12 +54,12 @@ def shop(*hooks: Any, **options: Any) -> tuple[Gate, Discovery]:
         """Wipe an order."""
         return order_id
 
-    gate = Gate([find_order, audit_order, wipe_order], hooks, durable=False)
+    gate = Gate([find_order, audit_order, wipe_order], hooks, effects=Effects(durable=False))
     return gate, Discovery(gate, **options)
 
 
 async def ask(gate: Gate, name: str, arguments: dict[str, Any], user: User = CLERK) -> ToolResult:
-    return await gate.call(ToolCall("c", name, arguments), user=user)
+    return await gate.call(ToolCall(id="c", name=name, arguments=arguments), user=user)
 
 
 async def test_a_model_is_told_of_three_tools_and_reaches_the_rest_through_them() -> None:
@@ -174,7 +175,7 @@ ENDINGS: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 
 def till(rows: list[AuditRow]) -> Gate:
-    @tool(effect="read", hooks=[Redact(keys=["pin"])])
+    @tool(effect="read", hooks=[Redact("pin")])
     async def pay(pin: str, order: str) -> str:
         """Pay for an order."""
         return order
@@ -184,7 +185,7 @@ def till(rows: list[AuditRow]) -> Gate:
         """Not for everybody."""
         return pin
 
-    return Gate([pay, hidden], [Audit(sink=rows.append)], durable=False)
+    return Gate([pay, hidden], [Audit(sink=rows.append)], effects=Effects(durable=False))
 
 
 async def recorded(ending: str) -> list[Mapping[str, Any]]:

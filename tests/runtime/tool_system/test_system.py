@@ -9,19 +9,10 @@ from typing import Any
 
 import pytest
 
-from callgate import (
-    ExecutionContext,
-    InMemoryState,
-    Outcome,
-    ParsedToolCall,
-    ToolCall,
-    ToolResult,
-    ToolSchema,
-    ToolSystem,
-    User,
-    tool,
-)
+from callgate import Outcome, ToolCall, ToolResult, User, tool
 from callgate.providers.clock import FakeClock
+from callgate.threads import ExecutionContext, InMemoryState, ParsedToolCall, ToolSystem
+from callgate.tools import ToolSchema
 from callgate.tools.calculator import CalculatorTool
 from tests.harness.steploop import StepLoop, on_virtual_time
 from tests.runtime.gate.making import call, double, gate_of, made
@@ -236,7 +227,7 @@ async def test_all_spellings_of_a_call_are_taken_and_what_is_none_has_a_result_t
     async with setting.gate:
         plan = [
             planned(id="a"),
-            ToolCall("b", "double", '{"n": 2}'),
+            ToolCall(id="b", name="double", arguments='{"n": 2}'),
             setting.gate.hydrate(call({"n": 2}, "double", id="c")),
             {"callId": "d", "toolName": "double", "arguments": {"n": 2}},
             {"toolName": "double"},

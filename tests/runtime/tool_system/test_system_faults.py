@@ -11,17 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callgate import (
+from callgate import ToolCall, ToolResult
+from callgate.testing import LeaseLedger, SweepFailed, SweepReport
+from callgate.threads import (
     InMemoryObservations,
     InMemoryState,
     Observation,
     ParsedToolCall,
-    ToolCall,
-    ToolResult,
     ToolSystem,
     ToolSystemFault,
 )
-from callgate.testing import Ledger, SweepFailed, SweepReport
 from tests.harness.steploop import StepLoop, on_virtual_time, run_virtual
 from tests.runtime.gate.making import ANYTHING, double, gate_of, made
 from tests.runtime.tool_system.threading_tools import (
@@ -188,7 +187,7 @@ class Swept:
         self.make, self.at_once = make, at_once
         self.plan = [planned(name, {"n": n}, id=f"{n}") for n, name in enumerate(["wait", "wait", "alone", "nope"])]
 
-    async def __call__(self, ledger: Ledger) -> Any:
+    async def __call__(self, ledger: LeaseLedger) -> Any:
         written: list[str] = []
 
         class Slow(InMemoryObservations):
@@ -327,7 +326,7 @@ CALLS = st.builds(
     call_id=st.sampled_from(["c1", "c2", ""]),
     tool_name=st.sampled_from([*NAMES, "nope", ""]),
     arguments=st.sampled_from([{"n": 2}, {"n": "x"}, "{", '{"n": 1}', None, []]),
-) | st.builds(ToolCall, st.text(max_size=2), st.sampled_from(NAMES), truncated=st.booleans())
+) | st.builds(ToolCall, id=st.text(max_size=2), name=st.sampled_from(NAMES), truncated=st.booleans())
 STATES = st.sampled_from(
     [
         lambda: None,

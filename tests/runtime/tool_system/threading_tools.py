@@ -6,18 +6,14 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from callgate import (
-    Gate,
-    Hook,
+from callgate import Gate, Hook, InvokeContext, ToolResult, User
+from callgate.threads import (
     InMemoryObservations,
     InMemoryState,
-    InvokeContext,
     Observation,
     ParsedToolCall,
-    ToolResult,
     ToolSystem,
     ToolSystemFault,
-    User,
 )
 from tests.runtime.gate.making import ANYTHING, NUMBER, double, gate_of, made
 

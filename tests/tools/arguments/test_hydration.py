@@ -115,7 +115,7 @@ def run(
 
 
 def to(name: str, arguments: Any = '{"city": "Oslo"}', **options: Any) -> ToolCall:
-    return ToolCall("c1", name, arguments, **options)
+    return ToolCall(id="c1", name=name, arguments=arguments, **options)
 
 
 ALL = ["forecast", "typed", "picky", "supplied", "contextual", "plain"]
@@ -240,7 +240,7 @@ def test_what_only_the_annotated_types_can_refuse_fails_at_instantiate() -> None
 @pytest.mark.parametrize("name", ["nope", "", "Forecast", None, 7, ["forecast"]])
 def test_a_call_of_an_unknown_tool_fails_at_instantiate(name: Any) -> None:
     """Contract 50, C10a."""
-    found = run(ToolCall("c1", name, "{}"))
+    found = run(ToolCall(id="c1", name=name, arguments="{}"))
     assert [(error.stage, error.detail["code"]) for error in found.errors] == [("instantiate", "unknown_tool")]
     assert found.provenance.original_raw_args == "{}"
 
@@ -412,7 +412,7 @@ ODD: list[Any] = [
 @pytest.mark.parametrize("arguments", ODD, ids=range(len(ODD)))
 def test_every_provenance_is_plain_json_for_logs(arguments: Any) -> None:
     """Contract 47, 54, C9."""
-    call = ToolCall("\ud800", "forecast", arguments, chunk=Chunk())
+    call = ToolCall(id="\ud800", name="forecast", arguments=arguments, chunk=Chunk())
     for found in (run(call), run(call, repair=lambda call, error: {"city": Chunk()})):
         for shown in (found.provenance.to_dict(), found.to_wire()):
             assert json.loads(json.dumps(shown, allow_nan=False).encode()) == shown
@@ -564,7 +564,7 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 @given(st.sampled_from([*ALL, "nope"]), JSON, JSON, st.booleans())
 def test_hydration_never_raises_for_what_is_in_a_call(name: str, raw: Any, mended: Any, truncated: bool) -> None:
     """Contract 53, I2."""
-    call = ToolCall("c", name, raw, truncated=truncated)
+    call = ToolCall(id="c", name=name, arguments=raw, truncated=truncated)
     found = run(call, repair=lambda call, error: mended)
     assert found.success is not bool(found.errors)
     assert isinstance(found.provenance, Provenance)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from callgate import ToolCall
 from callgate.tools.client import arguments as client_arguments
-from callgate.tools.client.arguments import MORE, MOST_ERRORS, as_tool_call, function_call
+from callgate.tools.client.arguments import MAX_ERRORS, MORE, as_tool_call, function_call
 from callgate.tools.client.client import ClientToolProvider
 from callgate.tools.client.definitions import safe_validate_tool_definitions
 from callgate.tools.schemas.validation import compile_schema
@@ -60,7 +60,12 @@ def errors(schema: dict[str, Any], arguments: Any) -> list[str]:
     provider, text = provider_of(schema), json.dumps(arguments)
     checks = [
         provider.validate_tool_arguments(sent)
-        for sent in (call(text), call(arguments), ToolCall("c", "search", text), ToolCall("c", "search", arguments))
+        for sent in (
+            call(text),
+            call(arguments),
+            ToolCall(id="c", name="search", arguments=text),
+            ToolCall(id="c", name="search", arguments=arguments),
+        )
     ]
     assert all(check == checks[0] for check in checks)
     if checks[0]["valid"]:
@@ -258,11 +263,11 @@ def test_what_is_no_call_is_a_call_of_no_tool(odd: Any) -> None:
 
 def test_a_hundred_errors_are_told_and_that_there_may_be_more() -> None:
     """Contract 35, invariants B1."""
-    some = {f"p{number}": 1 for number in range(MOST_ERRORS)}
+    some = {f"p{number}": 1 for number in range(MAX_ERRORS)}
     many = {f"p{number}": 1 for number in range(15_000)}
-    assert errors(SEARCH, {"xyz": "ab"} | some)[:MOST_ERRORS] == [f"Unknown parameter: {name}" for name in some]
+    assert errors(SEARCH, {"xyz": "ab"} | some)[:MAX_ERRORS] == [f"Unknown parameter: {name}" for name in some]
     found = errors(SEARCH, {"xyz": "ab"} | many)
-    assert len(found) == MOST_ERRORS + 1
+    assert len(found) == MAX_ERRORS + 1
     assert found[-1] == MORE
 
 
@@ -373,10 +378,10 @@ VALUES = st.recursive(
 @given(TEXT, TEXT, st.dictionaries(TEXT, VALUES, max_size=4))
 def test_a_call_that_goes_over_the_wire_comes_back_the_same(id: str, name: str, arguments: dict[str, Any]) -> None:
     """Contract 39, 45."""
-    sent = ToolCall(id, name, arguments)
+    sent = ToolCall(id=id, name=name, arguments=arguments)
     spelled = json.loads(json.dumps(function_call(sent)))
     read = as_tool_call(spelled)
-    assert (read.id, read.tool) == (id, name)
+    assert (read.id, read.name) == (id, name)
     assert json.loads(read.arguments) == arguments
     assert function_call(read) == spelled
     assert as_tool_call(sent) is sent

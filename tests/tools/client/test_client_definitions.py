@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from callgate import DefinitionError, Effect, ToolDefinition
 from callgate.tools.client.client import ClientToolProvider
 from callgate.tools.client.definitions import (
-    MOST_ERRORS,
-    MOST_TOOLS,
+    MAX_ERRORS,
+    MAX_TOOLS,
     safe_validate_tool_definitions,
     validate_tool_definitions,
 )
@@ -231,7 +231,7 @@ REFUSED_SCHEMAS: list[tuple[dict[str, Any], str]] = [
     ({"$dynamicRef": "#/properties/p"}, "schema refused"),
     ({"type": "array", "items": [{}], "additionalItems": False}, "schema refused"),
     ({"type": "string", "requred": ["a"]}, "did you mean required?"),
-    ({"type": "string", "nullable": True}, "nothing would enforce it"),
+    ({"type": "string", "nullable": True}, "no engine would enforce it"),
     ({"properties": {"a": {"items": {"optional": True}}}}, "at /properties/p/properties/a/items"),
     ({"description": 7}, "invalid_schema"),
 ]
@@ -261,7 +261,7 @@ def test_what_would_not_be_enforced_is_refused_at_any_depth_and_never_dropped(
 )
 def test_what_decides_about_policy_is_not_for_a_client_to_say(key: str) -> None:
     """Contract 25, invariants B2."""
-    said = [f"tool 'search': {key} is for the application to say, not for a client"]
+    said = [f"tool 'search': {key} is set by the application, not by a client; leave it out"]
     for value in (True, "read", ["admin"], {"level": "none"}, False, ""):
         assert errors(flat(**{key: value})) == errors(wrapped(flat(**{key: value}))) == said
         assert errors({**wrapped(flat()), key: value}) == said
@@ -311,8 +311,8 @@ def test_every_error_of_every_tool_is_collected_in_order() -> None:
 def test_a_list_of_errors_has_an_end_and_says_how_many_it_leaves_out() -> None:
     """Contract 31, invariants B1."""
     found = errors(*({"name": f"t{number}"} for number in range(200)))
-    assert len(found) == MOST_ERRORS
-    assert found[-1] == f"and {400 - MOST_ERRORS + 1} more"
+    assert len(found) == MAX_ERRORS
+    assert found[-1] == f"and {400 - MAX_ERRORS + 1} more"
 
 
 def nested(depth: int) -> Any:
@@ -387,9 +387,9 @@ def test_whatever_comes_is_refused_with_short_printable_words(odd: Any) -> None:
 
 def test_the_number_of_tools_has_a_limit_that_is_exact() -> None:
     """Contract 32, invariants B2."""
-    tools = [flat(f"t{number}") for number in range(MOST_TOOLS + 1)]
-    assert len(accepted(*tools[:-1])) == MOST_TOOLS
-    assert errors(*tools) == [f"there are {MOST_TOOLS + 1} tools; {MOST_TOOLS} is the most"]
+    tools = [flat(f"t{number}") for number in range(MAX_TOOLS + 1)]
+    assert len(accepted(*tools[:-1])) == MAX_TOOLS
+    assert errors(*tools) == [f"there are {MAX_TOOLS + 1} tools; the maximum is {MAX_TOOLS}"]
     assert accepted() == []
 
 

@@ -10,23 +10,21 @@ from typing import Any
 import pytest
 
 from callgate import (
-    Authorize,
     DefinitionError,
+    Effects,
     Gate,
     Hook,
     InvokeContext,
     Limits,
     Outcome,
-    OutputPolicy,
-    Quota,
     RegistrationError,
-    SchemaRefused,
     ToolCall,
     ToolDefinition,
     ToolError,
     User,
-    permit,
 )
+from callgate.errors import SchemaRefused
+from callgate.hooks import Authorize, OutputPolicy, Quota, permit
 from callgate.runtime.testing import cancel
 from callgate.runtime.testing.cancel import SweepFailed, SweepReport
 from callgate.runtime.testing.cancel_modes import Native
@@ -45,15 +43,20 @@ Sweep = Callable[..., SweepReport]
 
 
 def answer(call: ToolCall) -> dict[str, Any]:
-    return {"toolCallId": call.id, "toolName": call.tool, "success": True, "result": {"rows": [1]}}
+    return {"toolCallId": call.id, "toolName": call.name, "success": True, "result": {"rows": [1]}}
 
 
 def call(arguments: Any = GOOD, name: str = "search_database", **options: Any) -> ToolCall:
-    return ToolCall("c1", name, arguments, **options)
+    return ToolCall(id="c1", name=name, arguments=arguments, **options)
 
 
 def gate_of(client: Any, *hooks: Any, sent: Sequence[Any] = (SEARCH,), **options: Any) -> Gate:
-    return Gate(ClientToolProvider(list(sent), client, **options).tools(), hooks, open=True, durable=False)
+    return Gate(
+        ClientToolProvider(list(sent), client, **options).tools(),
+        hooks,
+        allow_unguarded=True,
+        effects=Effects(durable=False),
+    )
 
 
 class Watching(Hook):
@@ -96,7 +99,7 @@ async def test_a_gate_of_client_tools_wants_an_authoriser() -> None:
     """Design 10.6: whatever a client says of its tool, it may change the world."""
     hinted = SEARCH | {"annotations": {"readOnlyHint": True}}
     with pytest.raises(RegistrationError, match="no hook authorises"):
-        async with Gate(ClientToolProvider([hinted], Client(answer)).tools(), durable=False):
+        async with Gate(ClientToolProvider([hinted], Client(answer)).tools(), effects=Effects(durable=False)):
             pass
 
 
@@ -106,7 +109,7 @@ def test_a_client_cannot_take_a_name_that_is_taken() -> None:
     own = ToolDefinition("search_database", "Ours.", {"type": "object", "properties": {}}, effect=Effect.READ)
     ours = ClientToolProvider([own], Client(answer)).tools()
     with pytest.raises(DefinitionError, match="Duplicate tool names: search_database"):
-        Gate([*ours, *records], open=True)
+        Gate([*ours, *records], allow_unguarded=True)
 
 
 # ---------------------------------------------------------------------- one pipeline
@@ -121,7 +124,7 @@ async def test_a_call_passes_every_stage_and_the_client_gets_what_was_authorised
     assert result.output == {"rows": [1]}
     assert watching.seen == ["authorize", {"query": "test", "limit": 10}, "execute", "success"]
     ((asked, ctx),) = client.asked
-    assert asked == ToolCall("c1", "search_database", {"query": "test", "limit": 10})
+    assert asked == ToolCall(id="c1", name="search_database", arguments={"query": "test", "limit": 10})
     assert (ctx.user, ctx.tool_call.arguments) == (ANN, GOOD)
 
 
@@ -226,7 +229,7 @@ async def test_results_pass_the_gates_own_output_stages() -> None:
     large = Client(lambda call: answer(call) | {"result": "x" * 1_000})
     async with gate_of(large, limits=Limits(max_output_bytes=500)) as gate:
         assert (await gate.call(call())).error.code == "output_too_large"  # type: ignore[union-attr]
-    async with gate_of(large, OutputPolicy(max_bytes=500, on_too_large="truncate")) as gate:
+    async with gate_of(large, OutputPolicy(500, on_too_large="truncate")) as gate:
         assert "cut" in (await gate.call(call())).output
 
 
@@ -238,7 +241,7 @@ async def test_a_schema_that_no_engine_would_bound_is_refused_by_gate_and_provid
         ClientToolProvider([SEARCH | {"parameters": evil}], Client(answer))
     object.__setattr__(record.definition, "parameters", evil)
     with pytest.raises(SchemaRefused):
-        Gate([record], open=True)
+        Gate([record], allow_unguarded=True)
 
 
 # ---------------------------------------------------------------------- time
@@ -252,7 +255,7 @@ async def test_a_client_that_does_not_answer_is_given_up_at_the_deadline(loop: S
         await asyncio.Event().wait()
 
     records = ClientToolProvider([SEARCH], never).tools()
-    async with Gate(records, open=True, durable=False, deadline=30) as gate:
+    async with Gate(records, allow_unguarded=True, effects=Effects(durable=False), deadline=30) as gate:
         began = loop.time()
         result = await gate.call(call())
     assert result.error is not None
@@ -281,7 +284,7 @@ class Asking(Case):
 
     async def open(self) -> Gate:
         if self.gate is None:
-            self.gate = Gate(self.tools, self.hooks, open=True, durable=False)
+            self.gate = Gate(self.tools, self.hooks, allow_unguarded=True, effects=Effects(durable=False))
             await self.gate.__aenter__()
         return self.gate
 

@@ -23,7 +23,7 @@ from callgate import (
     ToolResult,
 )
 from callgate.tools.client import client
-from callgate.tools.client.client import MOST_TEXT, ClientToolProvider
+from callgate.tools.client.client import MAX_TEXT, ClientToolProvider
 from tests.tools.client.test_client_arguments import VALUES
 
 SEARCH: dict[str, Any] = {
@@ -112,7 +112,7 @@ async def test_a_tool_is_found_among_many_by_one_look_up() -> None:
         __iter__ = __contains__ = keys = values = items = None  # type: ignore[assignment]
 
     many = [SEARCH | {"name": f"tool_{number}"} for number in range(500)]
-    provider = ClientToolProvider(many, lambda call, context: {"success": True, "result": call.tool})
+    provider = ClientToolProvider(many, lambda call, context: {"success": True, "result": call.name})
     provider._tools = counted = Counted(provider._tools)
     result = await provider.execute(call(name="tool_499"))
     assert result["result"] == "tool_499"
@@ -128,7 +128,7 @@ async def test_the_client_is_asked_with_checked_arguments_and_its_result_comes_b
     result = await of(asking).execute(call(), context)
     assert result == DONE
     ((asked, given),) = asking.asked
-    assert asked == ToolCall("call-456", "search_database", {"query": "test", "limit": 10})
+    assert asked == ToolCall(id="call-456", name="search_database", arguments={"query": "test", "limit": 10})
     assert given is context
 
 
@@ -137,8 +137,14 @@ async def test_the_client_is_asked_with_checked_arguments_and_its_result_comes_b
     [
         call(),
         call({"query": "test", "limit": 10}),
-        ToolCall("call-456", "search_database", {"query": "test", "limit": 10}),
-        ToolCall("call-456", "search_database", '{"query": "test", "limit": 10}', synthetic_id=True, chunk={"a": 1}),
+        ToolCall(id="call-456", name="search_database", arguments={"query": "test", "limit": 10}),
+        ToolCall(
+            id="call-456",
+            name="search_database",
+            arguments='{"query": "test", "limit": 10}',
+            synthetic_id=True,
+            chunk={"a": 1},
+        ),
     ],
 )
 async def test_a_call_may_be_spelled_as_openai_does_or_as_the_library_does(sent: Any) -> None:
@@ -222,7 +228,7 @@ class Broken(Exception):
         (ValueError(), "The client's tool failed."),
         (Broken(), "The client's tool failed."),
         (ValueError("\ud800"), "?"),
-        (ValueError("x" * 10_000), "x" * MOST_TEXT + "…"),
+        (ValueError("x" * 10_000), "x" * MAX_TEXT + "…"),
     ],
 )
 async def test_what_the_callback_raises_is_a_failed_result_with_its_message(raised: Exception, error: str) -> None:
@@ -234,7 +240,7 @@ async def test_what_the_callback_raises_is_a_failed_result_with_its_message(rais
     ("told", "error"),
     [
         ("No such table.", "No such table."),
-        ("x" * 10_000, "x" * MOST_TEXT + "…"),
+        ("x" * 10_000, "x" * MAX_TEXT + "…"),
         (None, "The client's tool failed."),
         ("", "The client's tool failed."),
         ({"message": "no"}, "The client's tool failed."),
@@ -345,7 +351,7 @@ async def test_a_result_that_its_schema_forbids_is_refused_with_the_places() -> 
         ({"serch_database": ROWS}, "did you mean 'search_database'"),
         ({"search_database": {"$ref": "https://a.example"}}, "external_ref"),
         ({"search_database": []}, "JSON Schema object, not list"),
-        ({"search_database": {"tpye": "object"}}, "nothing would enforce it"),
+        ({"search_database": {"tpye": "object"}}, "no engine would enforce it"),
     ],
 )
 def test_output_schemas_are_for_tools_there_are_and_are_checked(schemas: Any, said: str) -> None:
@@ -421,7 +427,7 @@ async def test_many_calls_at_once_get_their_own_answers_in_whatever_order_they_c
         waiting[call.id] = asyncio.get_running_loop().create_future()
         if len(waiting) == len(calls):
             all_asked.set()
-        return {"toolCallId": call.id, "toolName": call.tool, "success": True, "result": await waiting[call.id]}
+        return {"toolCallId": call.id, "toolName": call.name, "success": True, "result": await waiting[call.id]}
 
     provider = of(ask)
     calls = [call({"query": str(number)}) | {"id": f"c{number}"} for number in range(200)]

@@ -12,13 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callgate import DefinitionError, MemoryStore, StoreError, ToolAnnotations, ToolDefinition
+from callgate import DefinitionError, ToolDefinition
+from callgate.errors import StoreError
 from callgate.providers.clock import FakeClock
 from callgate.providers.stores.effects import Pin, PinStore
+from callgate.stores import MemoryStore
+from callgate.tools import ToolAnnotations
 from callgate.tools.client import pinning
 from callgate.tools.client.client import ClientToolProvider
 from callgate.tools.client.definitions import validate_tool_definitions
-from callgate.tools.client.pinning import MOST_CHANGES, MOST_PINS, Shadowing, ToolPins
+from callgate.tools.client.pinning import MAX_CHANGES, MAX_PINS, Shadowing, ToolPins
 
 PARAMETERS: dict[str, Any] = {
     "type": "object",
@@ -146,8 +149,8 @@ async def test_what_was_removed_is_shown_and_many_changes_are_cut() -> None:
     await admitted(pins, tool(parameters=many))
     (changed,) = (await pins.admit(TENANT, CRM, [tool(parameters={"type": "object", "properties": {}})])).changed
     assert changed.changes[0] == "/parameters/properties/p0 was removed: {}"
-    assert len(changed.changes) == MOST_CHANGES + 1
-    assert changed.changes[-1] == f"and {50 - MOST_CHANGES} more"
+    assert len(changed.changes) == MAX_CHANGES + 1
+    assert changed.changes[-1] == f"and {50 - MAX_CHANGES} more"
 
 
 async def test_a_process_that_has_not_seen_what_was_agreed_to_says_so() -> None:
@@ -156,12 +159,12 @@ async def test_a_process_that_has_not_seen_what_was_agreed_to_says_so() -> None:
     await admitted(ToolPins(store), tool())
     (changed,) = (await ToolPins(store).admit(TENANT, CRM, [tool(description="Other.")])).changed
     assert changed.changes == ()
-    assert str(changed).endswith("what was agreed to is not known here; look at the whole definition")
+    assert str(changed).endswith("the approved definition is unknown to this process; review the whole definition")
 
 
 async def test_a_process_keeps_so_many_definitions_and_the_last_that_it_saw(monkeypatch: pytest.MonkeyPatch) -> None:
     """Invariants B2: what is shown of a change is bounded; that it is noticed is not."""
-    monkeypatch.setattr(pinning, "_KEPT", 2)
+    monkeypatch.setattr(pinning, "_MAX_SEEN", 2)
     pins = ToolPins(Store())
     await admitted(pins, tool("a"), tool("b"), tool("c"))
     seen = await pins.admit(TENANT, CRM, [tool("c", description="Other."), tool("a", description="Other.")])
@@ -257,14 +260,14 @@ async def test_two_tools_of_one_name_are_refused_together() -> None:
 
 async def test_one_that_makes_up_names_does_not_fill_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """Invariants B2."""
-    monkeypatch.setattr(pinning, "MOST_PINS", 3)
+    monkeypatch.setattr(pinning, "MAX_PINS", 3)
     store = Store()
     pins = ToolPins(store)
     seen = await pins.admit(TENANT, CRM, [tool(f"t{number}") for number in range(5)])
     assert ([found.name for found in seen.tools], seen.refused) == (["t0", "t1", "t2"], ("t3", "t4"))
     assert await admitted(pins, tool("t4"), tool("t1")) == ["t1"]
     assert len(await store.list(TENANT, CRM)) == 3
-    assert MOST_PINS >= 512, "all that one client may offer"
+    assert MAX_PINS >= 512, "all that one client may offer"
 
 
 # ---------------------------------------------------------------------- faults, and many at once

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from callgate.errors import DefinitionError
-from callgate.providers.markers import Provide
+from callgate.providers.provide import Provide
 from callgate.tools.context import ToolContext
 from callgate.tools.declaring.component import ToolComponent, attach_validator, definition_of
 from callgate.tools.declaring.declare import as_tool, tool

@@ -17,7 +17,7 @@ import pytest
 from dependency_injector import containers, providers
 
 from callgate.errors import DefinitionError, ToolError
-from callgate.providers.markers import Provide
+from callgate.providers.provide import Provide
 from callgate.tools.calls import ErrorInfo, Outcome, ToolResult
 from callgate.tools.context import ToolContext
 from callgate.tools.declaring.declare import FunctionTool, as_tool, tool

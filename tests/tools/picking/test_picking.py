@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from callgate import PickResult, ToolDefinition, ToolIndex, keyword_overlap, pick_tools, tool
+from callgate import ToolDefinition, pick_tools, tool
+from callgate.picking import PickResult, ToolIndex, keyword_overlap
 from callgate.tools.picking.filters import PickContext
 from callgate.tools.picking.llm import Cascade, LLMScorer, Mixture, Stage
 from callgate.tools.picking.results import FALLBACK, Picks, Score
@@ -333,7 +334,7 @@ async def test_a_scorer_cannot_bring_in_what_may_not_be_picked() -> None:
     class Bold:
         name = "bold"
 
-        def score_slots(self, asked: Any, index: ToolIndex, slots: Any) -> dict[int, Score]:
+        def score_slots(self, query: Any, index: ToolIndex, slots: Any) -> dict[int, Score]:
             return dict.fromkeys(range(3), Score(1.0))
 
     picked = await pick_tools("x", index, scorer=Bold(), visible=lambda tool: tool["name"] != "tool_1")

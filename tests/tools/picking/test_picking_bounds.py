@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from callgate import LLMScorer, ToolDefinition, ToolIndex, pick_tools
+from callgate import ToolDefinition, pick_tools
+from callgate.picking import LLMScorer, ToolIndex
 from callgate.tools.declaring.executor import ToolSchema
 from callgate.tools.picking import pick, text
 from callgate.tools.picking.document import texts_of

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callgate import MemoryStore, RegistrationError, SqlStore, ToolDefinition
+from callgate import RegistrationError, ToolDefinition
+from callgate.stores import MemoryStore, SqlStore
 from callgate.tools.picking.embedding import EmbeddingCache, Embeddings, EmbeddingsUnfit, packed, unit, unpacked
 from callgate.tools.picking.embedding_store import StoredEmbeddings
 from callgate.tools.picking.index import ToolIndex

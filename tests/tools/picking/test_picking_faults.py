@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from callgate import (
+from callgate import pick_tools
+from callgate.picking import (
     Cascade,
     CascadeStage,
     LLMScorer,
@@ -18,7 +19,6 @@ from callgate import (
     SemanticScorer,
     ToolIndex,
     keyword_overlap,
-    pick_tools,
 )
 from callgate.testing import run_virtual
 from callgate.tools.picking.index import Snapshot
@@ -52,7 +52,7 @@ class Whole:
 
     name = "whole"
 
-    async def score_slots(self, asked: Any, index: ToolIndex, slots: Any) -> dict[int, Score]:
+    async def score_slots(self, query: Any, index: ToolIndex, slots: Any) -> dict[int, Score]:
         other = asyncio.ensure_future(asyncio.sleep(3600))
         asyncio.get_running_loop().call_soon(other.cancel)
         await other
@@ -149,7 +149,7 @@ class Late:
     def __init__(self, scorer: Callable[[Any, Any], Awaitable[float]]) -> None:
         self.scorer = scorer
 
-    async def score_slots(self, asked: Any, index: ToolIndex, slots: Any) -> dict[int, Score]:
+    async def score_slots(self, query: Any, index: ToolIndex, slots: Any) -> dict[int, Score]:
         return {0: Score(await self.scorer(None, None))}
 
 
@@ -217,7 +217,7 @@ class Changing:
     def __init__(self) -> None:
         self.index: ToolIndex | None = None
 
-    async def score_slots(self, asked: Any, index: ToolIndex, slots: Any) -> dict[int, Score]:
+    async def score_slots(self, query: Any, index: ToolIndex, slots: Any) -> dict[int, Score]:
         await asyncio.sleep(0)
         if "tool_0" in index:
             index.remove("tool_0")

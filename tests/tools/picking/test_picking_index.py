@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callgate import DefinitionError, ToolIndex, UnknownTool, pick_tools
+from callgate import DefinitionError, UnknownTool, pick_tools
+from callgate.picking import ToolIndex
 from callgate.tools.picking.stemming import stem
 from callgate.tools.picking.text import MAX_TEXT, as_text, plain_words, terms
 

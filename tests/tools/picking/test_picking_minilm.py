@@ -63,9 +63,9 @@ def test_importing_callgate_loads_none_of_it() -> None:
 def test_files_that_are_not_the_published_ones_are_refused(tmp_path: Path) -> None:
     """Contract 70: before any library reads them."""
     (tmp_path / "model.safetensors").write_bytes(b"other")
-    with pytest.raises(RegistrationError, match=r"model\.safetensors is not the file"):
+    with pytest.raises(RegistrationError, match=r"model\.safetensors differs from the file"):
         minilm._published(tmp_path / "model.safetensors", minilm._WEIGHTS)
-    with pytest.raises(RegistrationError, match=r"tokenizer\.json is not the file"):
+    with pytest.raises(RegistrationError, match=r"tokenizer\.json differs from the file"):
         minilm._published(tmp_path / "tokenizer.json", minilm._TOKENIZER)
 
 

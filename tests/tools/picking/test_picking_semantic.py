@@ -18,7 +18,7 @@ from callgate.tools.picking import meaning, pick
 from callgate.tools.picking.index import Snapshot, ToolIndex
 from callgate.tools.picking.pick import pick_tools
 from callgate.tools.picking.results import Score
-from callgate.tools.picking.scorers import Asked, Lexical
+from callgate.tools.picking.scorers import Lexical, Query
 from callgate.tools.picking.semantic import SemanticScorer, mixed
 from tests.runtime.call.listening import handled
 from tests.tools.picking.embedders import CATALOGUE, FLIGHT, REFUND, WEATHER, Broken, Concepts, Slow
@@ -28,7 +28,7 @@ MANY = tuple(ToolDefinition(f"tool_{number}", f"Trip {number}.", {"type": "objec
 
 
 async def scores(scorer: SemanticScorer, query: str, index: ToolIndex) -> Mapping[int, Score]:
-    return await scorer.score_slots(Asked(query, query), index, None)
+    return await scorer.score_slots(Query(query, query), index, None)
 
 
 def names(results: Any) -> list[str]:

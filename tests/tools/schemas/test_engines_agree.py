@@ -20,6 +20,7 @@ from callgate.tools.schemas.engines import gate, rust
 from callgate.tools.schemas.engines.base import MAX_TEXT
 from callgate.tools.schemas.engines.dialect import KEYWORDS
 from callgate.tools.schemas.engines.document import read
+from callgate.tools.schemas.engines.fast import FastEngine
 from callgate.tools.schemas.validation import Validator, compile_schema, explain, lint_schema, verify_schema
 from tests.tools.schemas.test_engines_samples import DRAFT7, DRAFT2020, broken, mcp_schemas, random_schema, value_for
 
@@ -36,8 +37,12 @@ class Referee:
 
     def examine(self, name: str, schema: dict[str, Any], rng: Random, values: int, variants: int) -> None:
         compiled = [compile_schema(schema), compile_schema(schema, trusted=False, limits=OUTPUT_LIMITS)]
+        try:
+            compiled.append(compile_schema(schema, engine=FastEngine()))
+        except SchemaRefused as refused:
+            assert refused.reason == "not_enforced"  # noqa: PT017 - either outcome is right
         plain = jsonschema_rs.validator_for(schema, offline=True, validate_formats=True)
-        self.counts[compiled[0].engine] += 1
+        self.counts[compiled[-1].engine] += 1
         for _ in range(values):
             value = value_for(schema, schema, rng)
             for candidate in [value, *broken(value, schema, rng, variants)]:

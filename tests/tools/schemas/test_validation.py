@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -43,22 +43,53 @@ def no_rust(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validation, "_cache", validation._Cache(8))
 
 
-def test_our_plain_schemas_run_on_fastjsonschema_and_all_else_on_jsonschema_rs() -> None:
-    assert compile_schema(SCHEMA).engine == "fastjsonschema"
+def test_every_schema_runs_on_jsonschema_rs_unless_another_engine_is_chosen() -> None:
+    assert compile_schema(SCHEMA).engine == "jsonschema-rs"
     assert compile_schema(FORMAT).engine == "jsonschema-rs"
     assert compile_schema(SCHEMA, trusted=False).engine == "jsonschema-rs"
     assert compile_schema(SCHEMA, engine=RustEngine()).engine == "jsonschema-rs"
     assert compile_schema(SCHEMA, engine=FastEngine()).engine == "fastjsonschema"
 
 
-def test_check_of_a_plain_schema_is_the_generated_function_itself() -> None:
-    check = compile_schema(SCHEMA).check
+def test_fastjsonschema_checks_with_its_generated_function_itself() -> None:
+    check = compile_schema(SCHEMA, engine=FastEngine()).check
     assert type(check).__name__ == "function"
     assert check.__name__ == "validate"
 
 
+class Measure(float):
+    """A number of a library's own type, like ``numpy.float64``."""
+
+
+class Name(str):
+    __slots__ = ()
+
+
+class Pair(NamedTuple):
+    x: int
+    y: int
+
+
+@pytest.mark.parametrize("engine", [None, FastEngine()], ids=["default", "fast"])
+def test_subclasses_of_json_types_count_as_those_types(engine: Engine | None) -> None:
+    properties = {
+        "ratio": {"type": "number", "maximum": 1},
+        "name": {"type": "string", "maxLength": 3},
+        "pair": {"type": "array", "items": {"type": "integer"}, "maxItems": 2},
+    }
+    validator = compile_schema(wrap_properties(properties), engine=engine)
+    good = {"ratio": Measure(0.5), "name": Name("abc"), "pair": Pair(1, 2)}
+    validator.check(good)
+    assert validator.issues(good) == []
+    for wrong in ({"ratio": Measure(2)}, {"name": Name("abcd")}, {"pair": Pair(1, "a")}, {"name": Measure(1)}):  # type: ignore[arg-type]
+        with pytest.raises(ValueError):
+            validator.check(wrong)
+        assert len(validator.issues(wrong)) == 1
+
+
 def test_a_validator_tells_engine_version_policies_and_schema() -> None:
-    fast, ours, outside = compile_schema(SCHEMA), compile_schema(FORMAT), compile_schema(FORMAT, trusted=False)
+    fast = compile_schema(SCHEMA, engine=FastEngine())
+    ours, outside = compile_schema(FORMAT), compile_schema(FORMAT, trusted=False)
     assert isinstance(fast, Validator)
     for validator in (fast, ours, outside):
         assert validator.id.startswith(f"{validator.engine}/{validator.version};")

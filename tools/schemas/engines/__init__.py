@@ -1,1 +1,1 @@
-"""Validator engines: what checks a value against a JSON Schema (contract 18, C7)."""
+"""Validator engines, which check a value against a JSON Schema."""

@@ -1,4 +1,4 @@
-"""The protocols that every engine keeps, and guards that run before anything recursive sees a value."""
+"""Protocols of validators and engines, and guards against values that are too deep or too large."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MAX_INTEGER_BITS = 1_329  # 400 digits
 
 @runtime_checkable
 class Validator(Protocol):
-    """A compiled schema (contract 18, 48).
+    """A compiled schema.
 
-    ``id`` names engine, version, policies and schema digest: it changes whenever one of them does.
-    ``check`` is the hot path: it returns (anything) when the value is valid and raises any exception when it is
-    not. It takes JSON values only: finite numbers, string keys, at most 64 levels deep; ``guard_json`` makes sure.
+    ``id`` names engine, version, policies and schema digest, and changes with each of them.
+    ``check`` is the hot path: it returns (anything) for a valid value and raises any exception for an invalid one.
+    It takes JSON values only: finite numbers, string keys, at most 64 levels. ``guard_json`` checks for that.
     """
 
     @property
@@ -44,16 +44,16 @@ class Validator(Protocol):
 
     @property
     def check(self) -> Check:
-        """Returns when the value is valid, raises when it is not."""
+        """Return for a valid value, raise for an invalid one."""
         ...
 
     def issues(self, value: Any, limit: int = MAX_ISSUES) -> list[Issue]:
-        """Every way in which the value breaks the schema: missing, then unknown, then wrong types, then the rest."""
+        """List every issue of the value: missing members, then unknown ones, then wrong types, then the rest."""
         ...
 
 
 class Engine(Protocol):
-    """Makes validators. Implement it to plug in another library (contract 18); see ``from_validate``."""
+    """A factory of validators. Implement it to plug in another library; see ``from_validate``."""
 
     @property
     def name(self) -> str:
@@ -62,20 +62,20 @@ class Engine(Protocol):
 
     @property
     def version(self) -> str:
-        """The version of what validates."""
+        """The version of the validating library."""
         ...
 
     def compile(self, schema: Mapping[str, Any], *, trusted: bool) -> Validator:
-        """A validator that enforces all of *schema*.
+        """Compile a validator that enforces all of *schema*.
 
         Raises:
-            SchemaRefused: the engine would not enforce it in full, or it is not safe to try.
+            SchemaRefused: the engine would not enforce it in full, or compilation is not safe.
         """
         ...
 
 
 class Rejected(ValueError):
-    """A value was refused before its schema was consulted: too deep, too large, too costly, or not JSON."""
+    """A value was refused before validation: too deep, too large, too costly, or not JSON."""
 
     def __init__(self, expected: str, keyword: str = "limits", pointer: str = "") -> None:
         super().__init__(expected)
@@ -84,7 +84,7 @@ class Rejected(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
-    """A ``Validator`` made of its parts."""
+    """A ``Validator`` from its parts."""
 
     id: str
     engine: str
@@ -98,7 +98,7 @@ class Compiled:
 
 
 def validator_id(engine: str, version: str, policy: str, schema_digest: str) -> str:
-    """The provenance name of a validator (contract 48, 52)."""
+    """The id of a validator, for provenance."""
     return f"{engine}/{version};{policy};sha256:{schema_digest}"
 
 
@@ -110,9 +110,9 @@ def from_validate(
     schema: Mapping[str, Any],
     policy: str = "custom",
 ) -> Validator:
-    """A ``Validator`` from one function that lists what is wrong with a value; an empty list means valid.
+    """Make a ``Validator`` of a function that lists the issues of a value; an empty list means valid.
 
-    *policy* names whatever else decides the verdict (formats on or off, a regex engine): it is part of the id.
+    *policy* names all else that decides the verdict (formats on or off, a regex engine); it is part of the id.
     """
 
     def check(value: Any) -> None:
@@ -129,7 +129,7 @@ def from_validate(
 
 
 def explain(validator: Validator, value: Any, limit: int = MAX_ISSUES) -> tuple[Issue, ...]:
-    """Why ``check`` raised: never empty, never raises, at most *limit* issues and about 2 kB (contract 49)."""
+    """Explain a failed ``check``: one to *limit* issues of about 2 kB in all. Never raises."""
     try:
         return tuple(fit(validator.issues(value, limit), limit)) or (NO_MATCH,)
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
@@ -139,7 +139,7 @@ def explain(validator: Validator, value: Any, limit: int = MAX_ISSUES) -> tuple[
 
 
 def fit(issues: Iterable[Issue], limit: int = MAX_ISSUES) -> list[Issue]:
-    """The first *limit* issues, without repeats, cut where their text together passes about 2 kB."""
+    """The first *limit* different issues, cut where their text exceeds about 2 kB."""
     kept: list[Issue] = []
     room = MAX_TEXT
     for issue in issues:
@@ -154,7 +154,7 @@ def fit(issues: Iterable[Issue], limit: int = MAX_ISSUES) -> list[Issue]:
 
 
 def guard_depth(value: Any, limit: int = 64) -> int:
-    """The number of JSON nodes in *value*; iterative, so that no depth of nesting can hurt.
+    """Count the JSON nodes in *value*, without recursion.
 
     Raises:
         Rejected: the value nests deeper than *limit*.
@@ -175,9 +175,9 @@ def guard_depth(value: Any, limit: int = 64) -> int:
 
 
 def guard_json(value: Any, *, depth: int = 64, nodes: int = 50_000, characters: int = 1_048_576) -> tuple[int, int]:
-    """Make sure that *value* is JSON within limits; returns its node count and its characters.
+    """Check that *value* is JSON within limits; returns its node count and its characters.
 
-    Run it on whatever no parser has limited (a tool's output) before ``check``.
+    Run it before ``check`` on a value that no parser has limited, such as a tool's output.
 
     Raises:
         Rejected: too deep, too large, a number that is not finite or has over 400 digits, or not JSON.

@@ -1,7 +1,7 @@
-"""What checking a value against a schema can cost, known before an engine starts (schemas.md 8, invariants B2).
+"""Bounds on the cost of checking a value against a schema, known before an engine starts.
 
-An engine holds the interpreter lock and cannot be stopped, so the cost is bounded beforehand: statically for one
-value checked in place, and for schemas whose references multiply, by counting over the actual value.
+An engine holds the interpreter lock and cannot be stopped, so its work is limited beforehand. A static count covers one
+value checked in place. For schemas whose references multiply, a count over the actual value follows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LONG_ENUM = 256
 class Budget:
     """Counts the checks that a value can need under one schema.
 
-    ``heavy`` names the keyword through which even a modest value could cost much: references that recur or multiply,
+    ``heavy`` names the keyword through which even a small value could cost much: references that recur or multiply,
     large regular expressions, many objects in an enum. ``branches`` says that there is an ``anyOf`` or ``oneOf``.
 
     Raises:
@@ -39,9 +39,7 @@ class Budget:
         self._refuse_expansion()
         self.has_refs = bool(document.targets)
         self.weight = sum(node.weight + node.key_weight for node in self._nodes)
-        self.heavy = (
-            "$ref" if self.has_refs and self._multiplies() else "pattern" if self.weight > LONG_PATTERNS else ""
-        )
+        self.heavy = self._heavy()
         self.branches = any(node.branches for node in self._nodes)
         self._flat: _Flat | None = None
 
@@ -84,25 +82,25 @@ class Budget:
         return total[0] > HEAVY
 
     def quick(self, nodes: int, characters: int) -> int:
-        """An upper bound on the cost of a value of that size; holds only where there are no references."""
-        return nodes * self._flattened().most + (characters * self.weight >> CHARACTERS_PER_CHECK)
+        """An upper bound on the cost of a value of that size, for schemas without references."""
+        return nodes * self._flattened().maximum + (characters * self.weight >> CHARACTERS_PER_CHECK)
 
     def cost(self, value: Any) -> int:
-        """The checks that *value* can need; *value* must be JSON of limited depth.
+        """Count the checks that *value* can need; *value* must be JSON of limited depth.
 
         Raises:
-            Rejected: more than the schema's budget.
+            Rejected: the count exceeds the schema's budget.
         """
         flat = self._flattened()
         return _Count(self._nodes, flat, flat.checks, self._limits.budget, {}).total(value)
 
     def explaining(self, value: Any, limit: int) -> tuple[int, int]:
-        """About how many microseconds building all errors may take, and all those of its largest anyOf or oneOf.
+        """Estimate the microseconds for building all errors, and those of its largest anyOf or oneOf.
 
         jsonschema-rs copies the broken part of the value into every error, and into those of every branch.
 
         Raises:
-            Rejected: more than *limit*.
+            Rejected: the estimate exceeds *limit*.
         """
         flat = self._flattened()
         sizes: dict[int, int] = {}
@@ -136,21 +134,21 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class _Flat:
-    """Per subschema, over everything that applies in place: checks, possible errors, regex weight, and what descends."""
+    """Sums per subschema over all that applies in place: checks, possible errors, regex weight, children."""
 
     checks: list[int]
     mistakes: list[int]
     weights: list[int]
     branching: list[bool]
     descending: list[tuple[tuple[int, int], ...]]
-    most: int
+    maximum: int
 
 
 class _Count:
     """One count over one value; each pair of subschema and container is counted once.
 
-    *prices* are per subschema; what a container costs is multiplied by its size where *sizes* tells it.
-    ``branched`` is the cost of the most costly part of the value that an ``anyOf`` or ``oneOf`` applies to.
+    *prices* are per subschema. The price of a container is multiplied by its size where *sizes* holds it.
+    ``branched`` is the cost of the most expensive part of the value that an ``anyOf`` or ``oneOf`` applies to.
     """
 
     __slots__ = ("_flat", "_limit", "_memo", "_nodes", "_prices", "_sizes", "_weights", "branched")
@@ -228,5 +226,5 @@ class _Count:
 
 
 def too_costly() -> Rejected:
-    """What a value over the budget is refused with."""
+    """The error for a value that exceeds the budget."""
     return Rejected("is too costly to check against the schema; send less")

@@ -1,4 +1,4 @@
-"""What each JSON Schema dialect knows: its keywords, and which of them hold subschemas."""
+"""Keywords of each JSON Schema dialect, and the keywords that hold subschemas."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DRAFT2019 = _DRAFT7 | {
 _DRAFT2020 = (_DRAFT2019 - {"additionalItems", "$recursiveRef"}) | {"prefixItems", "$dynamicRef"}
 
 VALIDATION = _DRAFT2019 | _DRAFT2020 | {"divisibleBy", "disallow", "extends"}
-"""Every keyword that restricts a value in some dialect; one that the schema's own dialect lacks is refused."""
+"""Every keyword that restricts a value in some dialect; a keyword that the schema's dialect lacks is refused."""
 
 KEYWORDS = VALIDATION | ANNOTATIONS | CONTAINERS
 
@@ -49,7 +49,7 @@ class Dialect:
 
     @property
     def ref_hides_siblings(self) -> bool:
-        """Whether keywords beside ``$ref`` are ignored, as drafts 4 to 7 demand."""
+        """Drafts 4 to 7 ignore keywords beside ``$ref``."""
         return self.draft <= 7
 
 
@@ -64,7 +64,7 @@ DEFAULT = _KNOWN["https://json-schema.org/draft/2020-12/schema"]
 
 
 def dialect_of(declared: object) -> Dialect | None:
-    """The dialect that a ``$schema`` value names, 2020-12 when there is none, or None when it is not known."""
+    """Find the dialect of a ``$schema`` value: 2020-12 when it is absent, None when it is unknown."""
     if declared is None:
         return DEFAULT
     return _KNOWN.get(declared.removesuffix("#")) if isinstance(declared, str) else None
@@ -83,7 +83,7 @@ _RIGHT_TYPE = {alias: right for right, aliases in _TYPE_ALIASES.items() for alia
 
 
 def type_advice(name: str) -> str:
-    """How to mend a type name that is not JSON Schema's, such as ``dict`` or ``String``; never done for the author."""
+    """Advice for a type name outside JSON Schema, such as ``dict`` or ``String``; it is never corrected automatically."""
     lower = name.lower()
     right = lower if lower in TYPES else _RIGHT_TYPE.get(lower)
     if right is not None:

@@ -1,4 +1,4 @@
-"""Reads a schema once: JSON only, within limits, every subschema and every ``$ref`` known by its pointer."""
+"""A schema that is read once: JSON within limits, with every subschema and every ``$ref`` known by its pointer."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Subschema: TypeAlias = dict[str, Any] | bool
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A schema that was read: a plain private copy, its subschemas by JSON Pointer, where its references lead.
+    """A schema that was read: a private plain copy, its subschemas by JSON Pointer, and the targets of references.
 
-    ``targets`` maps the pointer of a subschema with a reference to the pointers of what it may refer to.
-    ``patterns`` are pairs of a regular expression and the pointer where it stands.
+    ``targets`` maps the pointer of a subschema with a reference to the pointers of its possible targets.
+    ``patterns`` are pairs of a regular expression and its pointer.
     """
 
     schema: dict[str, Any]
@@ -44,11 +44,11 @@ class Document:
 
 
 def read(schema: Mapping[str, Any], limits: SchemaLimits = AUTHOR_LIMITS) -> Document:
-    """Read a schema, whatever its source, and refuse what no engine should see (schemas.md 8, "all").
+    """Read a schema from any source, and refuse what no engine should compile.
 
     Raises:
         SchemaRefused: not JSON, too large, unknown dialect, a keyword its dialect lacks, a type name that is not
-            JSON Schema's, or a reference that is external or leads nowhere.
+            JSON Schema's, or a reference that is external or has no target.
     """
     if not isinstance(schema, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise SchemaRefused("not_an_object", "a schema must be a JSON object")
@@ -59,7 +59,7 @@ def read(schema: Mapping[str, Any], limits: SchemaLimits = AUTHOR_LIMITS) -> Doc
     dialect = dialect_of(plain.get("$schema"))
     if dialect is None:
         shown = clip(str(plain["$schema"]), 60)
-        raise SchemaRefused("dialect", f"{shown} is not a dialect known here; use 2020-12", "/$schema")
+        raise SchemaRefused("dialect", f"{shown} is an unknown dialect; use 2020-12", "/$schema")
     identity = digest(plain)
     reader = _Reader(dialect, limits)
     reader.walk(plain)
@@ -67,7 +67,7 @@ def read(schema: Mapping[str, Any], limits: SchemaLimits = AUTHOR_LIMITS) -> Doc
 
 
 def _refuse_bare_properties(schema: dict[str, Any]) -> None:
-    """Contract C31: ``{"location": {"type": "string"}, …}`` without ``properties`` around it."""
+    """Refuse ``{"location": {"type": "string"}, …}`` without ``properties`` around it."""
     if "properties" in schema:
         return
     for key, item in schema.items():
@@ -101,7 +101,7 @@ _EXPECTED = {
 
 
 class _Reader:
-    """Walks a schema with a stack, never by recursion."""
+    """Walks a schema with a stack, without recursion."""
 
     def __init__(self, dialect: Dialect, limits: SchemaLimits) -> None:
         self.dialect, self.limits = dialect, limits
@@ -125,7 +125,7 @@ class _Reader:
             if isinstance(schema, bool):
                 continue
             self._look_at(schema, at)
-            stack.extend((child, place, depth + 1) for child, place in self._children(schema, at))
+            stack.extend((child, at_child, depth + 1) for child, at_child in self._children(schema, at))
 
     def _look_at(self, schema: dict[str, Any], at: str) -> None:
         for key, item in schema.items():
@@ -147,7 +147,7 @@ class _Reader:
         if key in VALIDATION and key not in self.dialect.keywords:
             raise SchemaRefused(
                 "keyword_dialect",
-                f"{key} is not a keyword of {self.dialect.name}, so nothing would enforce it; "
+                f"{key} is not a keyword of {self.dialect.name}, so no engine would enforce it; "
                 "declare the $schema it belongs to, or use that dialect's own keyword",
                 f"{at}/{key}",
             )
@@ -213,7 +213,7 @@ class _Reader:
                 yield child, here + pointer([name])
 
     def resolve(self) -> dict[str, tuple[str, ...]]:
-        """Where every reference leads, as pointers to subschemas of this document."""
+        """Resolve every reference to pointers of subschemas of this document."""
         if self._refs and self._nested_id is not None:
             message = "a nested $id changes what references mean; remove it"
             raise SchemaRefused("nested_id", message, self._nested_id)

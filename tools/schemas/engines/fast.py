@@ -1,13 +1,13 @@
-"""fastjsonschema: the default engine for author-written schemas, behind the gate (schemas.md 1).
+"""fastjsonschema: an engine for author-written schemas, and the default one where jsonschema-rs has no wheel.
 
-It compiles a schema to Python source. It never sees a schema from outside, nor one that it would not enforce in full.
+It compiles a schema to Python source. The gate refuses every schema that it would not enforce in full.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from importlib.metadata import version
 from typing import Any, NoReturn
 
 from callgate.errors import SchemaRefused
@@ -21,11 +21,11 @@ from callgate.tools.schemas.engines.raw import AUTHOR_LIMITS
 from callgate.tools.schemas.engines.rust import RustEngine, rust_installed
 from callgate.tools.schemas.engines.texts import basic_issues, describe, missing, wrong_type
 
-POLICY = f"gate={gate.VERSION},code=lean1,formats=off,defaults=off"
+POLICY = f"gate={gate.VERSION},formats=off,defaults=off"
 
 
 class _NoHandlers(Mapping[str, Callable[[str], Any]]):
-    """Claims every URI scheme and refuses each: fastjsonschema fetches whatever has no handler."""
+    """A handler for every URI scheme that refuses the request: fastjsonschema fetches URIs without a handler."""
 
     def __contains__(self, _scheme: object) -> bool:
         return True
@@ -46,11 +46,13 @@ def _refuse_fetch(_uri: str) -> NoReturn:
 
 @cache
 def _version() -> str:
+    from importlib.metadata import version
+
     return version("fastjsonschema")
 
 
 class FastEngine:
-    """fastjsonschema behind the gate; takes trusted schemas only (contract 18, 48)."""
+    """fastjsonschema behind the gate, through its public interface. It takes trusted schemas only."""
 
     name = "fastjsonschema"
 
@@ -60,20 +62,24 @@ class FastEngine:
         return _version()
 
     def compile(self, schema: Mapping[str, Any], *, trusted: bool) -> Validator:
-        """See ``Engine.compile``. With jsonschema-rs installed the schema is checked against its meta-schema too."""
+        """See ``Engine.compile``. With jsonschema-rs installed, the schema is checked against its meta-schema too."""
         if not trusted:
             raise SchemaRefused("engine", "fastjsonschema does not take schemas from outside")
         document = read(schema)
-        budget = Budget(document, AUTHOR_LIMITS)
-        explainer = RustEngine().build(document, budget, trusted=True) if rust_installed() else None
-        refused = refusal(document, budget)
-        if refused is not None:
-            message = f"fastjsonschema would not enforce {refused[0]} as it stands"
-            raise SchemaRefused("not_enforced", message, refused[1])
-        return self.build(document, explainer)
+        return self.build(document, Budget(document, AUTHOR_LIMITS))
 
-    def build(self, document: Document, explainer: Validator | None) -> Validator:
-        """A validator of a document that has passed ``refusal``; *explainer* tells why a value is wrong."""
+    def build(self, document: Document, budget: Budget) -> Validator:
+        """Compile a document that was read; jsonschema-rs explains invalid values where it is installed.
+
+        Raises:
+            SchemaRefused: fastjsonschema would ignore a keyword, or a small value could cost very much.
+        """
+        explainer = RustEngine().build(document, budget, trusted=True) if rust_installed() else None
+        refused = (budget.heavy, "") if budget.heavy else gate.refusal(document)
+        if refused is not None:
+            missing_engine = "" if explainer else ", and jsonschema-rs is not installed"
+            message = f"fastjsonschema would not enforce {refused[0]} as it stands{missing_engine}"
+            raise SchemaRefused("not_enforced", message, refused[1])
         reduced = _reduced(document.schema)
 
         def find(value: Any, limit: int) -> list[Issue]:
@@ -85,27 +91,26 @@ class FastEngine:
         return Compiled(ident, self.name, self.version, _generate(reduced, detailed=False), find)
 
 
-def refusal(document: Document, budget: Budget) -> tuple[str, str] | None:
-    """The gate's verdict; what could be checked very often in a small value also goes to the guarded engine."""
-    return (budget.heavy, "") if budget.heavy else gate.refusal(document)
-
-
 def _generate(reduced: dict[str, Any], *, detailed: bool) -> Check:
+    import fastjsonschema
+
     try:
-        if not detailed:
-            from callgate.tools.schemas.engines.codegen import compile_lean
-
-            return compile_lean(_copy(reduced), _NoHandlers())
-        import fastjsonschema
-
-        return fastjsonschema.compile(_copy(reduced), handlers=_NoHandlers(), use_default=False, use_formats=False)
+        # The library makes references absolute in the schema that it is given, so it gets a copy.
+        check: Check = fastjsonschema.compile(
+            copy.deepcopy(reduced),
+            handlers=_NoHandlers(),
+            use_default=False,
+            use_formats=False,
+            detailed_exceptions=detailed,
+        )
     except Exception as error:  # re.error, SyntaxError, RecursionError, … besides its own
         message = f"fastjsonschema cannot compile it ({type(error).__name__})"
         raise SchemaRefused("engine_failed", message) from error
+    return check
 
 
 def _reduced(schema: Any) -> Any:
-    """A copy with nothing but what is enforced: annotations only bloat the code, and it resolves ``$ref`` in them.
+    """Copy the enforced keywords only: annotations enlarge the code, and fastjsonschema resolves ``$ref`` in them.
 
     ``const`` becomes ``enum``: without detailed exceptions fastjsonschema cannot compile ``const``.
     """
@@ -123,27 +128,14 @@ def _reduced(schema: Any) -> Any:
             kept[key] = item
     if "$ref" in kept:
         return {key: kept[key] for key in kept if key == "$ref" or key in CONTAINERS}
-    branches = kept.get("anyOf")
-    if (
-        branches
-        and "type" not in kept
-        and all(isinstance(one, dict) and one.keys() == {"type"} and isinstance(one["type"], str) for one in branches)
-    ):
-        kept["type"] = [one["type"] for one in kept.pop("anyOf")]  # says the same, and is one test
     if "const" in schema:
         only = {"enum": [schema["const"]]}
         kept = {"allOf": [kept, only]} if "enum" in kept else kept | only
     return kept
 
 
-def _copy(reduced: Any) -> Any:
-    if isinstance(reduced, dict):
-        return {key: _copy(item) for key, item in reduced.items()}
-    return [_copy(item) for item in reduced] if isinstance(reduced, list) else reduced
-
-
 def _first_error(reduced: dict[str, Any], value: Any) -> list[Issue]:
-    """The first thing that fastjsonschema itself finds; its dotted path becomes a pointer only where it is plain."""
+    """The first error of fastjsonschema; its dotted path becomes a pointer only where it is unambiguous."""
     import fastjsonschema
 
     try:

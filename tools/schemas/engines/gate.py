@@ -1,4 +1,4 @@
-"""Whether fastjsonschema may be trusted to enforce ALL of a schema: it is silent about what it ignores (schemas.md 1)."""
+"""The gate of fastjsonschema: it admits a schema only when the library enforces every keyword of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _REF = re.compile(r"#/(?:\$defs|definitions)/[A-Za-z0-9_.-]+")
 
 
 def refusal(document: Document) -> tuple[str, str] | None:
-    """None when fastjsonschema enforces every keyword of the schema, else why not: (keyword or cause, pointer)."""
+    """Return None when fastjsonschema enforces every keyword, else (keyword or cause, pointer)."""
     if document.dialect.draft not in _DRAFTS:
         return "$schema", "/$schema"
     if document.depth > MAX_NESTING:
@@ -56,7 +56,7 @@ def _enforced(key: str, item: Any, schema: dict[str, Any], at: str) -> bool:
         return item is False or (item is True and _exact_items(schema.get("items")))
     if key in _CHECKS:
         return _CHECKS[key](item)
-    # Reading the document has made sure that these hold subschemas; an array of items is a tuple, left to others.
+    # These hold subschemas, as reading the document has checked. An array of items is a tuple, which is refused.
     return key in _SUBSCHEMAS and item != [] and not (key == "items" and isinstance(item, list))
 
 
@@ -69,7 +69,7 @@ def _distinct_text(item: Any) -> bool:
 
 
 def _comparable(item: Any, depth: int = 0) -> bool:
-    """fastjsonschema rewrites ``$ref`` and ``$id`` even inside data, and compiles deep data to deep expressions."""
+    """Check data in a schema: fastjsonschema rewrites ``$ref`` and ``$id`` in it, and compiles deep data to deep code."""
     if depth > 6:
         return False
     if isinstance(item, dict):
@@ -80,12 +80,12 @@ def _comparable(item: Any, depth: int = 0) -> bool:
 
 
 def _is_number(item: Any) -> bool:
-    """A number that Python and JSON compare alike: beyond 2**53 the float read from ``1e25`` is not 10**25."""
+    """A number that Python and JSON compare equally: beyond 2**53 the float read from ``1e25`` is not 10**25."""
     return item.__class__ in {int, float} and -(2**53) <= item <= 2**53
 
 
 def _exact_items(items: Any) -> bool:
-    """Whether items can be told apart without comparing numbers."""
+    """Items of these types can be compared without comparing numbers."""
     types = items.get("type") if isinstance(items, dict) else None
     return types is not None and {"string", "boolean", "null"}.issuperset([types] if isinstance(types, str) else types)
 
@@ -118,7 +118,7 @@ def _members(item: Any) -> int:
 
 
 def _colliding(document: Document) -> tuple[str, str] | None:
-    """fastjsonschema makes a function name of each reference; two that come out alike share one function."""
+    """Find references whose function names in the generated code are equal: they would share one function."""
     seen: dict[str, str] = {}
     for at, targets in document.targets.items():
         for target in targets:

@@ -19,7 +19,7 @@ NODES_PER_ERROR = 5
 
 @dataclass(slots=True)
 class Node:
-    """One subschema as the count sees it; subschemas are indices."""
+    """One subschema of the graph; other subschemas are indices."""
 
     at: str
     in_place: list[int] = field(default_factory=list[int])
@@ -38,13 +38,13 @@ class Node:
     branches: bool = False
 
     def below(self) -> list[tuple[int, int]]:
-        """Subschemas for parts of the value, each with how often the engine may check it."""
+        """Subschemas for parts of the value, each with the number of times that the engine may check it."""
         plain = [*self.properties.values(), *self.patterns, *self.names, *self.prefix]
         return [*((child, 1) for child in plain), *self.others, *self.items]
 
 
 def postorder(edges: list[list[int]]) -> tuple[list[int], int | None]:
-    """Children before parents, and a node that closes a cycle if there is one; iterative."""
+    """Order children before parents, without recursion; also returns a node that closes a cycle, or None."""
     state = [0] * len(edges)
     order: list[int] = []
     for start in range(len(edges)):
@@ -75,7 +75,7 @@ def nodes_of(document: Document) -> list[Node]:
         if isinstance(schema, bool):
             continue
         node.in_place = [index_of[target] for target in document.targets.get(at, ())]
-        node.in_place += [index_of[place] for place in _in_place(schema, at) if place in index_of]
+        node.in_place += [index_of[at_child] for at_child in _in_place(schema, at) if at_child in index_of]
         node.factor = UNEVALUATED if not schema.keys().isdisjoint(_UNEVALUATED) else 1
         node.weight = pattern_weight(schema["pattern"]) if "pattern" in schema else 0
         node.own = _own_checks(schema)
@@ -87,7 +87,7 @@ def nodes_of(document: Document) -> list[Node]:
 
 
 def _own_checks(schema: dict[str, Any]) -> int:
-    """Only enums of plain values are looked up at once; objects in them are compared one by one."""
+    """Count the checks of one subschema: enums of plain values are one lookup, objects are compared one by one."""
     listed = [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else ())]
     compared = 0 if all(item.__class__ in SCALARS for item in listed) else sum(measure(item, {}) for item in listed)
     return 1 + compared + len(schema.get("dependentRequired", ())) // 8 + len(schema.get("dependencies", ())) // 8
@@ -128,7 +128,7 @@ def _descend(node: Node, schema: dict[str, Any], index_of: dict[str, int]) -> No
 
 
 def measure(value: Any, sizes: dict[int, int]) -> int:
-    """Notes the size of every container in *value*, in units of one error's own cost."""
+    """Store the size of every container in *value* in *sizes*, in units of one error's own cost."""
     if value.__class__ in SCALARS:
         return 1
     parts = value.values() if isinstance(value, dict) else value

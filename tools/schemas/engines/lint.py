@@ -1,4 +1,4 @@
-"""What is probably a mistake in a schema, though it may be registered (schemas.md 8, "Lint, do not refuse")."""
+"""Lint for schemas: probable mistakes in a schema that may be registered."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _NEEDS = {"then": "if", "else": "if", "minContains": "contains", "maxContains": 
 
 
 def lint_schema(schema: Mapping[str, Any], limits: SchemaLimits = AUTHOR_LIMITS) -> list[str]:
-    """Advice on a schema that may be registered; each line starts with the JSON Pointer that it is about.
+    """List advice on a schema that may be registered; each line starts with the JSON Pointer of its subject.
 
     Raises:
-        SchemaRefused: it may not be registered at all.
+        SchemaRefused: the schema may not be registered.
     """
     document = read(schema, limits)
     found: list[str] = []
@@ -79,14 +79,14 @@ def _on_properties(schema: dict[str, Any]) -> Iterator[str]:
 
 
 def _defaults(document: Document) -> Iterator[str]:
-    places = [at for at, node in document.nodes.items() if isinstance(node, dict) and "default" in node]
-    if not places or len(document.nodes) > MAX_COMPILED:
+    with_default = [at for at, node in document.nodes.items() if isinstance(node, dict) and "default" in node]
+    if not with_default or len(document.nodes) > MAX_COMPILED:
         return
     try:
         checks = subschema_checks(document)
     except SchemaRefused:
         return
-    for at in places:
+    for at in with_default:
         subschema: Any = document.nodes[at]
         is_valid = checks(at)
         if is_valid is not None and guard_depth(subschema["default"]) and not is_valid(subschema["default"]):

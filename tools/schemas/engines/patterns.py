@@ -1,4 +1,4 @@
-"""Regular expressions in schemas: how large one is, and whether Python's ``re`` may stand in for ECMA-262."""
+"""Regular expressions in schemas: their size, and their agreement between Python's ``re`` and ECMA-262."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MAX_STATES = 64
 
 
 def simple_pattern(pattern: str) -> bool:
-    """Whether Python's ``re`` agrees with ECMA-262 about *pattern*, and never backtracks far.
+    """Check that Python's ``re`` agrees with ECMA-262 about *pattern* and does not backtrack far.
 
-    No escapes for classes (Unicode in ``re``), groups, alternatives or lookaround; ``$`` only at the end. At most one
-    unbounded repeat, and then anchored at the start; bounded repeats multiply to at most 16 ways to match; small, where
-    it may be tried at every position.
+    It has no escapes for classes (Unicode in ``re``), groups, alternatives or lookaround, and ``$`` only at the end. At
+    most one repeat is unbounded, in a pattern that is anchored at the start. Bounded repeats multiply to at most 16 ways
+    to match. A pattern that is tried at every position is small.
     """
     if len(pattern) > MAX_PATTERN or _PATTERN.fullmatch(pattern) is None:
         return False
@@ -39,7 +39,7 @@ def simple_pattern(pattern: str) -> bool:
 
 
 def pattern_weight(pattern: str) -> int:
-    """About how many automaton states a regular expression has: its parts, times its counted repeats."""
+    """Estimate the automaton states of a regular expression: its parts, times its counted repeats."""
     groups, last, at = [0], 0, 0
     while at < len(pattern):
         char = pattern[at]
@@ -60,7 +60,7 @@ def pattern_weight(pattern: str) -> int:
 
 
 def _atom(pattern: str, at: int) -> tuple[int, int]:
-    """Where the atom at *at* ends, and its weight: a wide Unicode class costs more than one character."""
+    """The end of the atom at *at*, and its weight: a wide Unicode class costs more than one character."""
     char = pattern[at]
     if char == "\\":
         return at + 1, 2 if pattern[at + 1 : at + 2] in "pPDWS" else 1

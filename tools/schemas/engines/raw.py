@@ -1,4 +1,4 @@
-"""The first look at a schema: is it JSON, and of a size worth looking at? Iterative, and stops at the first limit."""
+"""The first check of a schema: that it is JSON of a limited size. It stops at the first exceeded limit."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MAX_INTEGER_BITS = 1_024
 
 @dataclass(frozen=True, slots=True)
 class SchemaLimits:
-    """How large a schema, and a value checked against it, may be (schemas.md 8). Sizes are in bytes of JSON, roughly.
+    """Limits for a schema and for values that are checked against it. Sizes are in approximate bytes of JSON.
 
-    ``max_expansion`` bounds how often one value can be checked in place, through ``$ref``, ``allOf``, ``anyOf``,
-    ``oneOf``, ``not`` and ``if``; ``budget`` bounds the checks of a whole value.
+    ``max_expansion`` limits the checks of one value in place, through ``$ref``, ``allOf``, ``anyOf``, ``oneOf``, ``not``
+    and ``if``; ``budget`` limits the checks of a whole value.
     """
 
     max_bytes: int = 65_536
@@ -36,7 +36,7 @@ class SchemaLimits:
 
     @property
     def digest(self) -> str:
-        """A short name of this profile, for provenance."""
+        """A short digest of this profile, for provenance."""
         return digest(asdict(self))[:12]
 
 
@@ -49,7 +49,7 @@ AUTHOR_LIMITS = SchemaLimits(
 
 
 def require_json(schema: dict[str, Any], limits: SchemaLimits) -> None:
-    """Refuse what is not JSON or is too large; iterative, and stops as soon as a limit is passed."""
+    """Refuse a schema that is not JSON or is too large, without recursion."""
     stack: list[tuple[Any, _Path]] = [(schema, None)]
     size = 0
     while stack:

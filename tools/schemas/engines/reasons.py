@@ -1,4 +1,4 @@
-"""Turns the errors of jsonschema-rs into issues: from keywords and the schema, never from its messages (contract 49)."""
+"""Issues from the errors of jsonschema-rs: built from keywords and the schema, never from its messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from callgate.tools.calls import Issue
-from callgate.tools.schemas.engines.texts import describe, missing, place, unknown, wrong_type
+from callgate.tools.schemas.engines.texts import describe, missing, pointer_of, unknown, wrong_type
 from callgate.tools.values import clip
 
 _MISSING, _UNKNOWN, _TYPE, _REST = range(4)
@@ -17,7 +17,7 @@ _Ranked = tuple[int, Issue]
 
 
 def issues_of(errors: Iterable[Any], value: Any, schema: Mapping[str, Any]) -> list[Issue]:
-    """Issues in contract 35's order: missing, unknown and wrongly typed parameters, then everything else."""
+    """List issues in order: missing, unknown and wrongly typed parameters, then the rest."""
     ranked = [pair for error in errors for pair in _explain(error, value, schema, 0)]
     return [issue for _, issue in sorted(ranked, key=lambda pair: pair[0])]
 
@@ -40,18 +40,18 @@ def _explain(error: Any, value: Any, schema: Mapping[str, Any], depth: int) -> I
     elif name == "propertyNames":
         inner = next(_explain(argument, value, schema, depth + 1), None)
         text = describe(path, name, None).expected if inner is None else f"has a property name that {inner[1].expected}"
-        yield _REST, Issue(place(path), name, clip(text, 160))
+        yield _REST, Issue(pointer_of(path), name, clip(text, 160))
     elif name == "falseSchema":
         yield from _forbidden(error.schema_path, path, at)
     elif type(kind).__name__ in {"BacktrackLimitExceeded", "RegexEngineFailure"}:
-        yield _REST, Issue(place(path), name, "cannot be matched against its pattern; send something simpler")
+        yield _REST, Issue(pointer_of(path), name, "cannot be matched against its pattern; send something simpler")
     else:
         keyword = tail if name in {"required", "contains"} and isinstance(tail, str) else name
         yield _REST, describe(path, keyword, argument)
 
 
 def _forbidden(schema_path: list[Any], path: list[str | int], at: Any) -> Iterator[_Ranked]:
-    """``additionalProperties: false`` with no properties beside it is told as a false schema for the object."""
+    """jsonschema-rs reports ``additionalProperties: false`` without properties as a false schema for the object."""
     whole = schema_path[-1:] == ["additionalProperties"] and schema_path[-2:-1] != ["properties"]
     if whole and isinstance(at, Mapping):
         for member in list(at)[:_MAX_NAMES]:
@@ -63,7 +63,7 @@ def _forbidden(schema_path: list[Any], path: list[str | int], at: Any) -> Iterat
 def _branches(
     error: Any, branches: list[list[Any]], value: Any, schema: Mapping[str, Any], depth: int
 ) -> Iterator[_Ranked]:
-    """The errors of the branch that came closest: one that fits the value's type, with the fewest errors."""
+    """The errors of the closest branch: it fits the value's type and has the fewest errors."""
     path, at = _resolve(error.instance_path, value)
     if depth >= _MAX_BRANCHES or not branches or not all(branches):
         yield _REST, describe(path, error.kind.name, None)
@@ -80,7 +80,7 @@ def _branches(
 
 
 def _own_types(branch: list[Any], path: list[Any]) -> list[str]:
-    """The types that a branch wanted of the value itself, when that is what it missed."""
+    """The types that a branch demands of the value itself, when the value has another type."""
     for error in branch:
         if error.kind.name == "type" and error.instance_path == path:
             return list(error.kind.types)
@@ -88,7 +88,7 @@ def _own_types(branch: list[Any], path: list[Any]) -> list[str]:
 
 
 def _resolve(path: list[Any], value: Any) -> tuple[list[str | int], Any]:
-    """The path with its names as text, and what is there; the library gives properties named "0" and "00" as 0."""
+    """Resolve a path to names as text and the value there; the library gives properties named "0" and "00" as 0."""
     resolved: list[str | int] = []
     for part in path:
         name = _name(value, part) if isinstance(value, Mapping) else part

@@ -1,11 +1,10 @@
-"""jsonschema-rs: offline, with its own regular expressions; the engine for every schema from outside (schemas.md 2)."""
+"""jsonschema-rs, offline and with its own regular expressions: the default engine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
 from typing import Any
 
 from callgate.errors import SchemaRefused
@@ -26,12 +25,12 @@ from callgate.tools.schemas.engines.document import Document, read
 from callgate.tools.schemas.engines.raw import AUTHOR_LIMITS, INPUT_LIMITS, SchemaLimits
 from callgate.tools.schemas.engines.reasons import issues_of
 from callgate.tools.schemas.engines.texts import basic_issues
-from callgate.tools.values import clip, pointer
+from callgate.tools.values import SCALARS, clip, pointer
 
 BACKTRACK_LIMIT = 10_000
 REGEX_SIZE = 262_144
-MAX_EXPLAINED = 2_000  # nodes of a value for which every error is built
-MAX_POINTED = 10_000  # nodes of a value for which the first one is
+MAX_EXPLAINED = 2_000  # nodes of a value up to which every error is built
+MAX_POINTED = 10_000  # nodes of a value up to which the first error is built
 MAX_EFFORT = 5_000  # errors of about five microseconds
 MAX_COUNTED = 100_000
 
@@ -46,20 +45,22 @@ def _library() -> Any:
 
 
 def rust_installed() -> bool:
-    """Whether jsonschema-rs can be imported; it has no wheel for some platforms."""
+    """Check that jsonschema-rs can be imported; it has no wheel for some platforms."""
     return _library() is not None
 
 
 @cache
 def _version() -> str:
+    from importlib.metadata import version
+
     return version("jsonschema-rs")
 
 
 class RustEngine:
-    """jsonschema-rs (contract 18, 48): formats are asserted, nothing is fetched, regular expressions are bounded.
+    """jsonschema-rs: formats are asserted, references are never fetched, regular expressions are bounded.
 
-    Author-written schemas get its fancy-regex engine with a small backtracking limit; schemas from outside its
-    linear-time one, behind ``callgate.tools.schemas.admission``, whose *limits* may be set here.
+    Author-written schemas use its fancy-regex engine with a small backtracking limit. Schemas from outside use its
+    linear-time engine, after ``callgate.tools.schemas.admission`` with these *limits*.
     """
 
     name = "jsonschema-rs"
@@ -81,7 +82,7 @@ class RustEngine:
         return self.build(document, budget, trusted=False)
 
     def build(self, document: Document, budget: Budget, *, trusted: bool) -> Validator:
-        """A validator of a document that was read (and admitted, when it is not *trusted*)."""
+        """Compile a document that was read, and admitted unless it is *trusted*."""
         native = _native(document, trusted=trusted)
         limits = AUTHOR_LIMITS if trusted else self.limits
         guard = Guard(budget, limits) if budget.heavy or not trusted else None
@@ -89,7 +90,7 @@ class RustEngine:
             f"fancy-regex={BACKTRACK_LIMIT}" if trusted else f"linear-regex={REGEX_SIZE},limits={limits.digest}"
         )
         ident = validator_id(self.name, self.version, policy, document.digest)
-        check = _asking(native.is_valid) if guard is None else _guarded(guard, native.is_valid)
+        check = _unguarded(native.is_valid) if guard is None else _guarded(guard, native.is_valid)
         return Compiled(ident, self.name, self.version, check, _Finder(document, native, budget, guard).find)
 
 
@@ -102,23 +103,46 @@ def _guarded(guard: Guard, is_valid: Check) -> Check:
     return check
 
 
-def _asking(is_valid: Check) -> Check:
-    """``validate`` would copy the value that failed into an error, and the errors of every branch of an anyOf."""
+def _unguarded(is_valid: Check) -> Check:
+    """Wrap ``is_valid``: ``validate`` would copy the failed value into errors, one for every branch of an anyOf."""
 
     def check(value: Any) -> None:
-        if not is_valid(value):
+        try:
+            if is_valid(value):
+                return
+        except ValueError:
+            pass
+        if not is_valid(plain(value)):  # a tool may return a named tuple or a numpy.float64
             raise Rejected("does not match the schema", "schema")
 
     return check
 
 
+def plain(value: Any) -> Any:
+    """Copy a value with the types of JSON in place of their subclasses, which jsonschema-rs does not know.
+
+    Values of other types stay as they are.
+    """
+    if value.__class__ in SCALARS:
+        return value
+    if isinstance(value, dict):
+        return {plain(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    return float.__float__(value) if isinstance(value, float) else value
+
+
 def _native(document: Document, *, trusted: bool) -> Any:
-    """Compiles offline; the library checks the schema against its meta-schema on the way."""
+    """Compile offline; the library checks the schema against its meta-schema."""
     return _compiled(document, "validator_for", trusted=trusted)
 
 
 def subschema_checks(document: Document) -> Callable[[str], Callable[[Any], bool] | None]:
-    """From the pointer of a subschema to a function that tells whether a value is valid under it, where known.
+    """Make a function from the pointer of a subschema to its validity check, or None where it is unknown.
 
     Raises:
         SchemaRefused: jsonschema-rs is not installed, or cannot compile the schema.
@@ -140,7 +164,7 @@ def _compiled(document: Document, factory: str, *, trusted: bool) -> Any:
         regex = library.FancyRegexOptions(backtrack_limit=BACKTRACK_LIMIT, size_limit=REGEX_SIZE)
     else:
         regex = library.RegexOptions(size_limit=REGEX_SIZE)
-    # References were found to stay inside the document, so the base address is not needed; some cannot be parsed.
+    # All references stay inside the document, so the base address is not needed; some cannot be parsed.
     schema = {key: item for key, item in document.schema.items() if key not in {"$id", "id"}}
     try:
         return getattr(library, factory)(
@@ -159,7 +183,7 @@ def _compiled(document: Document, factory: str, *, trusted: bool) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Finder:
-    """Says what is wrong with a value that failed. Building errors is eager and slow, so it is done for small ones."""
+    """Explains an invalid value. Building errors is eager and slow, so all of them are built for small values only."""
 
     document: Document
     native: Any
@@ -170,7 +194,8 @@ class _Finder:
         try:
             if self.guard is not None:
                 self.guard(value)
-            errors = self._errors(value, guard_depth(value))
+            nodes = guard_depth(value)
+            errors = self._errors(value if self.guard else plain(value), nodes)
         except Rejected as rejected:
             return [rejected.issue]
         except ValueError:
@@ -194,7 +219,7 @@ class _Finder:
         return []
 
     def _effort(self, value: Any, nodes: int) -> tuple[int, int]:
-        """What all errors would cost, and those of the largest anyOf: even the first error holds them."""
+        """The cost of all errors, and of those of the largest anyOf: even the first error holds them."""
         try:
             return self.budget.explaining(value, MAX_COUNTED) if nodes <= MAX_POINTED else (MAX_COUNTED, MAX_COUNTED)
         except Rejected:

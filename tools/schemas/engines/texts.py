@@ -1,4 +1,4 @@
-"""What a model is told about a value that breaks its schema: value-free and short (contract 34, 49, C7)."""
+"""Texts for a model about a value that breaks its schema: short and without values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_KNOWN = 100
 
 
 def type_name(value: Any) -> str:
-    """The JSON type of a Python value: int and float are ``number``, dict is ``object`` (contract C7)."""
+    """The JSON type of a Python value: int and float are ``number``, dict is ``object``."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -29,7 +29,7 @@ def type_name(value: Any) -> str:
 
 
 def show(schema_value: Any) -> str:
-    """A value of the schema (never of the arguments) as JSON, at most 80 characters."""
+    """Show a value of the schema (never of the arguments) as JSON, at most 80 characters."""
     try:
         text = json.dumps(schema_value, ensure_ascii=False)
     except (TypeError, ValueError):
@@ -37,34 +37,34 @@ def show(schema_value: Any) -> str:
     return clip(text)
 
 
-def place(path: Path) -> str:
-    """The JSON Pointer of a path whose names may come from a model: escaped and cut."""
+def pointer_of(path: Path) -> str:
+    """The JSON Pointer of a path; names may come from a model, so they are escaped and cut."""
     return pointer(clip(part) if isinstance(part, str) else part for part in path)
 
 
 def missing(path: Path, name: str) -> Issue:
-    """A required member is absent; the pointer is where it belongs."""
+    """The issue for a missing required member; the pointer is its place."""
     kind = "property" if path else "parameter"
-    return Issue(place([*path, name]), "required", f"Missing required {kind}: {clip(name)}")
+    return Issue(pointer_of([*path, name]), "required", f"Missing required {kind}: {clip(name)}")
 
 
 def unknown(path: Path, name: str, known: Iterable[str] = (), keyword: str = "additionalProperties") -> Issue:
-    """A member that the schema does not allow, with the nearest allowed name when one is close."""
+    """The issue for a member that the schema does not allow, with the nearest allowed name when it is close."""
     shown = clip(name)
     near = difflib.get_close_matches(shown, list(known)[:_MAX_KNOWN], 1) if len(shown) < 80 else []
     hint = f" (did you mean {clip(near[0])}?)" if near else ""
     kind = "property" if path else "parameter"
-    return Issue(place([*path, name]), keyword, f"Unknown {kind}: {shown}{hint}")
+    return Issue(pointer_of([*path, name]), keyword, f"Unknown {kind}: {shown}{hint}")
 
 
 def wrong_type(path: Path, types: Sequence[str], value: Any) -> Issue:
-    """A value of another JSON type than any of *types*."""
+    """The issue for a value of another JSON type than *types*."""
     got, expected = type_name(value), " or ".join(sorted(types, key=lambda name: name == "null"))
     whole = "integer" in types and got == "number"
     text = "must be an integer" if whole and len(types) == 1 else f"expected {expected}, got {got}"
     if len(path) == 1 and isinstance(path[0], str):
         text = f"Parameter {clip(path[0])} " + (text if text.startswith("must") else f"has wrong type: {text}")
-    return Issue(place(path), "type", text)
+    return Issue(pointer_of(path), "type", text)
 
 
 def _count(count: Any, noun: str) -> str:
@@ -110,11 +110,11 @@ _DESCRIPTIONS: dict[str, _Text] = {
 def describe(path: Path, keyword: str, argument: Any) -> Issue:
     """The issue for a broken *keyword*; *argument* is what the schema says there."""
     text = _DESCRIPTIONS.get(keyword)
-    return Issue(place(path), keyword, text(argument) if text else f"does not satisfy {clip(keyword, 40)}")
+    return Issue(pointer_of(path), keyword, text(argument) if text else f"does not satisfy {clip(keyword, 40)}")
 
 
 def is_of_type(value: Any, types: Sequence[str]) -> bool:
-    """Whether a JSON value has one of the types: ``True`` is not a number, ``2.0`` is an integer (contract 33, C7)."""
+    """Check the JSON type of a value: ``True`` is not a number, ``2.0`` is an integer."""
     got = type_name(value)
     if got != "number":
         return got in types
@@ -130,9 +130,9 @@ def types_of(schema: Any) -> list[str]:
 
 
 def basic_issues(schema: Mapping[str, Any], value: Any) -> list[Issue]:
-    """What a look at the top level alone tells, in contract 35's order: missing, unknown, wrong types.
+    """List the issues of the top level alone: missing, unknown, wrong types.
 
-    Serves where an engine can say no more; every issue is a real one, but the list may be empty.
+    It serves where an engine reports no more. Every issue is real, but the list may be empty.
     """
     types = types_of(schema)
     if types and not is_of_type(value, types):

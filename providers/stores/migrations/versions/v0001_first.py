@@ -1,7 +1,7 @@
-"""The tables of cache, quotas, places, consents and audit.
+"""The tables of the cache, rate limits, concurrency limits, consents and the audit log.
 
-Texts that are keys are compared by code point everywhere (collation C), so that every database sorts them alike.
-The tenant is part of every key and index. Audit rows can be added only: triggers refuse the rest.
+Keys are compared by code point (collation C), so that every database sorts them equally. The tenant is part of every key
+and index. Triggers refuse updates and deletes of audit rows.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-REFUSE = "audit rows are never changed"
+_REFUSE = "audit rows are never changed"
 
 
 def upgrade() -> None:
-    """Make the tables."""
+    """Create the tables."""
     from alembic import op
 
     lite = op.get_bind().dialect.name == "sqlite"
@@ -31,7 +31,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """There is nothing before."""
+    """Refuse: this is the first version."""
     raise NotImplementedError
 
 
@@ -41,8 +41,8 @@ def _capacity() -> None:
 
     op.create_table(
         "callgate_quotas",
-        _text("tenant", primary_key=True),
-        _text("key", primary_key=True),
+        text_column("tenant", primary_key=True),
+        text_column("key", primary_key=True),
         sa.Column("seconds", sa.Double, primary_key=True),
         sa.Column("period", sa.BigInteger, nullable=False),
         sa.Column("used", sa.BigInteger, nullable=False),
@@ -52,9 +52,9 @@ def _capacity() -> None:
     op.create_index("callgate_quotas_ends", "callgate_quotas", ["ends", "tenant"])
     op.create_table(
         "callgate_places",
-        _text("tenant", primary_key=True),
-        _text("key", primary_key=True),
-        _text("token", primary_key=True),
+        text_column("tenant", primary_key=True),
+        text_column("key", primary_key=True),
+        text_column("token", primary_key=True),
         sa.Column("ends", sa.Double, nullable=False),
     )
     op.create_index("callgate_places_ends", "callgate_places", ["ends", "tenant"])
@@ -66,8 +66,8 @@ def _cache() -> None:
 
     op.create_table(
         "callgate_cache",
-        _text("tenant", primary_key=True),
-        _text("key", primary_key=True),
+        text_column("tenant", primary_key=True),
+        text_column("key", primary_key=True),
         sa.Column("version", sa.SmallInteger, nullable=False),
         sa.Column("value", sa.LargeBinary, nullable=False),
         sa.Column("made_at", sa.Double, nullable=False),
@@ -78,9 +78,9 @@ def _cache() -> None:
     op.create_index("callgate_cache_stale", "callgate_cache", ["stale_until", "tenant"])
     op.create_table(
         "callgate_cache_tags",
-        _text("tenant", primary_key=True),
-        _text("tag", primary_key=True),
-        _text("key", primary_key=True),
+        text_column("tenant", primary_key=True),
+        text_column("tag", primary_key=True),
+        text_column("key", primary_key=True),
         sa.ForeignKeyConstraint(["tenant", "key"], ["callgate_cache.tenant", "callgate_cache.key"], ondelete="CASCADE"),
     )
     op.create_index("callgate_cache_tags_key", "callgate_cache_tags", ["tenant", "key"])
@@ -92,10 +92,10 @@ def _consents() -> None:
 
     op.create_table(
         "callgate_consents",
-        _text("tenant", primary_key=True),
-        _text("person", primary_key=True),
-        _text("tool", primary_key=True),
-        _text("scope", primary_key=True),
+        text_column("tenant", primary_key=True),
+        text_column("person", primary_key=True),
+        text_column("tool", primary_key=True),
+        text_column("scope", primary_key=True),
         sa.Column("version", sa.SmallInteger, nullable=False),
         sa.Column("granted_at", sa.Double, nullable=False),
         sa.Column("expires_at", sa.Double),
@@ -109,29 +109,30 @@ def _audit() -> None:
 
     op.create_table(
         "callgate_audit",
-        _text("tenant", primary_key=True),
-        _text("segment", primary_key=True),
+        text_column("tenant", primary_key=True),
+        text_column("segment", primary_key=True),
         sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("version", sa.SmallInteger, nullable=False),
         sa.Column("at", sa.Double, nullable=False),
         sa.Column("body", sa.Text, nullable=False),
         sa.Column("previous", sa.Text, nullable=False),
         sa.Column("hash", sa.Text, nullable=False),
-        # A segment is one process's, whatever the tenants of its calls: a place in it is taken once.
+        # A segment belongs to one process, for all tenants; its numbers are unique.
         sa.UniqueConstraint("segment", "number", name="callgate_audit_place"),
     )
     op.create_index("callgate_audit_time", "callgate_audit", ["tenant", "at", "segment", "number"])
     op.create_table(
         "callgate_anchors",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True),
-        _text("segment"),
+        text_column("segment"),
         sa.Column("number", sa.BigInteger, nullable=False),
         sa.Column("hash", sa.Text, nullable=False),
         sa.Column("at", sa.Double, nullable=False),
     )
 
 
-def _text(name: str, *, primary_key: bool = False) -> Any:
+def text_column(name: str, *, primary_key: bool = False) -> Any:
+    """Return a column of text that is compared by code point."""
     import sqlalchemy as sa
 
     compared = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
@@ -140,13 +141,13 @@ def _text(name: str, *, primary_key: bool = False) -> Any:
 
 def _lite_guard(table: str) -> list[str]:
     return [
-        f"CREATE TRIGGER {table}_{verb.lower()} BEFORE {verb} ON {table} BEGIN SELECT RAISE(ABORT, '{REFUSE}'); END"
+        f"CREATE TRIGGER {table}_{verb.lower()} BEFORE {verb} ON {table} BEGIN SELECT RAISE(ABORT, '{_REFUSE}'); END"
         for verb in ("UPDATE", "DELETE")
     ]
 
 
 def _postgres_guard(table: str) -> list[str]:
-    refuse = f"$$ BEGIN RAISE EXCEPTION '{REFUSE}'; END $$"
+    refuse = f"$$ BEGIN RAISE EXCEPTION '{_REFUSE}'; END $$"
     guard = f"BEFORE UPDATE OR DELETE OR TRUNCATE ON {table} FOR EACH STATEMENT EXECUTE FUNCTION {table}_refuse()"
     return [
         f"CREATE FUNCTION {table}_refuse() RETURNS trigger LANGUAGE plpgsql AS {refuse}",

@@ -1,8 +1,8 @@
-"""The tables of effects, of calls that wait, and of pins of outside tools. See ``v0001_first`` for keys and tenants."""
+"""The tables of effects, suspended calls and pinned tools. See ``v0001_first`` for keys and tenants."""
 
 from __future__ import annotations
 
-from callgate.providers.stores.migrations.versions.v0001_first import _text
+from callgate.providers.stores.migrations.versions.v0001_first import text_column
 
 revision = "0002"
 down_revision = "0001"
@@ -11,14 +11,14 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the tables."""
+    """Create the tables."""
     _effects()
     _waits()
     _pins()
 
 
 def downgrade() -> None:
-    """A ledger is not thrown away."""
+    """Refuse: the effect ledger must not be deleted."""
     raise NotImplementedError
 
 
@@ -28,10 +28,10 @@ def _effects() -> None:
 
     op.create_table(
         "callgate_effects",
-        _text("tenant", primary_key=True),
-        _text("key", primary_key=True),
+        text_column("tenant", primary_key=True),
+        text_column("key", primary_key=True),
         sa.Column("version", sa.SmallInteger, nullable=False),
-        _text("tool"),
+        text_column("tool"),
         sa.Column("tool_version", sa.Text, nullable=False),
         sa.Column("person", sa.Text, nullable=False),
         sa.Column("input_hash", sa.Text, nullable=False),
@@ -60,8 +60,8 @@ def _waits() -> None:
 
     op.create_table(
         "callgate_waits",
-        _text("tenant", primary_key=True),
-        _text("id", primary_key=True),
+        text_column("tenant", primary_key=True),
+        text_column("id", primary_key=True),
         sa.Column("version", sa.SmallInteger, nullable=False),
         sa.Column("kind", sa.Text, nullable=False),
         sa.Column("tool", sa.Text, nullable=False),
@@ -84,9 +84,9 @@ def _pins() -> None:
 
     op.create_table(
         "callgate_pins",
-        _text("tenant", primary_key=True),
-        _text("provider", primary_key=True),
-        _text("tool", primary_key=True),
+        text_column("tenant", primary_key=True),
+        text_column("provider", primary_key=True),
+        text_column("tool", primary_key=True),
         sa.Column("version", sa.SmallInteger, nullable=False),
         sa.Column("digest", sa.Text, nullable=False),
         sa.Column("at", sa.Double, nullable=False),

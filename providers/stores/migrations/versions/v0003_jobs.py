@@ -1,27 +1,27 @@
-"""The table of invocations for workers. See ``v0001_first`` for keys and tenants."""
+"""The table of the job queue. See ``v0001_first`` for keys and tenants."""
 
 from __future__ import annotations
 
-from callgate.providers.stores.migrations.versions.v0001_first import _text
+from callgate.providers.stores.migrations.versions.v0001_first import text_column
 
 revision = "0003"
 down_revision = "0002"
 branch_labels = None
 depends_on = None
 
-FREE_AT = "CASE state WHEN 'queued' THEN run_at WHEN 'running' THEN lease_until END"
-"""When it may be taken (see ``jobs.free_at``); workers look for nothing else."""
+_FREE_AT = "CASE state WHEN 'queued' THEN run_at WHEN 'running' THEN lease_until END"
+"""The time from which a worker may take a job (see ``jobs.free_at``)."""
 
 
 def upgrade() -> None:
-    """Make the table."""
+    """Create the table."""
     import sqlalchemy as sa
     from alembic import op
 
     op.create_table(
         "callgate_jobs",
-        _text("tenant", primary_key=True),
-        _text("id", primary_key=True),
+        text_column("tenant", primary_key=True),
+        text_column("id", primary_key=True),
         sa.Column("version", sa.SmallInteger, nullable=False),
         sa.Column("tool", sa.Text, nullable=False),
         sa.Column("person", sa.Text, nullable=False),
@@ -29,7 +29,7 @@ def upgrade() -> None:
         sa.Column("mac", sa.Text, nullable=False),
         sa.Column("made_at", sa.Double, nullable=False),
         sa.Column("run_at", sa.Double, nullable=False),
-        _text("queue"),
+        text_column("queue"),
         sa.Column("priority", sa.Integer, nullable=False),
         sa.Column("most", sa.Integer, nullable=False),
         sa.Column("state", sa.Text, nullable=False),
@@ -43,8 +43,8 @@ def upgrade() -> None:
         sa.Column("ended_at", sa.Double),
         sa.Column("result", sa.LargeBinary),
         sa.Column("reason", sa.Text),
-        sa.Column("free_at", sa.Double, sa.Computed(FREE_AT, persisted=True)),
-        # Engines are told ids without tenants: an id is taken once, whoever the job is for.
+        sa.Column("free_at", sa.Double, sa.Computed(_FREE_AT, persisted=True)),
+        # Job engines get ids without tenants, so an id is unique across tenants.
         sa.UniqueConstraint("id", name="callgate_jobs_id"),
     )
     free, running, over = "free_at IS NOT NULL", "state = 'running'", "ended_at IS NOT NULL"
@@ -57,7 +57,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """What was asked for is not thrown away."""
+    """Refuse: submitted jobs must not be deleted."""
     raise NotImplementedError
 
 

@@ -1,1 +1,1 @@
-"""One module for each wire: the chunks of its stream, folded into the answer that is not streamed."""
+"""One module for each wire: it assembles the chunks of a stream into the response that is not streamed."""

@@ -1,13 +1,13 @@
-"""A streamed message of Anthropic, folded into one that is not streamed. Pure."""
+"""Assembles a streamed message of Anthropic. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from callgate.runtime.models.wire.history import as_json, joined
-from callgate.runtime.models.wire.reading import text_of, word
-from callgate.runtime.models.wire.reply import CallDelta, Event, ReasoningDelta, text_delta
+from callgate.runtime.models.wire.history import as_json, join_pieces
+from callgate.runtime.models.wire.reading import text_or_empty, text_or_none
+from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, ReplyEvent, text_delta
 from callgate.runtime.models.wire.shapes import items, mapping
 
 _GROWS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
@@ -15,30 +15,30 @@ _STARTS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta"
 
 
 class _Block:
-    """A content block so far: as it began, and the pieces of each text in it."""
+    """A content block so far: its first event, and the pieces of each text in it."""
 
     __slots__ = ("fields", "order", "pieces", "tool")
 
     def __init__(self, fields: dict[str, Any], order: int, tool: str) -> None:
         self.fields = fields
-        self.order = order  # among the calls
+        self.order = order  # index among the calls
         self.tool = tool
         self.pieces: dict[str, list[str]] = {}
 
     def whole(self) -> dict[str, Any]:
-        """The block. A call's input is the text that came for it, or else what it began with."""
+        """The whole block; a call's input is its streamed text, or else the input of its first event."""
         block = dict(self.fields)
         for name, pieces in self.pieces.items():
-            text = joined(pieces)
+            text = join_pieces(pieces)
             if name != "partial_json":
-                block[name] = text_of(block.get(name)) + text
+                block[name] = text_or_empty(block.get(name)) + text
             elif text:
                 block["input"] = text
         return block
 
 
 class AnthropicFold:
-    """Takes events, and gives a message. See ``Fold``. It has ended with its stop reason, or ``message_stop``."""
+    """Assembles events into a message; see ``Fold``. A stop reason or ``message_stop`` ends it."""
 
     def __init__(self, tool_of: Callable[[str], str]) -> None:
         self.ended = False
@@ -48,8 +48,8 @@ class AnthropicFold:
         self._at: dict[Any, _Block] = {}
         self._calls = 0
 
-    def add(self, chunk: dict[str, Any], events: list[Event]) -> None:
-        """Take in one event; ``ping`` and those not known are passed over."""
+    def add(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
+        """Add one event; ``ping`` and unknown events are ignored."""
         kind = chunk.get("type")
         if kind == "content_block_delta":
             delta = chunk.get("delta")
@@ -77,13 +77,13 @@ class AnthropicFold:
         """The message."""
         return {**self._message, "content": [block.whole() for block in self._blocks]}
 
-    def _begin(self, message: Mapping[str, Any], events: list[Event]) -> None:
+    def _begin(self, message: Mapping[str, Any], events: list[ReplyEvent]) -> None:
         self._message |= {key: value for key, value in message.items() if key != "content"}
         for index, block in enumerate(items(message.get("content"))):
             self._start(index, mapping(block), events)
 
-    def _start(self, index: Any, content: Mapping[str, Any], events: list[Event]) -> None:
-        """A new block, even at an index that was there before: what is complete stays as it is."""
+    def _start(self, index: Any, content: Mapping[str, Any], events: list[ReplyEvent]) -> None:
+        """Begin a block; if its index is used already, the earlier block stays unchanged."""
         kind, name = content.get("type"), content.get("name")
         block = _Block(dict(content), self._calls, self._tool_of(name) if isinstance(name, str) else "")
         self._blocks.append(block)
@@ -92,12 +92,12 @@ class AnthropicFold:
             self._calls += 1
             given = content.get("input")
             events.append(CallDelta(block.order, block.tool, as_json(given) if given else ""))
-        elif kind == "text" and word(content.get("text")):
+        elif kind == "text" and text_or_none(content.get("text")):
             events.append(text_delta(content["text"]))
-        elif kind == "thinking" and word(content.get("thinking")):
+        elif kind == "thinking" and text_or_none(content.get("thinking")):
             events.append(ReasoningDelta(content["thinking"]))
 
-    def _grow(self, index: Any, delta: dict[str, Any], events: list[Event]) -> None:
+    def _grow(self, index: Any, delta: dict[str, Any], events: list[ReplyEvent]) -> None:
         kind = delta.get("type")
         block = self._at.get(index if isinstance(index, int) else None)
         if block is None:
@@ -119,8 +119,8 @@ class AnthropicFold:
         elif piece:
             events.append(text_delta(piece) if field == "text" else ReasoningDelta(piece))
 
-    def _unannounced(self, index: Any, kind: Any, events: list[Event]) -> _Block:
-        """The block of a delta without an index (the latest), or one that never began."""
+    def _unannounced(self, index: Any, kind: Any, events: list[ReplyEvent]) -> _Block:
+        """The block for a delta without an index (the latest block), or a new one if it never began."""
         if index is None and self._blocks:
             return self._blocks[-1]
         self._start(index, {"type": _STARTS.get(kind, "tool_use") if isinstance(kind, str) else "tool_use"}, events)
@@ -132,4 +132,4 @@ class AnthropicFold:
         elif kind == "citations_delta":
             block.fields["citations"] = [*items(block.fields.get("citations")), delta.get("citation")]
         elif kind == "compaction_delta" and isinstance(delta.get("content"), str):
-            block.fields["content"] = text_of(block.fields.get("content")) + delta["content"]
+            block.fields["content"] = text_or_empty(block.fields.get("content")) + delta["content"]

@@ -1,4 +1,4 @@
-"""A streamed chat completion, folded into one that is not streamed. Pure."""
+"""Assembles a streamed chat completion. Pure."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from callgate.runtime.models.wire.folds.chat_calls import ChatCalls
-from callgate.runtime.models.wire.history import joined
-from callgate.runtime.models.wire.reply import CallDelta, Event, ReasoningDelta, text_delta
+from callgate.runtime.models.wire.history import join_pieces
+from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, ReplyEvent, text_delta
 from callgate.runtime.models.wire.shapes import items, mapping
 
 REASONING = ("reasoning_content", "reasoning", "reasoning_details")
-"""Where servers show reasoning, in order: some send the same text in two places. DeepSeek and vLLM; Groq, Ollama and
-OpenRouter; OpenRouter's pieces with their signatures."""
+"""Fields with reasoning, in order of preference because some servers send the same text in two of them: DeepSeek and
+vLLM; Groq, Ollama and OpenRouter; OpenRouter's pieces with signatures."""
 _APART = frozenset({"choices", "usage", "error"})
 
 
 class ChatFold:
-    """Takes chunks; only the first choice is read. See ``Fold``.
+    """Assembles chunks; only the first choice is read. See ``Fold``.
 
-    The answer has ended with its finish reason or with ``[DONE]``: servers leave out the one or the other. A piece of
-    a call after the finish reason takes that back.
+    A finish reason or ``[DONE]`` ends the response, since servers omit one or the other. A piece of a call after the
+    finish reason reopens it.
     """
 
     def __init__(self, tool_of: Callable[[str], str]) -> None:
@@ -33,11 +33,11 @@ class ChatFold:
         self._text: dict[str, list[str]] = {}
         self._parts: list[dict[str, Any]] | None = None  # content as a list (Mistral)
         self._fields: dict[str, Any] = {}
-        self._shown: str | None = None  # which of REASONING is shown
+        self._shown: str | None = None  # the field of REASONING that is shown
         self._calls = ChatCalls(tool_of)
 
-    def add(self, chunk: dict[str, Any], events: list[Event]) -> None:
-        """Take in one chunk; a whole answer counts as one."""
+    def add(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
+        """Add one chunk; a whole response counts as one."""
         if self._head is None:
             self._head = {key: value for key, value in chunk.items() if key not in _APART}
         if chunk.get("usage"):
@@ -58,7 +58,7 @@ class ChatFold:
     def body(self) -> dict[str, Any]:
         """The chat completion."""
         message: dict[str, Any] = {"role": "assistant", "content": self._content()}
-        message |= {key: joined(pieces) for key, pieces in self._text.items() if key != "content"}
+        message |= {key: join_pieces(pieces) for key, pieces in self._text.items() if key != "content"}
         message |= self._fields
         if calls := self._calls.entries():
             message["tool_calls"] = calls
@@ -70,7 +70,7 @@ class ChatFold:
         self._late.setdefault("error", error)
         self.ended = True
 
-    def _add_choice(self, choice: dict[str, Any], events: list[Event]) -> None:
+    def _add_choice(self, choice: dict[str, Any], events: list[ReplyEvent]) -> None:
         delta = choice.get("delta")
         whole = not isinstance(delta, dict) and isinstance(choice.get("message"), dict)
         reopened = False
@@ -96,7 +96,7 @@ class ChatFold:
             self._fail(choice["error"])
         self.ended = bool(reason) or whole or (self.ended and not reopened)
 
-    def _add_field(self, key: str, value: Any, delta: Mapping[str, Any], events: list[Event]) -> None:
+    def _add_field(self, key: str, value: Any, delta: Mapping[str, Any], events: list[ReplyEvent]) -> None:
         if key == "content":
             self._add_parts(value, events)
         elif key in REASONING:
@@ -114,7 +114,7 @@ class ChatFold:
         elif key != "role" or key not in self._fields:
             self._fields[key] = value
 
-    def _add_legacy(self, piece: Mapping[str, Any], events: list[Event]) -> None:
+    def _add_legacy(self, piece: Mapping[str, Any], events: list[ReplyEvent]) -> None:
         known = self._fields.setdefault("function_call", {"name": "", "arguments": ""})
         name, arguments = piece.get("name"), piece.get("arguments")
         if isinstance(name, str) and name != known["name"]:
@@ -126,7 +126,7 @@ class ChatFold:
         if name or arguments:
             events.append(CallDelta(0, self._tool_of(known["name"]), arguments if isinstance(arguments, str) else ""))
 
-    def _add_reasoning(self, key: str, value: Any, delta: Mapping[str, Any], events: list[Event]) -> None:
+    def _add_reasoning(self, key: str, value: Any, delta: Mapping[str, Any], events: list[ReplyEvent]) -> None:
         if key == "reasoning_details":
             details = self._fields.setdefault(key, [])
             text = details_text(value)
@@ -142,8 +142,8 @@ class ChatFold:
         if key == self._shown:
             events.append(ReasoningDelta(text))
 
-    def _add_parts(self, value: Any, events: list[Event]) -> None:
-        """Content as a list of parts, some of them ``thinking``; parts of one kind are joined."""
+    def _add_parts(self, value: Any, events: list[ReplyEvent]) -> None:
+        """Add content that is a list of parts, some of them ``thinking``; adjacent parts of one kind are joined."""
         if self._parts is None:
             before = "".join(self._text.pop("content", ()))
             self._parts = [{"type": "text", "text": before}] if before else []
@@ -166,7 +166,7 @@ class ChatFold:
         if self._parts is not None:
             return self._parts
         pieces = self._text.get("content")
-        return joined(pieces) if pieces else None
+        return join_pieces(pieces) if pieces else None
 
 
 def thinking_text(part: Any) -> str:
@@ -177,13 +177,13 @@ def thinking_text(part: Any) -> str:
 
 
 def details_text(details: Any) -> str:
-    """What OpenRouter's ``reasoning_details`` show."""
+    """The visible text of OpenRouter's ``reasoning_details``."""
     shown = (mapping(detail).get("text") or mapping(detail).get("summary") for detail in items(details))
     return "".join(text for text in shown if isinstance(text, str))
 
 
 def _merge_detail(details: Any, detail: Any) -> None:
-    """Add a piece of ``reasoning_details``: text grows, a signature comes late, encrypted data stays on its own."""
+    """Add a piece of ``reasoning_details``: text is appended, a signature may come late, encrypted data stays separate."""
     if not isinstance(detail, dict) or not isinstance(details, list):
         return
     last = details[-1] if details else {}
@@ -199,5 +199,5 @@ def _merge_detail(details: Any, detail: Any) -> None:
 
 
 def _longer(known: Any, piece: Any) -> Any:
-    """Audio comes in pieces: base64 and transcript are text that grows."""
+    """Append a piece of audio or transcript, which arrive as text."""
     return known + piece if isinstance(known, str) and isinstance(piece, str) and known != piece else piece

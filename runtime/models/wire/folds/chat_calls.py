@@ -1,8 +1,8 @@
-"""The tool calls of a streamed chat completion: which call does a piece belong to? Pure.
+"""Assembles the tool calls of a streamed chat completion, and decides which call a piece belongs to. Pure.
 
-OpenAI gives each call an index, and its id and name with the first piece. Servers that speak the same wire leave the
-index out, or send 0 for every call; they leave ids out, reuse one, or make a new one for every piece; they repeat the
-name, send it late, or send whole calls; some send the arguments as an object.
+OpenAI sends an index with each piece, and the id and name with the first one. Compatible servers omit the index or send
+0 for every call. They omit ids, reuse one, or make a new one for each piece. They repeat the name, send it late, or send
+whole calls; some send the arguments as an object.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 import jiter
 
-from callgate.runtime.models.wire.history import as_json, joined
-from callgate.runtime.models.wire.reply import CallDelta, Event
+from callgate.runtime.models.wire.history import as_json, join_pieces
+from callgate.runtime.models.wire.reply import CallDelta, ReplyEvent
 
 _OWN = frozenset({"index", "id", "type", "function", "custom"})
 
 
 class _Slot:
-    """One call so far. ``whole`` holds arguments that came as anything but text."""
+    """One call so far. ``whole`` has arguments that are not text."""
 
     __slots__ = ("custom", "extra", "id", "inner", "name", "order", "pieces", "tool", "whole")
 
@@ -31,11 +31,11 @@ class _Slot:
         self.pieces: list[str] = []
         self.whole: Any = None
         self.custom = False
-        self.extra: dict[str, Any] = {}  # other fields, such as a thought signature: they travel back
+        self.extra: dict[str, Any] = {}  # other fields, such as a thought signature, which go back to the provider
         self.inner: dict[str, Any] = {}
 
     def complete(self) -> bool:
-        """Whether the arguments are a JSON object already."""
+        """True if the arguments are a complete JSON object."""
         if self.whole is not None:
             return True
         if not self.pieces or not self.pieces[-1].endswith(("}", " ", "\n")):
@@ -46,22 +46,22 @@ class _Slot:
             return False
 
     def has(self, arguments: Any) -> bool:
-        """Whether these are the arguments, to the letter."""
+        """True if the arguments equal *arguments* exactly."""
         return bool(arguments == (self.whole if self.whole is not None else "".join(self.pieces)))
 
     def entry(self) -> dict[str, Any]:
-        """The call as an answer in one piece has it."""
-        arguments = joined(self.pieces) if self.whole is None else self.whole
+        """The call in the form that is not streamed."""
+        arguments = join_pieces(self.pieces) if self.whole is None else self.whole
         named = {"name": self.name, **self.inner}
         if self.custom:
-            spelled = {"type": "custom", "custom": {**named, "input": arguments}}
+            entry = {"type": "custom", "custom": {**named, "input": arguments}}
         else:
-            spelled = {"type": "function", "function": {**named, "arguments": arguments}}
-        return {"id": self.id, **spelled, **self.extra}
+            entry = {"type": "function", "function": {**named, "arguments": arguments}}
+        return {"id": self.id, **entry, **self.extra}
 
 
 class ChatCalls:
-    """The calls of one answer, put together from their pieces."""
+    """The calls of one response, assembled from their pieces."""
 
     def __init__(self, tool_of: Callable[[str], str]) -> None:
         self._tool_of = tool_of
@@ -70,18 +70,18 @@ class ChatCalls:
         self._ids: dict[tuple[int | None, str], _Slot] = {}
 
     def entries(self) -> list[dict[str, Any]]:
-        """``tool_calls`` as an answer in one piece has it."""
+        """``tool_calls`` in the form that is not streamed."""
         return [slot.entry() for slot in self._slots]
 
-    def add(self, entries: Any, events: list[Event]) -> None:
-        """Take in the ``tool_calls`` of one delta."""
+    def add(self, entries: Any, events: list[ReplyEvent]) -> None:
+        """Add the ``tool_calls`` of one delta."""
         touched: list[_Slot] = []
         for entry in entries if isinstance(entries, list) else [entries]:
             if not isinstance(entry, dict):
                 continue
             function = entry.get("function")
             if isinstance(function, dict) and len(entry) == 2 and len(function) == 1 and "index" in entry:
-                piece, index = function.get("arguments"), entry["index"]  # what nearly all pieces look like
+                piece, index = function.get("arguments"), entry["index"]  # the form of nearly all pieces
                 slot = self._at.get(index) if isinstance(index, int) else None
                 if slot is not None and isinstance(piece, str) and slot.whole is None:
                     slot.pieces.append(piece)
@@ -89,7 +89,7 @@ class ChatCalls:
                     continue
             self._add(entry, touched, events)
 
-    def _add(self, entry: dict[str, Any], touched: list[_Slot], events: list[Event]) -> None:
+    def _add(self, entry: dict[str, Any], touched: list[_Slot], events: list[ReplyEvent]) -> None:
         function, custom = entry.get("function"), entry.get("custom")
         is_custom = isinstance(custom, dict) and bool(custom) and (entry.get("type") == "custom" or not function)
         inner = custom if is_custom else function
@@ -115,7 +115,7 @@ class ChatCalls:
         slot.tool = self._tool_of(slot.name)
 
     def _slot(self, entry: dict[str, Any], name: str, arguments: Any, touched: list[_Slot]) -> _Slot | None:
-        """The call that a piece belongs to; a new one; None for a call that is sent a second time."""
+        """The call that a piece belongs to, which may be new; None if the server repeats a whole call."""
         index = entry.get("index")
         index = index if isinstance(index, int) else None
         call_id = entry.get("id")
@@ -134,7 +134,7 @@ class ChatCalls:
         return slot
 
     def _latest(self, index: int | None, touched: list[_Slot]) -> _Slot | None:
-        """The latest call at the index; without an index, the latest one, unless this very delta has filled it."""
+        """The latest call at the index; without an index, the latest call unless this delta has filled it already."""
         if index is not None:
             return self._at.get(index)
         return self._slots[-1] if self._slots and self._slots[-1] not in touched else None
@@ -142,8 +142,8 @@ class ChatCalls:
     def _begins(
         self, slot: _Slot, name: str, brings: bool, call_id: Any, index: int | None, touched: list[_Slot]
     ) -> bool:
-        """Whether a piece begins another call than the one it would belong to by its index or id."""
-        if call_id and slot.id and call_id != slot.id:  # some make a new id for every piece: those bring no name
+        """True if a piece begins a new call, although its index or id is that of *slot*."""
+        if call_id and slot.id and call_id != slot.id:  # servers that make an id for every piece send no name with it
             return bool(name) or (brings and slot.complete())
         if not name:
             return False

@@ -1,4 +1,4 @@
-"""A streamed Gemini answer, folded into one that is not streamed. Pure."""
+"""Assembles a streamed response of Gemini. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from callgate.runtime.models.wire.history import as_json, joined
-from callgate.runtime.models.wire.reply import CallDelta, Event, ReasoningDelta, text_delta
+from callgate.runtime.models.wire.history import as_json, join_pieces
+from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, ReplyEvent, text_delta
 from callgate.runtime.models.wire.shapes import items, mapping
 
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[(?:'([^']*)'|\"([^\"]*)\")\]")
@@ -15,7 +15,7 @@ _VALUES = ("stringValue", "numberValue", "boolValue")
 
 
 def call_of(part: Any) -> Mapping[str, Any] | None:
-    """The function call in a part, if it is one; some proxies spell it with an underscore."""
+    """The function call in a part, or None; some proxies spell the field with an underscore."""
     call = mapping(part).get("functionCall")
     if call is None:
         call = mapping(part).get("function_call")
@@ -23,10 +23,10 @@ def call_of(part: Any) -> Mapping[str, Any] | None:
 
 
 class GeminiFold:
-    """Takes chunks; only the first candidate is read. See ``Fold``.
+    """Assembles chunks; only the first candidate is read. See ``Fold``.
 
-    Calls come whole, unless the request asked for streamed arguments: then they come as values with their JSON paths.
-    Text is joined where nothing but text is in it: a part with a signature keeps its place and its form.
+    Calls arrive whole, unless the request asked for streamed arguments: then values arrive with their JSON paths. Parts
+    with text only are joined; a part with a signature stays separate and unchanged.
     """
 
     def __init__(self, tool_of: Callable[[str], str]) -> None:
@@ -35,14 +35,14 @@ class GeminiFold:
         self._head: dict[str, Any] = {}
         self._candidate: dict[str, Any] = {}
         self._parts: list[dict[str, Any]] = []
-        self._text: list[str] | None = None  # the pieces of the last part, while it is nothing but text
+        self._text: list[str] | None = None  # the pieces of the last part, while it has only text
         self._thought: Any = None
         self._open: _OpenCall | None = None
         self._given: dict[str, dict[str, Any]] = {}  # parts with calls, by id
         self._calls = 0
 
-    def add(self, chunk: dict[str, Any], events: list[Event]) -> None:
-        """Take in one chunk; a whole answer is one."""
+    def add(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
+        """Add one chunk; a whole response counts as one."""
         if chunk.get("error"):
             self._head.setdefault("error", chunk["error"])
             self.ended = True
@@ -58,12 +58,12 @@ class GeminiFold:
                     self.ended = True
 
     def body(self) -> dict[str, Any]:
-        """The answer."""
+        """The response."""
         self._close_text()
         candidates = [{"content": {"role": "model", "parts": self._parts}, **self._candidate}]
         return {**({"candidates": candidates} if self._parts or self._candidate else {}), **self._head}
 
-    def _add_candidate(self, candidate: dict[str, Any], events: list[Event]) -> None:
+    def _add_candidate(self, candidate: dict[str, Any], events: list[ReplyEvent]) -> None:
         content = candidate.get("content")
         if isinstance(content, dict):
             for part in items(content.get("parts")):
@@ -75,7 +75,7 @@ class GeminiFold:
         if candidate.get("finishReason"):
             self.ended = True
 
-    def _add_part(self, part: dict[str, Any], events: list[Event]) -> None:
+    def _add_part(self, part: dict[str, Any], events: list[ReplyEvent]) -> None:
         text = part.get("text")
         if isinstance(text, str):
             thought = part.get("thought")
@@ -96,14 +96,14 @@ class GeminiFold:
 
     def _close_text(self) -> None:
         if self._text is not None:
-            text = joined(self._text)
+            text = join_pieces(self._text)
             if text:
                 self._parts.append(
                     {"text": text} if self._thought is None else {"text": text, "thought": self._thought}
                 )
             self._text = None
 
-    def _add_call(self, part: dict[str, Any], call: Mapping[str, Any], events: list[Event]) -> None:
+    def _add_call(self, part: dict[str, Any], call: Mapping[str, Any], events: list[ReplyEvent]) -> None:
         if self._open and not call.get("name"):
             self._open.add(call)
             extra = {key: value for key, value in part.items() if key not in {"functionCall", "function_call"}}
@@ -116,7 +116,7 @@ class GeminiFold:
             return
         self._open = None
         known = self._given.get(call["id"]) if isinstance(call.get("id"), str) and call["id"] else None
-        if known is not None and call_of(known) == call:  # sent a second time
+        if known is not None and call_of(known) == call:  # the server repeats it
             known.update(part)
             return
         if not call:
@@ -137,7 +137,7 @@ class GeminiFold:
 
 
 class _OpenCall:
-    """A call whose arguments are streamed: values, each with the JSON path of its place; text comes in pieces."""
+    """A call with streamed arguments: each value has its JSON path, and text arrives in pieces."""
 
     def __init__(self, part: dict[str, Any], call: Mapping[str, Any], order: int, tool: str) -> None:
         self.part = part
@@ -149,16 +149,16 @@ class _OpenCall:
         self.add(call)
 
     def add(self, call: Mapping[str, Any]) -> None:
-        """Put the values of one piece where they belong. A path that is none makes the arguments unreadable."""
+        """Set the values of one piece. An invalid path makes the arguments unreadable."""
         for piece in items(call.get("partialArgs")):
             if not isinstance(self.args, dict) or not _put(self.args, mapping(piece)):
-                self.args = "unreadable path"  # text that is no JSON: hydration refuses it
+                self.args = "unreadable path"  # not JSON, so that hydration refuses it
         open_still = {"willContinue": True} if call.get("willContinue") else {}
         self.part["functionCall"] = {**self.call, "args": self.args, **open_still}
 
 
 def _put(args: dict[str, Any], piece: Mapping[str, Any]) -> bool:
-    """Set or lengthen the value at the piece's path; whether the path led anywhere."""
+    """Set or extend the value at the piece's path; return False if the path is invalid."""
     path = piece.get("jsonPath")
     if not isinstance(path, str) or not path.startswith("$"):
         return False

@@ -1,19 +1,19 @@
-"""A streamed answer of Ollama, folded into one that is not streamed. Pure."""
+"""Assembles a streamed response of Ollama. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from callgate.runtime.models.wire.history import as_json, joined
-from callgate.runtime.models.wire.reply import CallDelta, Event, ReasoningDelta, text_delta
+from callgate.runtime.models.wire.history import as_json, join_pieces
+from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, ReplyEvent, text_delta
 from callgate.runtime.models.wire.shapes import items, mapping
 
 _KNOWN = frozenset({"role", "content", "thinking", "tool_calls"})
 
 
 class OllamaFold:
-    """Takes lines, and gives the answer in one. See ``Fold``. Calls come whole, in any of the lines."""
+    """Assembles lines; see ``Fold``. Calls arrive whole, in any line."""
 
     def __init__(self, tool_of: Callable[[str], str]) -> None:
         self.ended = False
@@ -24,36 +24,36 @@ class OllamaFold:
         self._thinking: list[str] = []
         self._calls: list[Any] = []
 
-    def add(self, chunk: dict[str, Any], events: list[Event]) -> None:
-        """Take in one line."""
+    def add(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
+        """Add one line."""
         message = chunk.get("message")
         if isinstance(message, dict):
             content = message.get("content")
             if content.__class__ is str and content:
                 self._text.append(content)
                 events.append(text_delta(content))
-            if len(message) != 2 or "role" not in message:  # nearly all lines have no more than that
+            if len(message) != 2 or "role" not in message:  # nearly all lines have only these fields
                 self._add_rest(message, events)
             if self._last and not chunk.get("done") and "error" not in chunk:
                 return
         self._add_last(chunk)
 
     def body(self) -> dict[str, Any]:
-        """The answer."""
-        message: dict[str, Any] = {"role": "assistant", "content": joined(self._text), **self._fields}
+        """The response."""
+        message: dict[str, Any] = {"role": "assistant", "content": join_pieces(self._text), **self._fields}
         if self._thinking:
-            message["thinking"] = joined(self._thinking)
+            message["thinking"] = join_pieces(self._thinking)
         if self._calls:
             message["tool_calls"] = self._calls
         return {**self._last, "message": message}
 
     def _add_last(self, chunk: dict[str, Any]) -> None:
-        """The first line, the last one, or one without a message: what is beside the message."""
+        """Add the fields beside the message: of the first line, the last line, or a line without a message."""
         known = {key: value for key, value in self._last.items() if value is not None}
         self._last = {**known, **chunk} if chunk.get("done") else {**chunk, **known}
         self.ended = self.ended or bool(chunk.get("done") or chunk.get("error"))
 
-    def _add_rest(self, message: dict[str, Any], events: list[Event]) -> None:
+    def _add_rest(self, message: dict[str, Any], events: list[ReplyEvent]) -> None:
         thinking = message.get("thinking")
         if thinking and isinstance(thinking, str):
             self._thinking.append(thinking)
@@ -64,7 +64,7 @@ class OllamaFold:
             if value and key not in _KNOWN:
                 self._fields[key] = value
 
-    def _add_call(self, entry: Any, events: list[Event]) -> None:
+    def _add_call(self, entry: Any, events: list[ReplyEvent]) -> None:
         function = mapping(mapping(entry).get("function"))
         name, arguments = function.get("name"), function.get("arguments")
         shown = arguments if isinstance(arguments, str) else as_json(arguments) if arguments else ""

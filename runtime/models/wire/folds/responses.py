@@ -1,17 +1,17 @@
-"""A streamed response of OpenAI's Responses API, folded into one that is not streamed. Pure."""
+"""Assembles a streamed response of OpenAI's Responses API. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from callgate.runtime.models.wire.history import joined, without_nulls
-from callgate.runtime.models.wire.reading import text_of
-from callgate.runtime.models.wire.reply import CallDelta, Event, ReasoningDelta, text_delta
+from callgate.runtime.models.wire.history import join_pieces, without_nulls
+from callgate.runtime.models.wire.reading import text_or_empty
+from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, ReplyEvent, text_delta
 from callgate.runtime.models.wire.shapes import items, mapping
 
 CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
-"""The items that call a tool of ours, and where their arguments are. All other calls the provider runs itself."""
+"""The item types that call a client's tool, and the field with the arguments. The provider runs all other calls."""
 _PARTS = {
     "response.output_text.delta": "output_text",
     "response.refusal.delta": "refusal",
@@ -21,9 +21,9 @@ _PARTS = {
 _THOUGHTS = frozenset({"reasoning_text", "summary_text"})
 
 
-def kind_of(item: Mapping[str, Any]) -> str:
+def item_type(item: Mapping[str, Any]) -> str:
     """The type of an output item."""
-    return text_of(item.get("type"))
+    return text_or_empty(item.get("type"))
 
 
 def message_text(item: Mapping[str, Any]) -> str:
@@ -32,49 +32,49 @@ def message_text(item: Mapping[str, Any]) -> str:
 
 
 def reasoning_text(item: Mapping[str, Any]) -> str:
-    """What a reasoning item shows."""
+    """The visible text of a reasoning item."""
     return _texts(item.get("summary"), "text") + _texts(item.get("content"), "text")
 
 
 def _texts(parts: Any, *names: str) -> str:
-    return "".join(text_of(mapping(part).get(name)) for part in items(parts) for name in names)
+    return "".join(text_or_empty(mapping(part).get(name)) for part in items(parts) for name in names)
 
 
 class _Item:
-    """An output item so far: as it was added, its pieces of text, and as it was when done."""
+    """An output item so far: its first form, its pieces of text, and its final form."""
 
     __slots__ = ("done", "fields", "order", "parts", "pieces", "tool")
 
     def __init__(self, fields: dict[str, Any], order: int, tool: str) -> None:
         self.fields = fields
-        self.order = order  # among the calls
+        self.order = order  # index among the calls
         self.tool = tool
         self.done: dict[str, Any] | None = None
         self.pieces: list[str] = []  # of the arguments
         self.parts: dict[tuple[str, Any], list[str]] = {}  # of the content, by (kind of part, its index)
 
     def whole(self) -> dict[str, Any]:
-        """The item as it was when done; the pieces stand in for what is missing there."""
+        """The final item; streamed pieces replace what it lacks."""
         item = self.filled(self.fields if self.done is None else self.done)
         if self.done is None:
             for (kind, _), pieces in self.parts.items():
-                place = "summary" if kind == "summary_text" else "content"
+                field = "summary" if kind == "summary_text" else "content"
                 name = "refusal" if kind == "refusal" else "text"
-                item[place] = [*items(item.get(place)), {"type": kind, name: joined(pieces)}]
+                item[field] = [*items(item.get(field)), {"type": kind, name: join_pieces(pieces)}]
         return item
 
     def filled(self, item: Mapping[str, Any]) -> dict[str, Any]:
-        """The item, with the arguments that came for it where it has none itself."""
-        field = CALLS.get(kind_of(item))
+        """The item; if it has no arguments, the streamed ones are added."""
+        field = CALLS.get(item_type(item))
         if field and self.pieces and not item.get(field):
-            return {**item, field: joined(self.pieces)}
+            return {**item, field: join_pieces(self.pieces)}
         return dict(item)
 
 
 class ResponsesFold:
-    """Takes events, and gives a response. See ``Fold``.
+    """Assembles events into a response; see ``Fold``.
 
-    The last event has the response in one piece, and that counts; what it leaves out is taken from the events before.
+    The last event has the whole response, which takes precedence; earlier events supply what it lacks.
     """
 
     def __init__(self, tool_of: Callable[[str], str]) -> None:
@@ -86,14 +86,16 @@ class ResponsesFold:
         self._at: dict[str | int, _Item] = {}  # by output index, and by item id
         self._calls = 0
 
-    def add(self, chunk: dict[str, Any], events: list[Event]) -> None:
-        """Take in one event; those not known are passed over."""
+    def add(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
+        """Add one event; unknown events are ignored."""
         kind = chunk.get("type")
         if isinstance(kind, str):
             take = _TAKE.get(kind)
             if take is not None:
                 take(self, chunk, events)
-        elif chunk.get("object") == "response" or chunk.get("error"):  # a whole response, or an error, in its place
+        elif chunk.get("object") == "response" or chunk.get(
+            "error"
+        ):  # a whole response or an error instead of an event
             self._end({"response": chunk}, events)
 
     def body(self) -> dict[str, Any]:
@@ -102,7 +104,7 @@ class ResponsesFold:
         last = [self._filled(item) for item in items(self._response.get("output"))]
         known = {item["id"] for item in map(mapping, last) if isinstance(item.get("id"), str)}
         late = [item for item in streamed if not (isinstance(item.get("id"), str) and item["id"] in known)]
-        missing = max(0, len(streamed) - len(last))  # some servers leave items out at the end, or all of them
+        missing = max(0, len(streamed) - len(last))  # some servers omit items at the end, or all of them
         body = {**self._response, "output": [*last, *late[:missing]]}
         return {**body, "error": self._error} if self._error and not body.get("error") else body
 
@@ -111,10 +113,10 @@ class ResponsesFold:
         known = self._at.get(item_id) if isinstance(item_id, str) else None
         return known.filled(item) if known else item
 
-    def _begin(self, chunk: Mapping[str, Any], events: list[Event]) -> None:
+    def _begin(self, chunk: Mapping[str, Any], events: list[ReplyEvent]) -> None:
         self._response = self._response or dict(mapping(chunk.get("response")))
 
-    def _end(self, chunk: Mapping[str, Any], events: list[Event]) -> None:
+    def _end(self, chunk: Mapping[str, Any], events: list[ReplyEvent]) -> None:
         response = mapping(chunk.get("response"))
         self._response = {**self._response, **response}
         self.ended = True
@@ -122,18 +124,18 @@ class ResponsesFold:
             for index, item in enumerate(items(response.get("output"))):
                 self._done({"output_index": index, "item": item}, events)
 
-    def _fail(self, chunk: dict[str, Any], events: list[Event]) -> None:
+    def _fail(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
         self._error = self._error or chunk.get("error") or without_nulls(chunk, "type", "sequence_number")
         self.ended = True
 
-    def _arguments(self, chunk: dict[str, Any], events: list[Event]) -> None:
+    def _arguments(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
         piece = chunk.get("delta")
         if isinstance(piece, str):
             item = self._item(chunk, "function_call", events)
             item.pieces.append(piece)
             events.append(CallDelta(item.order, item.tool, piece))
 
-    def _arguments_done(self, chunk: dict[str, Any], events: list[Event]) -> None:
+    def _arguments_done(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
         whole = chunk.get("arguments", chunk.get("input"))
         if whole and isinstance(whole, str):
             item = self._item(chunk, "function_call", events)
@@ -141,7 +143,7 @@ class ResponsesFold:
                 events.append(CallDelta(item.order, item.tool, whole))
             item.pieces = [whole]
 
-    def _text(self, chunk: dict[str, Any], events: list[Event]) -> None:
+    def _text(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
         piece = chunk.get("delta")
         if not isinstance(piece, str) or not piece:
             return
@@ -156,8 +158,8 @@ class ResponsesFold:
         pieces.append(piece)
         events.append(ReasoningDelta(piece) if thought else text_delta(piece))
 
-    def _item(self, chunk: Mapping[str, Any], kind: str, events: list[Event]) -> _Item:
-        """The item of an event: by its id, or its index, or the latest; one that was not added begins here."""
+    def _item(self, chunk: Mapping[str, Any], kind: str, events: list[ReplyEvent]) -> _Item:
+        """The item of an event: by id, by index, or the latest one; an unknown item begins here."""
         item_id, index = chunk.get("item_id"), chunk.get("output_index")
         found = self._at.get(item_id) if isinstance(item_id, str) else None
         if found is None and isinstance(index, int):
@@ -166,22 +168,22 @@ class ResponsesFold:
             found = self._items[-1]
         return found or self._added({"output_index": index, "item": {"type": kind, "id": item_id}}, events)
 
-    def _added(self, chunk: Mapping[str, Any], events: list[Event]) -> _Item:
+    def _added(self, chunk: Mapping[str, Any], events: list[ReplyEvent]) -> _Item:
         fields = dict(mapping(chunk.get("item")))
         item = _Item(fields, self._calls, "")
         self._items.append(item)
         for key in (fields.get("id"), chunk.get("output_index")):
             if isinstance(key, str | int):
                 self._at[key] = item
-        field = CALLS.get(kind_of(fields))
+        field = CALLS.get(item_type(fields))
         if field:
             self._calls += 1
-            item.tool = self._tool_of(text_of(fields.get("name")))
-            events.append(CallDelta(item.order, item.tool, text_of(fields.get(field))))
+            item.tool = self._tool_of(text_or_empty(fields.get("name")))
+            events.append(CallDelta(item.order, item.tool, text_or_empty(fields.get(field))))
         return item
 
-    def _done(self, chunk: Mapping[str, Any], events: list[Event]) -> None:
-        """An item is complete. What has not been shown of it is shown now."""
+    def _done(self, chunk: Mapping[str, Any], events: list[ReplyEvent]) -> None:
+        """Complete an item, and send the deltas that were not streamed."""
         fields = dict(mapping(chunk.get("item")))
         item_id, index = fields.get("id"), chunk.get("output_index")
         item = (
@@ -193,18 +195,18 @@ class ResponsesFold:
         )
         if item is None:
             item = self._added(chunk, events)
-        elif (field := CALLS.get(kind_of(fields))) and not item.pieces and not item.fields.get(field):
-            events.append(CallDelta(item.order, item.tool, text_of(fields.get(field))))
+        elif (field := CALLS.get(item_type(fields))) and not item.pieces and not item.fields.get(field):
+            events.append(CallDelta(item.order, item.tool, text_or_empty(fields.get(field))))
         item.done = fields
         if item.parts:
             return
-        if kind_of(fields) == "message" and (text := message_text(fields)):
+        if item_type(fields) == "message" and (text := message_text(fields)):
             events.append(text_delta(text))
-        if kind_of(fields) == "reasoning" and (text := reasoning_text(fields)):
+        if item_type(fields) == "reasoning" and (text := reasoning_text(fields)):
             events.append(ReasoningDelta(text))
 
 
-_TAKE: dict[str, Callable[[ResponsesFold, dict[str, Any], list[Event]], Any]] = {
+_TAKE: dict[str, Callable[[ResponsesFold, dict[str, Any], list[ReplyEvent]], Any]] = {
     "response.created": ResponsesFold._begin,
     "response.queued": ResponsesFold._begin,
     "response.in_progress": ResponsesFold._begin,

@@ -11,6 +11,7 @@ from callgate import Gate, ToolCall, ToolResult, User, tool
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.memory import MemoryStore
 from callgate.testing import VirtualTime
+from tests.harness.gate_options import gate_options
 
 USER = User("ann", tenant="acme")
 
@@ -105,7 +106,13 @@ class Desk:
         self.store: MemoryStore = MemoryStore(self.time.clock.time)
 
     def gate(self, *hooks: Any, tools: Any = (work,), store: Store | None = None, **options: Any) -> Gate:
-        return Gate(tools, hooks, open=True, clock=self.time.clock, store=store or self.store, **options, durable=False)
+        return Gate(
+            tools,
+            hooks,
+            allow_unguarded=True,
+            store=store or self.store,
+            **gate_options(clock=self.time.clock, durable=False, **options),
+        )
 
     def now(self) -> float:
         """Seconds on the virtual clock."""
@@ -120,11 +127,13 @@ async def ask(
     gate: Gate, arguments: Any = None, *, tool: str = "work", user: User = USER, **options: Any
 ) -> ToolResult:
     """One call."""
-    return await gate.call(ToolCall("c", tool, {} if arguments is None else arguments), user=user, **options)
+    return await gate.call(
+        ToolCall(id="c", name=tool, arguments={} if arguments is None else arguments), user=user, **options
+    )
 
 
 def key_in(hook: Any, tool: str = "work", user: User = USER) -> tuple[str, str]:
     """The key under which a hook counts a call, as a store has it."""
     plan = SimpleNamespace(definition=SimpleNamespace(name=tool))
-    key: tuple[str, str] = hook._key_of(SimpleNamespace(plan=plan, user=user, tool_id=tool))
+    key: tuple[str, str] = hook._key_of(SimpleNamespace(run=SimpleNamespace(plan=plan), user=user, tool_id=tool))
     return key

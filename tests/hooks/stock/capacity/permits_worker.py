@@ -1,4 +1,4 @@
-"""One process of several under one limit: ``python permits_worker.py ADDRESS PREFIX CALLS PLACES TTL``.
+"""One process of several under one limit: ``python places_worker.py ADDRESS PREFIX CALLS PLACES TTL``.
 
 Every body enters its name in a sorted set of Redis while it runs, and the set remembers its largest size: that is what
 the limit is checked against, and the hook knows nothing of it.
@@ -40,7 +40,7 @@ async def main(address: str, prefix: str, calls: int, places: int, ttl: float) -
         await server.zrem(inside, me)
         return n
 
-    hook = Concurrency(places, shared=True, queue=calls, wait=120, ttl=ttl)
+    hook = Concurrency(places, shared=True, queue=calls, queue_timeout=120, ttl=ttl)
     numbers = iter(range(calls))
     done = 0
     store = RedisStore(address, prefix=prefix)

@@ -15,7 +15,7 @@ from callgate.errors import HookError
 from callgate.hooks.stock.capacity.concurrency import Concurrency
 from callgate.providers.stores.memory import MemoryStore
 from callgate.runtime.lifespan.background import TASKS
-from callgate.testing import FAR, Ledger, SweepFailed, every_cancel_point, run_virtual
+from callgate.testing import FAR, LeaseLedger, SweepFailed, every_cancel_point, run_virtual
 from tests.harness.steploop import cost_of
 from tests.hooks.stock.capacity.limiting import USER, Desk, FailingStore, WaitingStore, ask, key_in, places_held, work
 
@@ -62,15 +62,14 @@ def shares(desk: Desk, *, before: float = 0.001) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"places": 0}, "places=0"),
-        ({"places": True}, "places=True"),
-        ({"places": 1, "queue": 5}, "needs both"),
-        ({"places": 1, "wait": 5}, "needs both"),
-        ({"places": 1, "queue": -1, "wait": 1}, "queue=-1"),
-        ({"places": 1, "ttl": 0}, "ttl=0"),
-        ({"places": 1, "by": "tol"}, "did you mean 'tool'"),
-        ({"places": 1, "on_store_failure": "x"}, "choose"),
-        ({"places": 1, "sie": 1}, "no option"),
+        ({"limit": 0}, "limit is 0"),
+        ({"limit": True}, "limit is True"),
+        ({"limit": 1, "queue": 5}, "go together"),
+        ({"limit": 1, "queue_timeout": 5}, "go together"),
+        ({"limit": 1, "queue": -1, "queue_timeout": 1}, "queue is -1"),
+        ({"limit": 1, "ttl": 0}, "ttl is 0"),
+        ({"limit": 1, "by": "tol"}, "did you mean 'tool'"),
+        ({"limit": 1, "on_store_failure": "x"}, "choose"),
     ],
 )
 def test_what_means_nothing_is_refused_where_it_is_written(settings: dict[str, Any], says: str) -> None:
@@ -104,7 +103,7 @@ def test_without_a_line_whoever_finds_no_place_is_told_to_come_later(desk: Desk,
 @pytest.mark.parametrize("shared", [0, 1])
 def test_a_line_is_bounded_in_length_and_in_time_and_served_in_order(desk: Desk, shared: int) -> None:
     """Contract 88, I11."""
-    hook, peak = Concurrency(1, queue=3, wait=2.5, **shares(desk)[shared]), Peak()
+    hook, peak = Concurrency(1, queue=3, queue_timeout=2.5, **shares(desk)[shared]), Peak()
 
     async def main() -> None:
         async with desk.gate(hook, peak) as gate:
@@ -139,7 +138,7 @@ def test_nobody_waits_longer_than_the_call_may_take(desk: Desk) -> None:
     """I12."""
 
     async def main() -> None:
-        async with desk.gate(Concurrency(1, queue=1, wait=60)) as gate:
+        async with desk.gate(Concurrency(1, queue=1, queue_timeout=60)) as gate:
             first = asyncio.create_task(ask(gate, {"seconds": 30}))
             await asyncio.sleep(0.1)
             began = desk.now()
@@ -154,7 +153,7 @@ def test_nobody_waits_longer_than_the_call_may_take(desk: Desk) -> None:
 @pytest.mark.parametrize("shared", [0, 1])
 def test_in_shadow_mode_nobody_is_stopped_or_held_up(desk: Desk, shared: int) -> None:
     """Design 4."""
-    hook, peak = Concurrency(1, queue=5, wait=9, mode="shadow", **shares(desk, before=0.0)[shared]), Peak()
+    hook, peak = Concurrency(1, queue=5, queue_timeout=9, mode="shadow", **shares(desk, before=0.0)[shared]), Peak()
 
     async def main() -> None:
         async with desk.gate(hook, peak) as gate:
@@ -170,7 +169,7 @@ def test_in_shadow_mode_nobody_is_stopped_or_held_up(desk: Desk, shared: int) ->
 @pytest.mark.parametrize("number", [10_000])
 def test_ten_thousand_callers_keep_to_the_limit_and_to_their_order(number: int) -> None:
     """I11: peak at the limit, nothing left, first come first served, and who goes away frees his place in line."""
-    peak, hook = Peak(), Concurrency(64, queue=number, wait=1e6)
+    peak, hook = Peak(), Concurrency(64, queue=number, queue_timeout=1e6)
     rolls = random.Random(7)
 
     @tool(effect="read")
@@ -187,7 +186,7 @@ def test_ten_thousand_callers_keep_to_the_limit_and_to_their_order(number: int) 
             await asyncio.wait(tasks)
             assert hook.in_use() == 0
             assert hook._local is not None
-            assert hook._local.lines == {}
+            assert hook._local.queues == {}
 
     run_virtual(main())
     assert peak.most == 64
@@ -198,7 +197,7 @@ def test_ten_thousand_callers_keep_to_the_limit_and_to_their_order(number: int) 
 @pytest.mark.parametrize("shared", [0, 1])
 def test_a_call_in_line_that_is_cancelled_ends_at_once_and_frees_its_place(desk: Desk, shared: int) -> None:
     """I11, C1d."""
-    hook = Concurrency(1, queue=1, wait=60, **shares(desk)[shared])
+    hook = Concurrency(1, queue=1, queue_timeout=60, **shares(desk)[shared])
 
     async def main() -> None:
         async with desk.gate(hook) as gate:
@@ -242,7 +241,7 @@ def cancel_at_random(seed: int, shared: bool) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         store = WaitingStore(loop.time, 0.001, 0.001)
-        hook = Concurrency(3, queue=20, wait=4, store=store if shared else None, ttl=60)
+        hook = Concurrency(3, queue=20, queue_timeout=4, store=store if shared else None, ttl=60)
         peak = Peak()
         async with Gate([work], [hook, peak], store=store) as gate:
 
@@ -272,7 +271,7 @@ def test_two_gates_on_one_store_hold_one_limit(desk: Desk) -> None:
 
     async def main() -> None:
         def made() -> Concurrency:
-            return Concurrency(3, shared=True, queue=50, wait=60)
+            return Concurrency(3, shared=True, queue=50, queue_timeout=60)
 
         async with desk.gate(made(), peak) as one, desk.gate(made(), peak) as two:
             ends = await asyncio.gather(many(one, 12), many(two, 12))
@@ -375,7 +374,7 @@ def test_whichever_operation_of_the_store_fails_the_limit_holds_and_comes_back(
 
     async def main() -> None:
         store = FailingStore(desk.now, nth, commits=commits)
-        async with desk.gate(Concurrency(2, store=store, ttl=3, queue=9, wait=9), peak) as gate:
+        async with desk.gate(Concurrency(2, store=store, ttl=3, queue=9, queue_timeout=9), peak) as gate:
             await many(gate, 4, {"seconds": 2})
             assert peak.most <= 2
             await asyncio.sleep(3)
@@ -431,11 +430,11 @@ class Occupied:
 
 
 def sweeping(make: Any, *, contended: bool, **options: Any) -> Any:
-    async def scenario(ledger: Ledger) -> Any:
+    async def scenario(ledger: LeaseLedger) -> Any:
         store = WaitingStore(asyncio.get_running_loop().time)
         hook = make(store)
         ledger.watch("places", lambda: (hook.in_use(), places_held(store)))
-        async with Gate([work], [hook], open=True, store=store) as gate:
+        async with Gate([work], [hook], allow_unguarded=True, store=store) as gate:
             with Occupied(hook, store) if contended else contextlib.nullcontext():
                 return await gate.invoke("work", {"seconds": 0.001}, user=USER, **options)
 
@@ -444,14 +443,15 @@ def sweeping(make: Any, *, contended: bool, **options: Any) -> Any:
 
 @pytest.mark.parametrize("contended", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
-def test_cancelled_at_any_point_the_place_is_given_back_once(contended: bool, shared: bool) -> None:
+@pytest.mark.parametrize("pairs", [24, pytest.param(60, marks=pytest.mark.soak)])
+def test_cancelled_at_any_point_the_place_is_given_back_once(contended: bool, shared: bool, pairs: int) -> None:
     """I1, I1b, I11."""
 
     def made(store: MemoryStore) -> Concurrency:
-        return Concurrency(1, queue=1, wait=5, store=store if shared else None)
+        return Concurrency(1, queue=1, queue_timeout=5, store=store if shared else None)
 
-    assert every_cancel_point(sweeping(made, contended=contended)).points > 30
-    every_cancel_point(sweeping(made, contended=contended, deadline=FAR), deadline=True)
+    assert every_cancel_point(sweeping(made, contended=contended), pairs=pairs).points > 30
+    every_cancel_point(sweeping(made, contended=contended, deadline=FAR), deadline=True, pairs=pairs)
 
 
 def test_control_a_place_that_is_not_given_back_is_found() -> None:

@@ -14,7 +14,7 @@ from callgate import Gate, Hook, InvokeContext, ToolContext, User, tool
 from callgate.errors import HookError
 from callgate.hooks.stock.capacity.quota import Quota, parse_limits
 from callgate.providers.stores.base import Limit
-from callgate.testing import FAR, Ledger, SweepFailed, every_cancel_point
+from callgate.testing import FAR, LeaseLedger, SweepFailed, every_cancel_point
 from tests.harness.steploop import cost_of
 from tests.hooks.stock.capacity.limiting import USER, Desk, FailingStore, WaitingStore, ask, taken, work
 
@@ -54,27 +54,27 @@ def test_limits_are_read_as_people_write_them(text: str, limits: list[tuple[int,
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"limits": "many/minute"}, "many/minute"),
-        ({"limits": "100/fortnight"}, "100/fortnight"),
-        ({"limits": ""}, "100/minute"),
-        ({"limits": "0/minute"}, "allows nothing"),
-        ({"limits": "3/0s"}, "no window"),
-        ({"limits": "3/minute; 5/60s"}, "same window"),
-        ({"limits": "3/minute", "by": "usr"}, "did you mean 'user'"),
-        ({"limits": "3/minute", "by": lambda ctx: "x"}, "name=..."),
-        ({"limits": "3/minute", "cost": 4}, "none would ever pass"),
-        ({"limits": "3/minute", "cost": -1}, "cost=-1"),
-        ({"limits": "3/minute", "cost": True}, "cost=True"),
-        ({"limits": "3/minute", "at": "output"}, "choose 'acquire' or 'input'"),
-        ({"limits": "3/minute", "refund_on": {"errors"}}, "errors"),
-        ({"limits": "3/minute", "on_store_failure": "ignore"}, "choose 'deny' or 'allow'"),
-        ({"limits": "3/minute", "prioriti": 1}, "did you mean 'priority'"),
+        ({"limit": "many/minute"}, "many/minute"),
+        ({"limit": "100/fortnight"}, "100/fortnight"),
+        ({"limit": ""}, "100/minute"),
+        ({"limit": "0/minute"}, "has no amount"),
+        ({"limit": "3/0s"}, "no window"),
+        ({"limit": "3/minute; 5/60s"}, "same window"),
+        ({"limit": "3/minute", "by": "usr"}, "did you mean 'user'"),
+        ({"limit": "3/minute", "by": lambda ctx: "x"}, "name=..."),
+        ({"limit": "3/minute", "cost": 4}, "no call could pass"),
+        ({"limit": "3/minute", "cost": -1}, "cost is -1"),
+        ({"limit": "3/minute", "cost": True}, "cost is True"),
+        ({"limit": "3/minute", "at": "output"}, "choose 'acquire' or 'input'"),
+        ({"limit": "3/minute", "refund_on": {"errors"}}, "errors"),
+        ({"limit": "3/minute", "on_store_failure": "ignore"}, "choose 'deny' or 'allow'"),
+        ({"limit": 100}, "write Quota('100/minute')"),
     ],
 )
 def test_what_means_nothing_is_refused_where_it_is_written(settings: dict[str, Any], says: str) -> None:
     """Contract C33."""
     with pytest.raises(HookError) as refused:
-        Quota(settings.pop("limits"), **settings)
+        Quota(settings.pop("limit"), **settings)
     assert says in str(refused.value)
 
 
@@ -485,10 +485,10 @@ class Late(Hook):
 
 
 def sweeping(make: Any, **options: Any) -> Any:
-    async def scenario(ledger: Ledger) -> Any:
+    async def scenario(ledger: LeaseLedger) -> Any:
         store = WaitingStore(asyncio.get_running_loop().time)
         ledger.watch("taken", lambda: taken(store))
-        async with Gate([work], [make(), Late()], open=True, store=store) as gate:
+        async with Gate([work], [make(), Late()], allow_unguarded=True, store=store) as gate:
             return await gate.invoke("work", {}, user=USER, **options)
 
     return scenario

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
-from callgate import Gate, Stage, ToolDefinition, User, tool
+from callgate import Effects, Gate, Stage, ToolDefinition, User, tool
 from callgate.errors import DefinitionError, Denied, HookError
 from callgate.hooks.stock.policy.authorize import Authorize
 from callgate.hooks.stock.policy.cedar_schema import arguments_type, schema_of, value_of
@@ -64,7 +64,7 @@ when { context.args.rate.greaterThan(decimal("1.5")) };
 
 
 async def said(policies: CedarPolicy, user: User, name: str, *others: Any, **arguments: Any) -> str:
-    async with Gate(TOOLS, [Authorize(policies, *others)], durable=False) as gate:
+    async with Gate(TOOLS, [Authorize(policies, *others)], effects=Effects(durable=False)) as gate:
         try:
             return str(await gate.invoke(name, {"order_id": "A-1", **arguments}, user=user))
         except Denied as denied:
@@ -137,7 +137,7 @@ async def test_it_is_one_decider_among_others_in_every_order() -> None:
         forbid("not-b", when_input=lambda *_: False),
     ]
     for order in itertools.permutations(extra):
-        async with Gate(TOOLS, [Authorize(*order)], durable=False) as gate:
+        async with Gate(TOOLS, [Authorize(*order)], effects=Effects(durable=False)) as gate:
             assert await gate.invoke("refund", {"order_id": "A", "cents": 1}, user=CLERK) == "done"
             with pytest.raises(Denied, match="no-large-refunds"):
                 await gate.invoke("refund", {"order_id": "A", "cents": 6_000}, user=CLERK)
@@ -146,7 +146,9 @@ async def test_it_is_one_decider_among_others_in_every_order() -> None:
 async def test_what_can_be_said_without_arguments_is_said_before_they_are_read() -> None:
     """Contract I7."""
     watch = Watch(Stage.WILL_PARSE_INPUT)
-    async with Gate(TOOLS, [Authorize(CedarPolicy(POLICIES, tools=TOOLS)), watch.hook], durable=False) as gate:
+    async with Gate(
+        TOOLS, [Authorize(CedarPolicy(POLICIES, tools=TOOLS)), watch.hook], effects=Effects(durable=False)
+    ) as gate:
         with pytest.raises(Denied, match="no rule permits it"):
             await gate.invoke("refund", "no JSON", user=CLERK)
     assert watch.stages == []
@@ -172,7 +174,7 @@ def test_visibility_follows_the_same_policies() -> None:
         ('@id("") permit(principal, action, resource);', "has no @id"),
         ('@id("a") permit(principal, action, resource); @id("a") forbid(principal, action, resource);', "two policies"),
         ("permit(principal", "do not parse"),
-        ("", "no policy in it"),
+        ("", "has no policy"),
         ('@id("t") permit(principal == ?principal, action, resource);', "template"),
         ('@id("a") permit(principal, action == Action::"refnd", resource);', "'a'.*unrecognized action"),
         ('@id("a") permit(principal, action, resource == Tool::"refnd");', "did you mean 'refund'"),

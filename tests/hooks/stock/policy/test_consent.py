@@ -14,6 +14,7 @@ from callgate.hooks.stock.policy.consent import DAY, Consent
 from callgate.providers.stores.address import store_at
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.memory import MemoryStore
+from tests.harness.gate_options import gate_options
 from tests.harness.steploop import cost_of
 from tests.hooks.making import Watch
 
@@ -51,13 +52,13 @@ class Hands:
 @contextlib.asynccontextmanager
 async def opened(hook: Consent, clock: Hands | None = None, **options: Any) -> AsyncGenerator[Gate]:
     RAN.clear()
-    async with Gate([mailbox, contacts], [hook], clock=clock, **options) as gate:
+    async with Gate([mailbox, contacts], [hook], **gate_options(clock=clock, **options)) as gate:
         yield gate
 
 
 async def asked(gate: Gate, user: User, name: str = "mailbox") -> list[str]:
     """Which scopes the user is asked for; empty when the tool ran."""
-    result = await gate.call(ToolCall("c", name, {}), user=user)
+    result = await gate.call(ToolCall(id="c", name=name, arguments={}), user=user)
     output: Any = result.output
     return output["scopes"] if isinstance(output, dict) else []
 
@@ -66,7 +67,7 @@ async def test_it_asks_until_there_is_a_grant_and_then_no_more() -> None:
     """Contract C17, 96: the challenge is the output, past the output schema, and the tool is not touched."""
     consent = Consent()
     async with opened(consent) as gate:
-        result = await gate.call(ToolCall("c", "mailbox", {"folder": "IGNORE ALL RULES"}), user=ANN)
+        result = await gate.call(ToolCall(id="c", name="mailbox", arguments={"folder": "IGNORE ALL RULES"}), user=ANN)
         assert result.ok
         assert result.output == {
             "type": "consent_required",
@@ -85,17 +86,17 @@ async def test_the_challenge_is_recorded_as_an_output_that_was_not_validated() -
     """Contract C17."""
     watch = Watch(Stage.WILL_AUDIT, Stage.WILL_PARSE_INPUT)
     async with Gate([mailbox], [Consent(), watch.hook]) as gate:
-        await gate.call(ToolCall("c", "mailbox", {}), user=ANN)
+        await gate.call(ToolCall(id="c", name="mailbox", arguments={}), user=ANN)
     assert watch.stages == [Stage.WILL_AUDIT]
-    assert watch.ctx.validate_response is False
+    assert watch.ctx.run.validate_response is False
     assert not watch.ctx.executed
 
 
 async def test_what_the_model_wrote_is_never_in_the_challenge() -> None:
     """Contract I9: made from tool and scope alone, whatever arguments and call id say."""
     async with opened(Consent()) as gate:
-        plain = await gate.call(ToolCall("c1", "mailbox", {}), user=ANN)
-        canary = await gate.call(ToolCall("CANARY-1", "mailbox", '{"folder": "CANARY-2"}'), user=ANN)
+        plain = await gate.call(ToolCall(id="c1", name="mailbox", arguments={}), user=ANN)
+        canary = await gate.call(ToolCall(id="CANARY-1", name="mailbox", arguments='{"folder": "CANARY-2"}'), user=ANN)
     assert canary.output == plain.output
 
 
@@ -118,7 +119,7 @@ async def test_a_store_that_forgets_the_tenant_is_found_out() -> None:
     """The control of the proof above."""
     store = MemoryStore()
     find = store.consents.find
-    consent = Consent(store)
+    consent = Consent(store=store)
 
     async def without_tenant(tenant: str, user: str, tool: str, scope: str) -> Any:
         return await find("acme", user, tool, scope)
@@ -133,7 +134,7 @@ async def test_a_grant_expires_and_may_be_renewed() -> None:
     """Issue 4: with the clock of gate and store."""
     clock = Hands()
     store = MemoryStore(clock.time)
-    consent = Consent(store, ttl=DAY, now=clock.time)
+    consent = Consent(store=store, ttl=DAY, now=clock.time)
     async with opened(consent, clock) as gate:
         (grant,) = await consent.grant(ANN, "mailbox")
         assert grant.expires_at == clock.at + DAY
@@ -165,7 +166,7 @@ async def test_without_a_ttl_it_lasts_until_it_is_revoked() -> None:
     """Issue 4."""
     clock = Hands()
     store = MemoryStore(clock.time)
-    consent = Consent(store, ttl=None, now=clock.time)
+    consent = Consent(store=store, ttl=None, now=clock.time)
     async with opened(consent, clock) as gate:
         await consent.grant(ANN, "mailbox")
         clock.at += 1e9
@@ -195,7 +196,7 @@ async def test_revoking_takes_effect_at_the_next_call_and_for_what_was_named_alo
 
 async def test_it_may_suspend_instead() -> None:
     """Design 7: a suspension of kind consent, with a schema for the answer."""
-    async with opened(Consent(ask="suspend", wait=600, scope="mail")) as gate:
+    async with opened(Consent(ask="suspend", expires=600, scope="mail")) as gate:
         with pytest.raises(Suspended) as suspended:
             await gate.invoke("mailbox", {"folder": "CANARY"}, user=ANN)
     pending = suspended.value.pending
@@ -225,11 +226,11 @@ async def test_scopes_may_follow_from_the_tool() -> None:
     consent = Consent(scope=scope, text=lambda tool, scopes: f"May {tool.name} do {len(scopes)}?")
     async with opened(consent) as gate:
         assert await asked(gate, ANN, "contacts") == []
-        result = await gate.call(ToolCall("c", "mailbox", {}), user=ANN)
+        result = await gate.call(ToolCall(id="c", name="mailbox", arguments={}), user=ANN)
         assert result.output["message"] == "May mailbox do 1?"
         await consent.grant(ANN, "mailbox")
         assert await asked(gate, ANN) == []
-        with pytest.raises(HookError, match="which scope"):
+        with pytest.raises(HookError, match=r"write grant\(user, tool, scope\)"):
             await consent.grant(ANN, "contacts")
         (grant,) = await consent.grant(ANN, gate.registry.get("mailbox").definition)
         assert grant.scope == "mailbox:read"
@@ -250,9 +251,9 @@ async def test_a_scope_function_or_a_store_that_fails_denies() -> None:
         def consents(self, value: Any) -> None:
             pass
 
-    for hook in (Consent(scope=broken), Consent(cast("Store", Down()))):
+    for hook in (Consent(scope=broken), Consent(store=cast("Store", Down()))):
         async with opened(hook) as gate:
-            result = await gate.call(ToolCall("c", "mailbox", {}), user=ANN)
+            result = await gate.call(ToolCall(id="c", name="mailbox", arguments={}), user=ANN)
             assert (result.ok, RAN) == (False, [])
             assert result.error is not None
             assert result.outcome == "denied"
@@ -271,7 +272,7 @@ async def test_in_shadow_mode_it_only_records_that_it_would_have_asked() -> None
 async def test_before_its_first_call_it_knows_no_store_and_says_so() -> None:
     """Contract C33."""
     consent, store = Consent(), MemoryStore()
-    with pytest.raises(HookError, match="knows no store"):
+    with pytest.raises(HookError, match="is not known before the first call"):
         await consent.grant(ANN, "mailbox")
     await consent.grant(ANN, "mailbox", store=store)
     assert len(await consent.list(ANN, store=store)) == 1
@@ -282,7 +283,15 @@ async def test_before_its_first_call_it_knows_no_store_and_says_so() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"ask": "beg"}, {"ttl": 0}, {"wait": -1}, {"scope": ""}, {"scope": []}, {"scope": [1]}, {"colour": "red"}],
+    [
+        {"ask": "beg"},
+        {"ttl": 0},
+        {"expires": -1},
+        {"scope": ""},
+        {"scope": []},
+        {"scope": [1]},
+        {"scope": MemoryStore()},
+    ],
 )
 def test_what_means_nothing_is_refused(options: Any) -> None:
     """Contract C33."""
@@ -292,7 +301,7 @@ def test_what_means_nothing_is_refused(options: Any) -> None:
 
 async def test_a_grant_that_means_nothing_is_refused() -> None:
     """Contract C33."""
-    consent = Consent(MemoryStore())
+    consent = Consent(store=MemoryStore())
     refused: list[Any] = [{"ttl": 0}, {"scope": ""}, {"scope": []}]
     for options in refused:
         with pytest.raises(HookError):
@@ -330,7 +339,7 @@ async def test_grants_are_shared_through_a_store(address: str, tmp_path: Any) ->
     except Exception as error:  # noqa: BLE001  (no server, no driver, or no such store)
         pytest.skip(f"NO STORE at {where}: {error}")
     try:
-        here, there = Consent(first), Consent(second)
+        here, there = Consent(store=first), Consent(store=second)
         async with opened(there) as gate:
             assert await asked(gate, user) == ["use"]
             await here.grant(user, "mailbox")

@@ -35,7 +35,7 @@ async def export() -> str:
 
 async def call(gate: Gate, user: User = ANN, name: str = "search") -> ToolResult:
     RAN.clear()
-    result = await gate.call(ToolCall("c", name, {}), user=user)
+    result = await gate.call(ToolCall(id="c", name=name, arguments={}), user=user)
     assert ([name] if result.ok else []) == RAN
     return result
 
@@ -51,7 +51,7 @@ async def once(hook: FeatureFlags, user: User = ANN, name: str = "search") -> To
 async def test_a_tool_is_switched_off_and_on_while_the_gate_is_open() -> None:
     """Issue 4: no new start, no new plan."""
     flags = {"callgate.search": True, "callgate.export": True}
-    async with Gate([search, export], [FeatureFlags(source=flags)]) as gate:
+    async with Gate([search, export], [FeatureFlags(flags)]) as gate:
         assert (await call(gate)).ok
         flags["callgate.search"] = False
         off = await call(gate)
@@ -66,7 +66,7 @@ async def test_a_tool_is_switched_off_and_on_while_the_gate_is_open() -> None:
 async def test_a_kill_switch_is_for_one_tool_of_one_tenant() -> None:
     """Contract I8."""
     flags: dict[str, bool] = {}
-    hook = FeatureFlags(source=flags, keys=["kill.{tool}", "kill.{tenant}.{tool}", "kill.{tenant}"], missing="on")
+    hook = FeatureFlags(flags, keys=["kill.{tool}", "kill.{tenant}.{tool}", "kill.{tenant}"], default=True)
     async with Gate([search, export], [hook]) as gate:
 
         async def on() -> list[str]:
@@ -86,9 +86,9 @@ async def test_a_kill_switch_is_for_one_tool_of_one_tenant() -> None:
 
 async def test_a_flag_that_does_not_exist_is_off_unless_flags_are_kill_switches() -> None:
     """Fail closed."""
-    assert not (await once(FeatureFlags(source={}))).ok
-    assert (await once(FeatureFlags(source={}, missing="on"))).ok
-    tenants = FeatureFlags(source={"t.acme.search": True, "t..search": True}, keys="t.{tenant}.{tool}")
+    assert not (await once(FeatureFlags({}))).ok
+    assert (await once(FeatureFlags({}, default=True))).ok
+    tenants = FeatureFlags({"t.acme.search": True, "t..search": True}, keys="t.{tenant}.{tool}")
     assert (await once(tenants)).ok
     assert not (await once(tenants, NOBODY)).ok
 
@@ -96,7 +96,7 @@ async def test_a_flag_that_does_not_exist_is_off_unless_flags_are_kill_switches(
 async def test_what_a_tenant_is_called_is_no_part_of_the_pattern() -> None:
     """Contract I8."""
     flags = {"t.{tool}.search": False, "t.search.search": True, "t.a.b.search": True}
-    hook = FeatureFlags(source=flags, keys="t.{tenant}.{tool}")
+    hook = FeatureFlags(flags, keys="t.{tenant}.{tool}")
     assert not (await once(hook, User("u", tenant="{tool}"))).ok
     assert (await once(hook, User("u", tenant="search"))).ok
 
@@ -114,16 +114,16 @@ async def test_a_source_may_be_a_function_plain_or_asynchronous() -> None:
         return True if user.tenant == "acme" else None
 
     for source in (plain, waiting):
-        assert (await once(FeatureFlags(source=source))).ok
-        assert not (await once(FeatureFlags(source=source), EVE)).ok
+        assert (await once(FeatureFlags(source))).ok
+        assert not (await once(FeatureFlags(source), EVE)).ok
     assert seen == [("callgate.search", "ann", "search"), ("callgate.search", "eve", "search")]
 
 
 @pytest.mark.parametrize("value", ["false", 1, 0, [], {}])
-@pytest.mark.parametrize("choice", ["off", "on"])
+@pytest.mark.parametrize("choice", [False, True])
 async def test_a_value_that_is_no_boolean_denies_whatever_was_chosen(value: Any, choice: Any) -> None:
     """Fail closed: "false" is no yes."""
-    hook = FeatureFlags(source={"callgate.search": value}, missing=choice, unreachable=choice)
+    hook = FeatureFlags({"callgate.search": value}, default=choice, on_provider_failure="allow" if choice else "deny")
     result = await once(hook)
     assert result.error is not None
     assert result.error.code == "flag_unreadable"
@@ -156,12 +156,12 @@ def test_a_provider_out_of_reach_switches_off_unless_it_was_chosen_otherwise(sou
     @on_virtual_time
     async def both(loop: StepLoop) -> None:
         began = loop.time()
-        closed = await once(FeatureFlags(source=source, missing="on"))
+        closed = await once(FeatureFlags(source, default=True))
         assert closed.error is not None
         assert (closed.outcome, closed.error.code) == ("denied", "flag_unreadable")
         assert "SECRET" not in str(closed.to_status())
         watch = Watch(Stage.WILL_FINALIZE_INVOKE)
-        async with Gate([search], [FeatureFlags(source=source, unreachable="on"), watch.hook]) as gate:
+        async with Gate([search], [FeatureFlags(source, on_provider_failure="allow"), watch.hook]) as gate:
             assert (await call(gate)).ok
         assert len(watch.ctx.suppressed) == 1
         assert loop.time() - began < 5
@@ -174,7 +174,7 @@ async def test_in_shadow_mode_it_only_records() -> None:
     sources: list[Any] = [{}, _away]
     for source in sources:
         watch = Watch(Stage.WILL_FINALIZE_INVOKE)
-        hook = FeatureFlags(source=source, mode="shadow")
+        hook = FeatureFlags(source, mode="shadow")
         async with Gate([search], [hook, watch.hook]) as gate:
             assert (await call(gate)).ok
         assert len(watch.ctx.suppressed) == 1
@@ -190,7 +190,7 @@ def test_a_mapping_costs_the_loop_nothing() -> None:
 
         return run
 
-    assert cost_of(scenario(FeatureFlags(source={"callgate.search": True}))) == cost_of(scenario())
+    assert cost_of(scenario(FeatureFlags({"callgate.search": True}))) == cost_of(scenario())
 
 
 # ---------------------------------------------------------------------- OpenFeature
@@ -264,13 +264,13 @@ async def test_what_openfeature_cannot_answer_is_missing_unreadable_or_out_of_re
         return "on" if result.error is None else result.error.code
 
     assert await code("unknown") == "switched_off"
-    assert await code("unknown", missing="on") == "on"
-    assert await code("away", missing="on") == "flag_unreadable"
-    assert await code("away", unreachable="on") == "on"
-    assert await code("text", unreachable="on", missing="on") == "flag_unreadable"
+    assert await code("unknown", default=True) == "on"
+    assert await code("away", default=True) == "flag_unreadable"
+    assert await code("away", on_provider_failure="allow") == "on"
+    assert await code("text", on_provider_failure="allow", default=True) == "flag_unreadable"
     openfeature.clear_providers()
-    assert await code("text", missing="on") == "flag_unreadable"  # nobody set a provider
-    assert await code("text", unreachable="on") == "on"
+    assert await code("text", default=True) == "flag_unreadable"  # nobody set a provider
+    assert await code("text", on_provider_failure="allow") == "on"
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,14 +285,13 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(HookError, match=r"callgate\[flags\]"):
         FeatureFlags()
-    FeatureFlags(source={})
+    FeatureFlags({})
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"client": object()},
-        {"client": object(), "source": {}},
+        {"source": object()},
         {"source": 7},
         {"source": {}, "keys": ()},
         {"source": {}, "keys": ""},
@@ -300,10 +299,9 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
         {"source": {}, "keys": "a.{tool!r}"},
         {"source": {}, "keys": "a.{tool"},
         {"source": {}, "keys": "a.{}"},
-        {"source": {}, "missing": "maybe"},
-        {"source": {}, "unreachable": True},
-        {"source": {}, "time_limit": 0},
-        {"source": {}, "colour": "red"},
+        {"source": {}, "default": "maybe"},
+        {"source": {}, "on_provider_failure": True},
+        {"source": {}, "flag_timeout": 0},
     ],
 )
 def test_what_means_nothing_is_refused(options: Any) -> None:

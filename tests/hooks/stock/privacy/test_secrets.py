@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from callgate import (
     Gate,
     Hook,
-    HookError,
     InvokeContext,
     Outcome,
     Provide,
@@ -30,6 +29,7 @@ from callgate import (
     configure_logging,
     tool,
 )
+from callgate.errors import HookError
 from callgate.hooks.stock.capacity.cache import Cache
 from callgate.hooks.stock.privacy.secrets import Secrets, Source, from_env, from_keyring
 from callgate.providers.scrubbing import Scrubber, spellings
@@ -128,9 +128,9 @@ async def everything_of(how: str, *hooks: Any, key: str = CANARY) -> tuple[str, 
     failing = at(
         Stage.ON_METRICS, lambda ctx: (_ for _ in ()).throw(RuntimeError(f"observer: {ctx.try_get('k2')}{key}"))
     )
-    async with Gate([pay], [*hooks, watch, failing, Cache(ttl=60)], open=True, store=store) as gate:
-        streamed = [one async for one in gate.stream(ToolCall("c1", "pay", {"how": how}), user=USER)]
-        again = await gate.call(ToolCall("c2", "pay", {"how": how}), user=USER)
+    async with Gate([pay], [*hooks, watch, failing, Cache(60)], allow_unguarded=True, store=store) as gate:
+        streamed = [one async for one in gate.stream(ToolCall(id="c1", name="pay", arguments={"how": how}), user=USER)]
+        again = await gate.call(ToolCall(id="c2", name="pay", arguments={"how": how}), user=USER)
     told = [*streamed, again, events, watch.seen, [entry.value.decode() for entry in store.cache._entries.values()]]
     return "".join(map(repr, told)) + json.dumps(told, default=repr, ensure_ascii=False), again
 
@@ -171,7 +171,9 @@ PLAIN = st.recursive(
 )
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(KEYS, st.data())
 def test_no_spelling_of_a_secret_survives_in_any_value(key: str, data: st.DataObject) -> None:
     """Property: canaries over random nested values."""
@@ -234,8 +236,8 @@ async def test_a_nested_call_shows_nothing_of_its_callers_secrets() -> None:
     events: list[Any] = []
     configure_logging(events.append, level="DEBUG", errors="text")
     audit = at(Stage.WILL_AUDIT, lambda ctx: seen.append(shown(ctx.error)))
-    async with Gate([inner, outer], [audit], open=True) as gate:
-        result = await gate.call(ToolCall("c1", "outer", {}), user=USER)
+    async with Gate([inner, outer], [audit], allow_unguarded=True) as gate:
+        result = await gate.call(ToolCall(id="c1", name="outer", arguments={}), user=USER)
     text = f"{seen}{events}{result}"
     assert len(seen) == 2
     assert "ValueError" in text
@@ -281,15 +283,15 @@ async def test_secrets_come_from_the_environment_and_from_functions(monkeypatch:
 async def test_a_tool_whose_secret_nobody_binds_is_refused_at_the_start() -> None:
     """The start-up check knows what the hook binds."""
     with pytest.raises(Exception, match="billing_key"):
-        Gate([pay], [Secrets({"other_key": lambda ctx: "long enough"})], open=True)
-    Gate([pay], [Secrets({"billing_key": lambda ctx: "long enough"})], open=True)
+        Gate([pay], [Secrets({"other_key": lambda ctx: "long enough"})], allow_unguarded=True)
+    Gate([pay], [Secrets({"billing_key": lambda ctx: "long enough"})], allow_unguarded=True)
 
 
 @pytest.mark.parametrize("value", ["", "abc", None, b"bytes", 12345])
 async def test_a_secret_that_is_missing_or_cannot_be_kept_fails_the_call(value: Any) -> None:
     """Fail closed: what cannot be scrubbed is not given out."""
-    async with Gate([pay], [Secrets({"billing_key": lambda ctx: value})], open=True) as gate:
-        result = await gate.call(ToolCall("c1", "pay", {"how": "clean"}), user=USER)
+    async with Gate([pay], [Secrets({"billing_key": lambda ctx: value})], allow_unguarded=True) as gate:
+        result = await gate.call(ToolCall(id="c1", name="pay", arguments={"how": "clean"}), user=USER)
     assert result.outcome is Outcome.ERROR
     assert result.error is not None
     assert result.error.public == "The tool failed."
@@ -297,8 +299,8 @@ async def test_a_secret_that_is_missing_or_cannot_be_kept_fails_the_call(value: 
 
 async def test_a_model_cannot_send_a_secret() -> None:
     """Design 5: an injected parameter is refused by name."""
-    async with Gate([pay], [Secrets({"billing_key": lambda ctx: CANARY})], open=True) as gate:
-        result = await gate.call(ToolCall("c1", "pay", {"how": "clean", "key": "mine"}), user=USER)
+    async with Gate([pay], [Secrets({"billing_key": lambda ctx: CANARY})], allow_unguarded=True) as gate:
+        result = await gate.call(ToolCall(id="c1", name="pay", arguments={"how": "clean", "key": "mine"}), user=USER)
         assert result.outcome is Outcome.INVALID
         assert "billing_key" not in repr(gate.definitions("openai_chat"))
 
@@ -345,13 +347,15 @@ async def test_in_shadow_it_binds_nothing_and_scrubs_nothing() -> None:
     watch = Watch(Stage.WILL_FINALIZE_INVOKE)
     provided = {"billing_key": lambda: CANARY}
     broken = Secrets({"billing_key": lambda ctx: ""}, mode="shadow")
-    async with Gate([pay], [broken, watch.hook], open=True, provide=provided) as gate:
-        result = await gate.call(ToolCall("c1", "pay", {}), user=USER)
+    async with Gate([pay], [broken, watch.hook], allow_unguarded=True, provide=provided) as gate:
+        result = await gate.call(ToolCall(id="c1", name="pay", arguments={}), user=USER)
     assert result.output["used"] == CANARY
     assert [getattr(one.error, "code", None) for one in watch.ctx.suppressed] == ["secret_missing"]
 
 
-@pytest.mark.parametrize(("sources", "says"), [({}, "at least one"), ({"k": "VALUE"}, "not a function")])
+@pytest.mark.parametrize(
+    ("sources", "says"), [({}, "needs sources"), ([], "needs sources"), ({"k": "VALUE"}, "not a function")]
+)
 def test_wrong_sources_are_refused_with_what_to_do(sources: Any, says: str) -> None:
     with pytest.raises(HookError, match=says) as refused:
         Secrets(sources)

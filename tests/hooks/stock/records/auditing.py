@@ -9,7 +9,9 @@ from typing import Any
 from callgate import Gate, Hook, InvokeContext, ToolCall, ToolError, User, tool
 from callgate.errors import StoreError
 from callgate.providers.stores.base import AuditRow
-from callgate.providers.stores.memory import MemoryAudit, MemoryStore
+from callgate.providers.stores.memory import MemoryStore
+from callgate.providers.stores.memory_audit import MemoryAudit
+from tests.harness.gate_options import gate_options
 
 USER = User("u", tenant="acme", roles={"clerk"})
 RAN: list[str] = []
@@ -120,7 +122,9 @@ def store_with(audit: MemoryAudit) -> MemoryStore:
 
 
 def a_gate(*hooks: Any, **options: Any) -> Gate:
-    return Gate([look, pay, fail, crash, wait], [Ends(), *hooks], open=True, **options, durable=False)
+    return Gate(
+        [look, pay, fail, crash, wait], [Ends(), *hooks], allow_unguarded=True, **gate_options(durable=False, **options)
+    )
 
 
 async def rows_of(audit: Any, tenant: str | None = None) -> list[AuditRow]:
@@ -137,4 +141,4 @@ async def outcomes(audit: Any) -> list[tuple[Any, ...]]:
 
 
 def asked(name: str, **arguments: Any) -> ToolCall:
-    return ToolCall("c1", name, arguments)
+    return ToolCall(id="c1", name=name, arguments=arguments)

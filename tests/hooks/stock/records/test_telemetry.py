@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from callgate import Gate, Hook, HookError, InvokeContext, ToolCall, ToolContext, User, tool
+from callgate import Effects, Gate, Hook, InvokeContext, ToolCall, ToolContext, User, tool
+from callgate.errors import HookError
 from callgate.hooks.stock.records.audit import Audit
 from callgate.hooks.stock.records.audit_verify import verify_audit
 from callgate.hooks.stock.records.telemetry import Metrics, Tracing
 from callgate.runtime.testing.cancel import SweepReport
-from callgate.runtime.testing.lease_ledger import Ledger
+from callgate.runtime.testing.lease_ledger import LeaseLedger
 from tests.harness.steploop import cost_of
 from tests.hooks.stock.records.auditing import USER, WaitingAudit, a_gate, asked, rows_of, store_with
 
@@ -177,9 +178,9 @@ async def test_what_a_caller_and_nested_calls_do_hangs_together() -> None:
         """Be called."""
         return 1
 
-    async with Gate([outer, inner], [Tracing(spans.provider)], durable=False) as gate:
+    async with Gate([outer, inner], [Tracing(spans.provider)], effects=Effects(durable=False)) as gate:
         with tracer.start_as_current_span("request") as request:
-            await gate.call(ToolCall("c", "outer", {}))
+            await gate.call(ToolCall(id="c", name="outer", arguments={}))
             assert trace.get_current_span() is request
     found = {span.name: span for span in spans.ended}
     assert found["execute_tool outer"].parent.span_id == found["request"].context.span_id
@@ -277,7 +278,7 @@ def _case(spans: Spans, audits: list[WaitingAudit], *, sabotaged: bool = False) 
                 ctx.data.pop(self._key)
                 raise
 
-    async def scenario(ledger: Ledger) -> None:
+    async def scenario(ledger: LeaseLedger) -> None:
         audit = WaitingAudit(0.001)
         audits.append(audit)
         before = trace.get_current_span()
@@ -341,7 +342,7 @@ async def look(n: int) -> int:
     return n
 
 async def main() -> None:
-    async with Gate([look], [Metrics(), Tracing(), Tracing(stages=True, arguments=True)], durable=False) as gate:
+    async with Gate([look], [Metrics(), Tracing(), Tracing(stages=True, arguments=True)]) as gate:
         assert await gate.invoke("look", {"n": 1}) == 1
 
 asyncio.run(main())
@@ -369,5 +370,5 @@ def test_without_a_provider_no_task_is_made_and_nothing_waits() -> None:
 
 @pytest.mark.parametrize("hook", [Metrics, Tracing])
 def test_what_is_no_provider_is_refused(hook: Any) -> None:
-    with pytest.raises(HookError, match="no provider"):
+    with pytest.raises(HookError, match="give a provider of OpenTelemetry"):
         hook(object())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from callgate import (
     DeadlineExceeded,
     Denied,
+    Effects,
     Gate,
     Hook,
     Invalid,
@@ -26,7 +28,7 @@ from callgate import (
 )
 from callgate.errors import HookError
 from callgate.hooks.stock.resilience.recovery import Backoff, Deadline, Retry, Timeout
-from callgate.testing import FAR, Ledger, every_cancel_point
+from callgate.testing import FAR, LeaseLedger, every_cancel_point
 from tests.hooks.stock.capacity.limiting import USER, Desk, ask, work
 
 
@@ -83,9 +85,9 @@ async def flaky_call(desk: Desk, flaky: Flaky, *hooks: Any, **options: Any) -> s
         lambda: Retry(1000),
         lambda: Retry(on=KeyboardInterrupt),
         lambda: Retry(on="ConnectionError"),  # type: ignore[arg-type]
-        lambda: Retry(patience=-1),
+        lambda: Retry(max_retry_after=-1),
         lambda: Retry(wait=1.0),  # type: ignore[arg-type]
-        lambda: Retry(retries=3),  # type: ignore[call-arg]
+        lambda: Timeout(timedelta(seconds=5)),  # type: ignore[arg-type]
     ],
 )
 def test_what_means_nothing_is_refused_where_it_is_written(make: Any) -> None:
@@ -98,7 +100,7 @@ def test_what_means_nothing_is_refused_where_it_is_written(make: Any) -> None:
 def test_what_stands_around_the_tool_cannot_be_a_shadow(hook: Hook) -> None:
     """Contract C33."""
     with pytest.raises(HookError, match="shadow"):
-        Gate([work], [hook], durable=False)
+        Gate([work], [hook], effects=Effects(durable=False))
 
 
 # ---------------------------------------------------------------------- time limits
@@ -206,7 +208,7 @@ async def test_a_plain_function_is_left_behind_in_its_thread() -> None:
     def blocks() -> None:
         assert ends.wait(30)
 
-    async with Gate([blocks], [Timeout(0.05)], durable=False) as gate:
+    async with Gate([blocks], [Timeout(0.05)], effects=Effects(durable=False)) as gate:
         with pytest.raises(OutcomeUnknown):
             await gate.invoke("blocks")
         ends.set()  # only now: the call did not wait for it
@@ -414,10 +416,10 @@ def test_the_bands_hold_without_a_word_of_the_user(desk: Desk) -> None:
 def test_cancelled_at_any_point_the_cancellation_is_neither_lost_nor_invented(deadline: bool) -> None:
     """I13, I12."""
 
-    async def scenario(ledger: Ledger) -> Any:
+    async def scenario(ledger: LeaseLedger) -> Any:
         flaky = Flaky(BROKEN, BROKEN, takes=0.01)
         hooks = [Timeout(9), Retry(3, wait=steady(0.01)), Deadline(60)]
-        async with Gate([flaky.tool], hooks, open=True, durable=False) as gate:
+        async with Gate([flaky.tool], hooks, allow_unguarded=True, effects=Effects(durable=False)) as gate:
             return await gate.invoke("flaky", user=USER, deadline=FAR)
 
     assert every_cancel_point(scenario, deadline=deadline).points > 20

@@ -1,4 +1,4 @@
-"""What the tests of A2A share: a desk behind an agent on a real socket, and a client in each of the two dialects."""
+"""Helpers of the A2A tests: a desk behind an agent on a real socket, and a client in each of the two dialects."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from google.protobuf.json_format import MessageToDict
 from callgate import Gate, ToolError, User, tool
 from callgate.runtime.hosts.a2a import agent
 from callgate.tools.approval import Approval
+from tests.harness.gate_options import gate_options
 from tests.runtime.conversation.conversing import FakeModel, Turn
 from tests.runtime.hosts.serving import Served, served
 
@@ -57,10 +58,10 @@ class Desk:
     seen: list[Any] = field(default_factory=list)
 
     def gate(self, **options: Any) -> Gate:
-        known: dict[str, Any] = {"open": True, "authenticate": who, "signing_keys": [KEY], **options}
+        known: dict[str, Any] = {"open": True, "signing_keys": [KEY], **options}
         if "store" not in known:
             known["durable"] = False
-        return Gate(self.tools(), **known)
+        return Gate(self.tools(), **gate_options(**known))
 
     def tools(self) -> list[Any]:
         desk = self
@@ -79,7 +80,7 @@ class Desk:
 
         @tool(effect="read", requires_approval=Approval(roles={"manager"}))
         async def salary(name: str) -> int:
-            """Look up what somebody earns."""
+            """Look up a salary."""
             desk.reads.append(name)
             return 5000
 
@@ -103,7 +104,7 @@ class Desk:
 
 @dataclass(frozen=True)
 class Seen:
-    """How far a task is, as its client sees it."""
+    """The state of a task, as its client sees it."""
 
     task: str
     state: str
@@ -191,7 +192,7 @@ class Plain(Official):
     streaming = False
 
     async def look(self, task: str) -> Seen:
-        while (found := seen(await self.client.get_task(p.GetTaskRequest(id=task)))).state in GOING:  # noqa: ASYNC110  (who polls is told by nobody)
+        while (found := seen(await self.client.get_task(p.GetTaskRequest(id=task)))).state in GOING:  # noqa: ASYNC110  (a poll has no event to wait for)
             await asyncio.sleep(0.01)
         return found
 
@@ -295,7 +296,13 @@ class Running:
 async def running(gate: Gate, *script: Turn, **options: Any) -> AsyncGenerator[Running, None]:
     """Serve a gate as an agent whose model plays a script; without one it takes calls only."""
     model = options.pop("model", FakeModel(*script) if script else None)
-    known: dict[str, Any] = {"name": "desk", "description": "A desk.", "url": "http://desk.test", **options}
+    known: dict[str, Any] = {
+        "authenticate": who,
+        "name": "desk",
+        "description": "A desk.",
+        "url": "http://desk.test",
+        **options,
+    }
     async with contextlib.AsyncExitStack() as stack:
         served_now = await stack.enter_async_context(served(agent(gate, model=model, **known)))
         async with served_now.client(None) as http:

@@ -50,7 +50,7 @@ async def test_a_client_tool_and_an_approval_survive_the_end_of_every_server(spe
 
 
 def called(seen: Any, id: str, arguments: Any) -> Any:
-    """The call as it was told, without what only one dialect says."""
+    """The call that the client received, without the members of one dialect only."""
     (found,) = seen.calls
     assert (found["id"], found["name"], found["arguments"]) == (id, "search", arguments)
     return found
@@ -114,7 +114,7 @@ async def test_a_denied_call_is_told_to_the_model_as_such(speaker: Any) -> None:
         ([SEARCH, SEARCH], "Invalid client tool definitions: Duplicate tool names: search"),
         ([SEARCH | {"name": "add"}], "Invalid client tool definitions: names that are taken: add"),
         ([SEARCH | {"name": "no good"}], "Invalid client tool definitions: "),
-        ([SEARCH | {"effect": "read"}], "effect is for the application to say"),
+        ([SEARCH | {"effect": "read"}], "effect is set by the application"),
         ([{"name": "search"}], "Invalid client tool definitions: "),
     ],
 )
@@ -134,5 +134,5 @@ async def test_text_is_refused_where_there_is_no_model(speaker: Any) -> None:
     """Contract 38."""
     async with running(Desk().gate()) as agent:
         ann = await agent.as_user("ann", speaker)
-        with pytest.raises((Refused, A2AError), match="answers no texts"):
+        with pytest.raises((Refused, A2AError), match="does not answer texts"):
             await ann.start("Hello.")

@@ -11,12 +11,12 @@ from a2a.utils.errors import TaskNotCancelableError, UnsupportedOperationError
 
 from callgate import Gate, ToolCall, tool
 from callgate.errors import NotPending
-from callgate.providers.stores.effects import WaitState
-from callgate.runtime.hosts.a2a.messages import Asked
-from callgate.runtime.hosts.a2a.task_runner import Work, session_of
+from callgate.providers.stores.effects import SuspensionState
+from callgate.runtime.hosts.a2a.messages import ClientMessage
+from callgate.runtime.hosts.a2a.task_runner import TaskRunner, session_of
 from callgate.runtime.suspensions.pending import Answer, PendingTasks
 from tests.runtime.conversation.conversing import FakeModel, asks, call, says
-from tests.runtime.hosts.a2a.making import ANN, MAX, SEARCH, Desk, running, who
+from tests.runtime.hosts.a2a.making import ANN, MAX, SEARCH, Desk, running
 from tests.runtime.hosts.serving import until
 
 
@@ -41,14 +41,14 @@ class Slow:
                 slow.ended.append("wait")
             return "never"
 
-        return Gate([wait], open=True, authenticate=who)
+        return Gate([wait], allow_unguarded=True)
 
 
 @pytest.mark.parametrize("how", ["call", "conversation"])
 async def test_what_runs_has_ended_when_the_task_says_so(how: str) -> None:
     """Contract C1d, B6."""
     slow = Slow()
-    async with running(slow.gate(), asks(ToolCall("c1", "wait", {})), says("never")) as agent:
+    async with running(slow.gate(), asks(ToolCall(id="c1", name="wait", arguments={})), says("never")) as agent:
         ann, other = await agent.as_user("ann"), await agent.as_user("ann")
         asking = asyncio.create_task(ann.call("wait") if how == "call" else ann.start("Wait."))
         await slow.started.wait()
@@ -94,7 +94,7 @@ async def test_what_a_cancelled_task_waited_for_can_not_be_decided_any_more() ->
             with pytest.raises(UnsupportedOperationError):
                 await late
         assert (desk.refunds, (await ann.look(seen.task)).state) == ([], "canceled")
-        assert await gate.store.waits.list("acme") == []
+        assert await gate.store.suspensions.list("acme") == []
 
 
 async def test_cancelled_at_any_step_nothing_of_a_task_is_left_waiting() -> None:
@@ -108,16 +108,16 @@ async def test_cancelled_at_any_step_nothing_of_a_task_is_left_waiting() -> None
                 says("Done."),
             ]
             tasks = tasks_of(gate)
-            work = Work(gate, FakeModel(*script), tasks, 60.0)
-            asked = Asked("Do both.", tools=(SEARCH,))
+            work = TaskRunner(gate, FakeModel(*script), tasks, 60.0)
+            asked = ClientMessage("Do both.", tools=(SEARCH,))
             doing = asyncio.ensure_future(whole(work, tasks, asked))
             for _ in range(steps):
                 await asyncio.sleep(0)
             over = doing.done()
             doing.cancel()
             await asyncio.wait([doing])
-            await work.drop("t1", ANN)
-            left = [one.kind for one in await gate.store.waits.list("acme", state=WaitState.WAITING)]
+            await work.abandon("t1", ANN)
+            left = [one.kind for one in await gate.store.suspensions.list("acme", state=SuspensionState.WAITING)]
             assert left == [], f"after {steps} steps"
             assert len(gate.providers.sessions) == 0, f"after {steps} steps"
             ended.add(over)
@@ -127,11 +127,11 @@ async def test_cancelled_at_any_step_nothing_of_a_task_is_left_waiting() -> None
 
 
 def tasks_of(gate: Gate) -> PendingTasks:
-    return PendingTasks(lambda: gate.store.waits, gate.waits.keys, gate.waits._now)
+    return PendingTasks(lambda: gate.store.suspensions, gate.waits.keys, gate.waits.now)
 
 
-async def whole(work: Work, tasks: PendingTasks, asked: Asked) -> None:
-    await work.begin(asked, ANN, "t1", "ctx")
+async def whole(work: TaskRunner, tasks: PendingTasks, asked: ClientMessage) -> None:
+    await work.start(asked, ANN, "t1", "ctx")
     pending = await tasks.find(ANN, "t1")
     assert pending is not None
     await tasks.answer(pending, {"c1": Answer(1)})
@@ -139,24 +139,24 @@ async def whole(work: Work, tasks: PendingTasks, asked: Asked) -> None:
     await work.gate.resume(waiting.handle, "approve", approver=MAX)
     pending = await tasks.find(ANN, "t1")
     assert pending is not None
-    await work.go_on(await work.catch_up(pending, ANN), ANN)
+    await work.resume(await work.refresh(pending, ANN), ANN)
 
 
 async def test_without_the_withdrawal_something_would_be_left() -> None:
     """B7: the control of the one above."""
     async with Desk().gate() as gate:
         tasks = tasks_of(gate)
-        work = Work(gate, FakeModel(asks(call("c2", "refund", order_id="A-1", cents=1))), tasks, 60.0)
-        await work.begin(Asked("Pay."), ANN, "t1", "ctx")
+        work = TaskRunner(gate, FakeModel(asks(call("c2", "refund", order_id="A-1", cents=1))), tasks, 60.0)
+        await work.start(ClientMessage("Pay."), ANN, "t1", "ctx")
         pending = await tasks.find(ANN, "t1")
         assert pending is not None
         await tasks.end(pending)
-        assert [one.kind for one in await gate.store.waits.list("acme")] == ["approval"]
-        assert session_of("t1") == pending_session(await gate.store.waits.list("acme"), gate)
+        assert [one.kind for one in await gate.store.suspensions.list("acme")] == ["approval"]
+        assert session_of("t1") == pending_session(await gate.store.suspensions.list("acme"), gate)
 
 
 def pending_session(waits: Any, gate: Gate) -> str | None:
-    bound = gate.waits._opened("acme", waits[0])
+    bound = gate.waits.opened("acme", waits[0])
     assert bound is not None
     return bound.session_id
 
@@ -175,7 +175,7 @@ async def test_a_server_that_ends_leaves_no_task_of_the_loop_behind() -> None:
 
 
 def left() -> list[str]:
-    """What the tasks of the loop run, but for this one."""
+    """The names of the other asyncio tasks."""
     return [
         str(getattr(one.get_coro(), "__name__", "")) for one in asyncio.all_tasks() if one is not asyncio.current_task()
     ]

@@ -9,7 +9,7 @@ from a2a import helpers as h
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callgate.runtime.hosts.a2a.integers import EXACT, NotExact, as_sent, whole
+from callgate.runtime.hosts.a2a.integers import EXACT, InexactInteger, encode_integers, restore_integers
 
 INTEGER = {"type": "integer"}
 TREE = {
@@ -20,7 +20,7 @@ TREE = {
 
 def travelled(value: Any) -> Any:
     """A value after its way through a data part."""
-    return h.get_data_parts([h.new_data_part(as_sent(value))])[0]
+    return h.get_data_parts([h.new_data_part(encode_integers(value))])[0]
 
 
 CASES: list[tuple[Any, Any, Any]] = [
@@ -61,22 +61,22 @@ CASES: list[tuple[Any, Any, Any]] = [
 @pytest.mark.parametrize(("schema", "came", "meant"), CASES)
 def test_what_a_schema_calls_an_integer_becomes_one_if_it_is_exact(schema: Any, came: Any, meant: Any) -> None:
     """Contract 33, C7."""
-    found = whole(came, schema)
+    found = restore_integers(came, schema)
     assert (found, repr(found)) == (meant, repr(meant))
 
 
 @pytest.mark.parametrize("came", [float(EXACT), -float(EXACT), 1e300])
 def test_an_integer_that_a_float_may_not_hold_is_refused(came: float) -> None:
     """Contract 33: a sum of money is not rounded in silence."""
-    with pytest.raises(NotExact):
-        whole({"n": came}, {"properties": {"n": INTEGER}})
-    assert whole({"n": came}, {"properties": {"n": {"type": "number"}}}) == {"n": came}
+    with pytest.raises(InexactInteger):
+        restore_integers({"n": came}, {"properties": {"n": INTEGER}})
+    assert restore_integers({"n": came}, {"properties": {"n": {"type": "number"}}}) == {"n": came}
 
 
 @given(st.integers(-(10**30), 10**30))
 def test_every_integer_comes_back_as_it_was_sent(number: int) -> None:
     """Contract 33."""
-    found = whole(travelled({"n": number}), {"properties": {"n": INTEGER}})["n"]
+    found = restore_integers(travelled({"n": number}), {"properties": {"n": INTEGER}})["n"]
     assert (found, type(found)) == (number, int)
 
 
@@ -93,16 +93,16 @@ def test_every_integer_comes_back_as_it_was_sent(number: int) -> None:
 )
 def test_without_a_schema_a_value_is_the_same_json(value: Any) -> None:
     """Contract 33: 2 and 2.0 are one number."""
-    assert whole(travelled(value), None) == value
+    assert restore_integers(travelled(value), None) == value
 
 
 def test_members_come_in_the_order_of_the_schema() -> None:
     """B7: what an approver reads does not depend on chance."""
     schema = {"properties": {"z": INTEGER, "a": INTEGER}, "additionalProperties": True}
-    assert list(whole({"b": 1.0, "a": 1.0, "0": 1.0, "z": 1.0}, schema)) == ["z", "a", "0", "b"]
+    assert list(restore_integers({"b": 1.0, "a": 1.0, "0": 1.0, "z": 1.0}, schema)) == ["z", "a", "0", "b"]
 
 
 def test_a_schema_that_refers_to_itself_in_circles_ends() -> None:
     """I14."""
     schema = {"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/b"}]}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}
-    assert whole({"n": [1.0]}, schema) == {"n": [1.0]}
+    assert restore_integers({"n": [1.0]}, schema) == {"n": [1.0]}

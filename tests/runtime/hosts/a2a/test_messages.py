@@ -1,4 +1,4 @@
-"""What a message says, read from texts and data."""
+"""Client messages: parsing of texts and data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callgate.runtime.hosts.a2a.messages import MAX_ID, MAX_PARTS, BadAsk, read
+from callgate.runtime.hosts.a2a.messages import MAX_ID, MAX_PARTS, BadMessage, parse
 from callgate.runtime.suspensions.pending import Answer
 
 CALL = {"type": "tool_call", "name": "add", "arguments": {"a": 1}}
@@ -59,34 +59,34 @@ BAD: list[Any] = [
 @pytest.mark.parametrize("data", BAD, ids=lambda data: str(data)[:60])
 def test_what_is_not_clear_is_refused_and_not_quoted(data: Any) -> None:
     """Contract 37, B6."""
-    with pytest.raises(BadAsk) as refused:
-        read([], data)
+    with pytest.raises(BadMessage) as refused:
+        parse([], data)
     assert "c1" not in str(refused.value)
 
 
 def test_a_message_without_words_is_empty() -> None:
     """Contract 37."""
-    with pytest.raises(BadAsk):
-        read(["", " \n"], [])
+    with pytest.raises(BadMessage):
+        parse(["", " \n"], [])
 
 
 def test_a_call_has_the_id_that_it_was_given_or_a_new_one() -> None:
     """Contract 40, C10b."""
-    given_id, made = read([], [CALL | {"id": "c1"}]).call, read([], [CALL]).call
+    given_id, made = parse([], [CALL | {"id": "c1"}]).call, parse([], [CALL]).call
     assert given_id is not None
     assert made is not None
     assert (given_id.id, given_id.synthetic_id, given_id.arguments) == ("c1", False, {"a": 1})
     assert made.synthetic_id
-    assert made.id != read([], [CALL]).call.id  # type: ignore[union-attr]
+    assert made.id != parse([], [CALL]).call.id  # type: ignore[union-attr]
 
 
 def test_results_answers_and_decisions_go_by_the_id_of_their_call() -> None:
     """Contract 40."""
-    asked = read(
+    asked = parse(
         [], [RESULT, {"type": "tool_result", "id": "c2", "error": "no"}, {"type": "answer", "id": "q", "value": 1}]
     )
     assert asked.answers == {"c1": Answer(None), "c2": Answer(None, "no"), "q": Answer(1)}
-    decided = read([], [{"type": "decision", "id": "c1", "decision": "deny", "reason": "too much"}]).decisions["c1"]
+    decided = parse([], [{"type": "decision", "id": "c1", "decision": "deny", "reason": "too much"}]).decisions["c1"]
     assert (decided.approve, decided.reason) == (False, "too much")
 
 
@@ -115,7 +115,7 @@ KINDS = st.sampled_from(["tools", "tool_call", "tool_result", "answer", "decisio
 def test_any_message_is_read_or_refused(texts: list[str], data: list[Any]) -> None:
     """Contract 37, B6."""
     try:
-        asked = read(texts, data)
-    except BadAsk:
+        asked = parse(texts, data)
+    except BadMessage:
         return
     assert asked.starts != asked.continues or (asked.tools and not asked.text)

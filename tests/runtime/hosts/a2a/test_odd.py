@@ -186,7 +186,7 @@ async def test_a_store_that_fails_is_not_told_of(monkeypatch: pytest.MonkeyPatch
         async def broken(*_: Any) -> Any:
             raise ConnectionError("CANARY: postgres://app:hunter2@db")
 
-        monkeypatch.setattr(gate.store.waits, "get", broken)
+        monkeypatch.setattr(gate.store.suspensions, "get", broken)
         documents = await agent.as_user("ann", Documents)
         for deed in (
             ann.look(task),

@@ -9,8 +9,8 @@ import pytest
 from a2a import types as p
 from a2a.utils.errors import A2AError
 
-from callgate.providers.stores.effects import Wait
-from callgate.runtime.hosts.a2a.task_store import Tasks
+from callgate.providers.stores.effects import SuspensionRecord
+from callgate.runtime.hosts.a2a.task_store import TaskStore
 from callgate.runtime.suspensions.pending import PendingTasks
 from tests.runtime.conversation.conversing import asks, call, says
 from tests.runtime.hosts.a2a.making import (
@@ -54,7 +54,7 @@ VERBS: dict[str, Verb] = {
 
 
 async def told(verb: Verb, a2a: Official, documents: Documents, task: str) -> str:
-    """What a stranger is told; "" if it was let in."""
+    """The error of another user; "" without an error."""
     try:
         await verb(a2a, documents, task)
     except (A2AError, Refused) as error:
@@ -69,7 +69,7 @@ async def waiting(agent: Running) -> str:
 
 
 async def let_in(agent: Running, task: str, who: str) -> dict[str, str]:
-    """What each verb tells a stranger of a task."""
+    """The response of each verb to another user."""
     a2a, documents = await agent.as_user(who), await agent.as_user(who, Documents)
     return {name: await told(verb, a2a, documents, task) for name, verb in VERBS.items()}
 
@@ -90,7 +90,7 @@ async def test_an_unknown_task_and_a_foreign_one_are_told_alike_by_every_verb(wh
         assert (await stranger.client.list_tasks(p.ListTasksRequest())).total_size == 0
         ann = await agent.as_user("ann")
         assert (await ann.client.list_tasks(p.ListTasksRequest())).total_size == 1
-        assert (await ann.look(task)).state == "input-required"  # nobody has changed anything
+        assert (await ann.look(task)).state == "input-required"  # nothing has changed
         await approve(agent.gate)
         assert (await ann.answer(task, "c1", 1)).state == "completed"
         assert desk.refunds == [("A-1", 1)]
@@ -98,15 +98,15 @@ async def test_an_unknown_task_and_a_foreign_one_are_told_alike_by_every_verb(wh
 
 async def test_without_its_check_of_owners_a_stranger_would_be_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """B6: the control of the one above."""
-    ours, find = Tasks._is_ours, PendingTasks.find
+    ours, find = TaskStore._is_ours, PendingTasks.find
 
-    def anybodys(self: Tasks, wait: Wait, user: Any) -> bool:
+    def anybodys(self: TaskStore, wait: SuspensionRecord, user: Any) -> bool:
         return ours(self, wait, type(user)(wait.user, user.tenant))
 
     async def found(self: PendingTasks, user: Any, task: str) -> Any:
         return await find(self, type(user)("ann", user.tenant), task)
 
-    monkeypatch.setattr(Tasks, "_is_ours", anybodys)
+    monkeypatch.setattr(TaskStore, "_is_ours", anybodys)
     monkeypatch.setattr(PendingTasks, "find", found)
     async with running(Desk().gate(), *SCRIPT) as agent:
         foreign = await let_in(agent, await waiting(agent), "ben")

@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callgate import MemoryStore, User
+from callgate import User
 from callgate.errors import NotPending, StoreConflict
 from callgate.providers.signing import SigningKeys
-from callgate.providers.stores.effects import Wait, WaitState
+from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
 from callgate.providers.stores.sql import SqlStore
 from callgate.runtime.suspensions.pending import LONGEST_WAIT, Answer, Pending, PendingTasks, Wanted
+from callgate.stores import MemoryStore
 
 ANN, BEN, EVE = User("ann", "acme"), User("ben", "acme"), User("ann", "other")
 KEYS = SigningKeys(["a signing key for tests"])
@@ -57,7 +58,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerato
 
 
 def tasks_in(store: Any, clock: Any = None, keys: SigningKeys = KEYS) -> PendingTasks:
-    return PendingTasks(lambda: store.waits, keys, clock or Clock())
+    return PendingTasks(lambda: store.suspensions, keys, clock or Clock())
 
 
 async def test_a_task_comes_back_as_it_was_kept_in_any_process(store: Any) -> None:
@@ -178,21 +179,21 @@ CHANGES: dict[str, Any] = {
     "expires_at": None,
     "body": b"{}",
     "mac": "0" * 64,
-    "state": WaitState.USED,
+    "state": SuspensionState.USED,
     "number": 7,
 }
 
 
-@pytest.mark.parametrize("field", [one.name for one in fields(Wait)])
+@pytest.mark.parametrize("field", [one.name for one in fields(SuspensionRecord)])
 async def test_a_record_that_anybody_changed_is_not_there(field: str) -> None:
     """B8, T7: each field."""
     store = MemoryStore()
     tasks = tasks_in(store)
     await tasks.hold(task("c1"))
-    (at,) = store.waits._waits
-    changed = replace(store.waits._waits[at], **{field: CHANGES[field]})
+    (at,) = store.suspensions._suspensions
+    changed = replace(store.suspensions._suspensions[at], **{field: CHANGES[field]})
     for place in (at, ("acme", "task:t2")):
-        store.waits._waits[place] = changed
+        store.suspensions._suspensions[place] = changed
         assert await tasks.find(ANN, place[1].removeprefix("task:")) is None
         assert await tasks.find(BEN, place[1].removeprefix("task:")) is None
 
@@ -203,10 +204,10 @@ async def test_no_bit_of_a_record_can_be_turned(data: Any) -> None:
     store = MemoryStore()
     tasks = tasks_in(store)
     await tasks.hold(task("c1"))
-    (at,) = store.waits._waits
-    body = bytearray(store.waits._waits[at].body)
+    (at,) = store.suspensions._suspensions
+    body = bytearray(store.suspensions._suspensions[at].body)
     body[data.draw(st.integers(0, len(body) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    store.waits._waits[at] = replace(store.waits._waits[at], body=bytes(body))
+    store.suspensions._suspensions[at] = replace(store.suspensions._suspensions[at], body=bytes(body))
     assert await tasks.find(ANN, "t1") is None
 
 
@@ -219,8 +220,8 @@ async def test_without_its_mac_a_changed_record_would_be_believed() -> None:
 
     store = MemoryStore()
     await tasks_in(store).hold(task("c1"))
-    (at,) = store.waits._waits
-    store.waits._waits[at] = replace(store.waits._waits[at], user="ben")
+    (at,) = store.suspensions._suspensions
+    store.suspensions._suspensions[at] = replace(store.suspensions._suspensions[at], user="ben")
     assert await tasks_in(store).find(BEN, "t1") is None
     assert await tasks_in(store, keys=Gullible()).find(BEN, "t1") is not None
 

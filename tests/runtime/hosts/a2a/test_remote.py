@@ -1,4 +1,4 @@
-"""A remote agent's skills as tools of a gate: against our own server, and against one that means no good."""
+"""A remote agent's skills as tools of a gate: against Callgate's own server, and against a malicious one."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
 
-from callgate import Gate, Outcome, ToolCall, ToolContext, User, tool
+from callgate import Effects, Gate, Outcome, ToolCall, ToolContext, User, tool
 from callgate.errors import DefinitionError, RegistrationError
-from callgate.runtime.hosts.a2a import EXTENSION, remote_tools
-from callgate.runtime.hosts.a2a import http_client as bounded
+from callgate.runtime.hosts.a2a import EXTENSION, http_client, remote_tools
 from callgate.runtime.suspensions.decisions import Respond
 from tests.runtime.conversation.conversing import says
-from tests.runtime.hosts.a2a.making import MAX, Desk, Official, Running, running, who
+from tests.runtime.hosts.a2a.making import MAX, Desk, Official, Running, running
 from tests.runtime.hosts.a2a.test_cancelled import Slow
 from tests.runtime.hosts.serving import served
 
@@ -37,12 +36,12 @@ async def calling(agent: Running, *, token: str = "ann", **options: Any) -> Asyn
     card = parse_agent_card({**agent.card})
     card.supported_interfaces[0].url = f"http://127.0.0.1:{agent.served.port}/rpc"
     tools = await remote_tools(card, httpx_client=http, **options)
-    async with Gate(tools, open=True, durable=False) as gate:
+    async with Gate(tools, allow_unguarded=True, effects=Effects(durable=False)) as gate:
         yield gate
 
 
 async def made(gate: Gate, tool: str, arguments: Any, **options: Any) -> Any:
-    return await gate.call(ToolCall("c1", tool, arguments), user=ANN, **options)
+    return await gate.call(ToolCall(id="c1", name=tool, arguments=arguments), user=ANN, **options)
 
 
 async def tasks_of(agent: Running, token: str = "ann") -> list[str]:
@@ -73,7 +72,7 @@ async def test_a_skill_that_takes_text_is_asked_in_words() -> None:
 
 @pytest.mark.parametrize(
     ("skill", "said"),
-    [("sorry", "It cannot be done."), ("broken", "The tool failed."), ("salary", "waits for something")],
+    [("sorry", "It cannot be done."), ("broken", "The tool failed."), ("salary", "waits for a reply")],
 )
 async def test_a_skill_that_fails_says_so_and_leaves_nothing_waiting(skill: str, said: str) -> None:
     """I9, B5."""
@@ -104,7 +103,7 @@ class Booking:
             booking.booked.append(f"{what} on {day} for {hours}")
             return booking.booked[-1]
 
-        return Gate([book], open=True, durable=False, authenticate=who)
+        return Gate([book], allow_unguarded=True, effects=Effects(durable=False))
 
 
 async def test_what_an_agent_asks_is_asked_here_and_answered_on_the_same_task() -> None:
@@ -119,11 +118,11 @@ async def test_what_an_agent_asks_is_asked_here_and_answered_on_the_same_task() 
         assert "How long?" in result.pending.prompt
         result = await gate.resume(result.pending.handle, Respond(2), approver=ANN)
         assert (result.output, booking.booked) == ("a room on Monday for 2", ["a room on Monday for 2"])
-        assert await tasks_of(agent) == ["completed"]  # one task, whoever asked how often
+        assert await tasks_of(agent) == ["completed"]  # one task, however many questions
 
 
 async def test_an_agent_that_asks_where_nobody_can_answer_is_told_to_stop() -> None:
-    """Design 10.13: in a nested call."""
+    """In a nested call."""
     booking = Booking()
     async with running(booking.gate()) as agent:
         async with calling(agent) as gate:
@@ -161,7 +160,7 @@ async def test_an_agent_that_is_not_there_has_done_nothing() -> None:
     async with running(Desk().gate()) as agent:
         card = parse_agent_card({**agent.card})
     card.supported_interfaces[0].url = f"http://127.0.0.1:{agent.served.port}/rpc"
-    async with Gate(await remote_tools(card), open=True, durable=False) as gate:
+    async with Gate(await remote_tools(card), allow_unguarded=True, effects=Effects(durable=False)) as gate:
         result = await made(gate, "add", {"a": 1})
         assert (result.error.code, result.error.public) == ("remote_unreachable", "The agent cannot be reached.")
     with pytest.raises(RegistrationError):
@@ -170,7 +169,7 @@ async def test_an_agent_that_is_not_there_has_done_nothing() -> None:
 
 async def test_an_agent_that_does_not_know_us_refuses() -> None:
     """B6."""
-    async with running(Desk().gate()) as agent, calling(agent, token="nobody") as gate:
+    async with running(Desk().gate()) as agent, calling(agent, token="unknown") as gate:
         assert (await made(gate, "add", {"a": 1})).error.code == "remote_refused"
 
 
@@ -194,7 +193,7 @@ async def test_names_are_made_legal_and_texts_visible_and_short() -> None:
     assert len(definition.description) <= 1024
     assert definition.description.isprintable()
     assert records[0].trusted is False
-    assert Gate(records, open=True).tools_for(ANN) == [definition]
+    assert Gate(records, allow_unguarded=True).tools_for(ANN) == [definition]
 
 
 async def test_two_skills_of_one_name_are_refused() -> None:
@@ -219,7 +218,7 @@ async def test_a_schema_from_outside_is_admitted_or_refused(parameters: Any) -> 
     skill = p.AgentSkill(id="add", name="Add", description="d")
     made = card(skill, capabilities=p.AgentCapabilities(extensions=[extension]))
     with pytest.raises(DefinitionError):
-        Gate(await remote_tools(made), open=True)
+        Gate(await remote_tools(made), allow_unguarded=True)
 
 
 async def test_a_card_that_sends_its_callers_elsewhere_is_refused() -> None:
@@ -240,7 +239,7 @@ async def test_a_card_that_sends_its_callers_elsewhere_is_refused() -> None:
             if where == "http://agent.test/rpc":
                 assert len(await remote_tools("http://agent.test", httpx_client=http)) == 1
                 continue
-            with pytest.raises(RegistrationError, match="elsewhere"):
+            with pytest.raises(RegistrationError, match="another origin"):
                 await remote_tools("http://agent.test", httpx_client=http)
 
 
@@ -254,7 +253,7 @@ async def test_an_answer_that_is_too_long_is_not_read(monkeypatch: pytest.Monkey
 
     async with served(Starlette(routes=[Route("/{path:path}", answer)])) as agent:
         assert len(await remote_tools(f"http://127.0.0.1:{agent.port}")) == 1
-        monkeypatch.setattr(bounded, "MAX_ANSWER", 1_000_000)
+        monkeypatch.setattr(http_client, "MAX_RESPONSE", 1_000_000)
         with pytest.raises(RegistrationError, match="no agent card"):
             await remote_tools(f"http://127.0.0.1:{agent.port}")
 

@@ -16,10 +16,9 @@ from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
 from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
 from starlette.applications import Starlette
 
-from callgate import Gate, Outcome, Respond, ToolCall, User
+from callgate import Effects, Gate, Outcome, Respond, ToolCall, User
 from callgate.providers.stores.effects import EffectState
-from callgate.runtime.hosts.a2a import remote_call as talk
-from callgate.runtime.hosts.a2a import remote_tools
+from callgate.runtime.hosts.a2a import remote_call, remote_tools
 from tests.runtime.hosts.serving import served
 
 ANN = User("ann", "here")
@@ -75,13 +74,13 @@ async def asking(act: Act | None, *, streaming: bool = True) -> AsyncGenerator[t
     ) as on:
         card.supported_interfaces[0].url = f"http://127.0.0.1:{on.port}/rpc"
         tools = await remote_tools(f"http://127.0.0.1:{on.port}")
-        async with Gate(tools, open=True, durable=False) as gate:
+        async with Gate(tools, allow_unguarded=True, effects=Effects(durable=False)) as gate:
             yield gate, executor
         await handler.aclose()
 
 
 async def done(gate: Gate) -> Any:
-    return await gate.call(ToolCall("c1", "do", {"message": "it"}), user=ANN)
+    return await gate.call(ToolCall(id="c1", name="do", arguments={"message": "it"}), user=ANN)
 
 
 async def test_a_message_without_a_task_is_the_output() -> None:
@@ -119,14 +118,14 @@ async def test_artifacts_are_the_output_and_files_are_not_fetched(streaming: boo
 
 
 async def test_a_task_that_is_not_over_when_its_stream_ends_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Contract 77: until it is over."""
-    monkeypatch.setattr(talk, "FIRST_LOOK", 0.001)
+    """The task is asked for until it is over."""
+    monkeypatch.setattr(remote_call, "FIRST_POLL", 0.001)
 
     async def act(updater: TaskUpdater, text: str) -> None:
         await updater.start_work()
 
     async with asking(act) as (gate, executor):
-        result = await gate.call(ToolCall("c1", "do", {"message": "it"}), user=ANN, deadline=2.0)
+        result = await gate.call(ToolCall(id="c1", name="do", arguments={"message": "it"}), user=ANN, deadline=2.0)
         assert result.error is not None
         assert result.error.code == "deadline_exceeded"
         assert executor.heard == ["it", "CANCELLED"]

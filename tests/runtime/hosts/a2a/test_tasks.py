@@ -13,13 +13,14 @@ from a2a.server.cluster import ConcurrentTaskModificationError, TaskVersion
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from callgate import Gate, MemoryStore, User
+from callgate import Gate, User
 from callgate.errors import RegistrationError
 from callgate.providers.signing import SigningKeys
 from callgate.runtime.hosts.a2a import agent
 from callgate.runtime.hosts.a2a.card import agent_card
-from callgate.runtime.hosts.a2a.task_store import Tasks
+from callgate.runtime.hosts.a2a.task_store import TaskStore
 from callgate.runtime.suspensions.pending import LONGEST_WAIT
+from callgate.stores import MemoryStore
 from tests.runtime.conversation.conversing import asks, call, says
 from tests.runtime.hosts.a2a.making import ANN, BEN, EVE, Desk, Documents, running, who
 from tests.runtime.hosts.serving import served
@@ -48,14 +49,14 @@ def task(id: str = "t1", state: Any = WORKING, *said: str) -> p.Task:
     return p.Task(id=id, context_id="ctx", status=p.TaskStatus(state=state), history=history)
 
 
-async def saved(tasks: Tasks, one: p.Task, version: Any = TaskVersion.MISSING, user: User = ANN) -> Any:
+async def saved(tasks: TaskStore, one: p.Task, version: Any = TaskVersion.MISSING, user: User = ANN) -> Any:
     return await tasks.save(one, event=None, prev=None, prev_version=version, context=of(user))
 
 
 async def test_a_task_is_its_owners_alone() -> None:
     """B6, I8."""
     store = MemoryStore()
-    tasks = Tasks(lambda: store.waits, KEYS, Clock())
+    tasks = TaskStore(lambda: store.suspensions, KEYS, Clock())
     await saved(tasks, task())
     assert (await tasks.get("t1", of(ANN))).task == task()
     for other in (BEN, EVE, User("ann")):
@@ -69,7 +70,7 @@ async def test_a_task_is_its_owners_alone() -> None:
 async def test_what_has_ended_is_never_changed() -> None:
     """I16: not even by a cancellation."""
     store = MemoryStore()
-    tasks = Tasks(lambda: store.waits, KEYS, Clock())
+    tasks = TaskStore(lambda: store.suspensions, KEYS, Clock())
     version = await saved(tasks, task("t1", DONE), await saved(tasks, task()))
     for state in (WORKING, CANCELED):
         with pytest.raises(ConcurrentTaskModificationError):
@@ -83,7 +84,7 @@ async def test_what_has_ended_is_never_changed() -> None:
 async def test_of_two_writers_none_loses_a_message() -> None:
     """I16."""
     store = MemoryStore()
-    tasks = Tasks(lambda: store.waits, KEYS, Clock())
+    tasks = TaskStore(lambda: store.suspensions, KEYS, Clock())
     first = await saved(tasks, task("t1", WORKING, "a"))
     await saved(tasks, task("t1", WORKING, "a", "b"), first)
     await saved(tasks, task("t1", WORKING, "a", "c"), first)
@@ -94,21 +95,21 @@ async def test_of_two_writers_none_loses_a_message() -> None:
 async def test_a_changed_or_old_record_is_no_task() -> None:
     """B8, T7."""
     store, clock = MemoryStore(), Clock()
-    tasks = Tasks(lambda: store.waits, KEYS, clock)
+    tasks = TaskStore(lambda: store.suspensions, KEYS, clock)
     await saved(tasks, task())
-    (at,) = store.waits._waits
-    kept = store.waits._waits[at]
+    (at,) = store.suspensions._suspensions
+    kept = store.suspensions._suspensions[at]
     for change in (
         {"user": "ben"},
         {"body": kept.body.replace(b"ctx", b"ctz")},
         {"number": 9},
         {"kind": "conversation"},
     ):
-        store.waits._waits[at] = replace(kept, **change)
+        store.suspensions._suspensions[at] = replace(kept, **change)
         for user in (ANN, BEN):
             assert await tasks.get("t1", of(user)) is None
             assert (await tasks.list(p.ListTasksRequest(), of(user))).total_size == 0
-    store.waits._waits[at] = kept
+    store.suspensions._suspensions[at] = kept
     assert await tasks.get("t1", of(ANN)) is not None
     clock.now += LONGEST_WAIT
     assert await tasks.get("t1", of(ANN)) is None
@@ -117,7 +118,7 @@ async def test_a_changed_or_old_record_is_no_task() -> None:
 async def test_tasks_are_listed_in_pages_and_by_state() -> None:
     """Contract C8."""
     store = MemoryStore()
-    tasks = Tasks(lambda: store.waits, KEYS, Clock())
+    tasks = TaskStore(lambda: store.suspensions, KEYS, Clock())
     for number in range(5):
         await saved(tasks, task(f"t{number}"))
     await saved(tasks, task("t0", DONE), TaskVersion(1))
@@ -129,9 +130,8 @@ async def test_tasks_are_listed_in_pages_and_by_state() -> None:
 
 
 async def test_an_agent_can_be_started_again() -> None:
-    """Design 4."""
     gate = Desk().gate()
-    app = agent(gate, name="desk", description="A desk.", url="http://desk.test")
+    app = agent(gate, authenticate=who, name="desk", description="A desk.", url="http://desk.test")
     for _ in range(2):
         async with served(app) as one, one.client() as http:
             documents = Documents(one, http, {})
@@ -143,10 +143,13 @@ async def test_an_agent_can_be_started_again() -> None:
 
 
 async def test_mounted_it_leaves_the_gate_to_the_other_application() -> None:
-    """Design 4."""
     gate = Desk().gate()
     app = Starlette(
-        routes=[Mount("/desk", agent(gate, name="desk", description="A desk.", url="http://desk.test/desk"))]
+        routes=[
+            Mount(
+                "/desk", agent(gate, authenticate=who, name="desk", description="A desk.", url="http://desk.test/desk")
+            )
+        ]
     )
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://desk.test") as http:
         card = (await http.get("/desk/.well-known/agent-card.json")).json()
@@ -161,8 +164,8 @@ async def test_mounted_it_leaves_the_gate_to_the_other_application() -> None:
 def test_an_agent_that_knows_nobody_is_refused() -> None:
     """B6: fail closed."""
     with pytest.raises(RegistrationError, match="authenticate"):
-        agent(Gate([], open=True), name="desk", description="d", url="http://desk.test")
-    assert agent(Gate([], open=True), authenticate=who, name="desk", description="d", url="http://desk.test")
+        agent(Gate([], allow_unguarded=True), authenticate=None, name="desk", description="d", url="http://desk.test")
+    assert agent(Gate([], allow_unguarded=True), authenticate=who, name="desk", description="d", url="http://desk.test")
 
 
 def test_the_skill_for_texts_has_an_id_of_its_own() -> None:

@@ -1,4 +1,4 @@
-"""Two servers of one store: whoever is asked goes on, once; what one of them leaves undone is not done twice."""
+"""Two servers of one store: either of them resumes a task, once; unfinished work of one is not done twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BOTH = asks(call("c1", "search", query="x"), call("c2", "refund", order_id="A-1"
 
 @pytest.fixture(params=["sqlite-file", "postgresql"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[str]:
-    """Where both servers keep everything."""
+    """The store of both servers."""
     with place(request.param, tmp_path) as (address, _):
         yield address
 
@@ -45,7 +45,7 @@ async def clients(one: Running, other: Running) -> tuple[Official, Official]:
 
 
 async def test_a_task_that_began_here_goes_on_there(store: str) -> None:
-    """I16, design 8."""
+    """I16."""
     desk = Desk()
     async with two(desk, store, [BOTH], [says("Done.")]) as (one, other):
         here, there = await clients(one, other)
@@ -77,7 +77,7 @@ async def test_asked_by_both_at_once_it_goes_on_once(store: str) -> None:
 
 
 async def test_who_follows_a_task_sees_what_others_do_to_it(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """I16: decided in one process, gone on with in another, ended in a third; nobody asks for it."""
+    """I16: decided in one process, resumed in another, ended in a third, without a request of the client."""
     monkeypatch.setattr(handler, "POLL", 0.01)
     desk = Desk()
     models = [asks(call("c1", "refund", order_id="A-1", cents=1)), says("Done.")], [says("Done.")]
@@ -117,7 +117,7 @@ async def test_a_task_that_is_cancelled_there_does_not_go_on_here(store: str) ->
 
 
 async def test_what_a_server_was_at_when_it_ended_has_failed_for_the_other(store: str) -> None:
-    """I3, I16: nothing is done a second time behind somebody's back."""
+    """I3, I16: nothing is done a second time."""
     desk, clock = Desk(), FakeClock()
     asked = asyncio.Event()
 
@@ -138,9 +138,9 @@ async def test_what_a_server_was_at_when_it_ended_has_failed_for_the_other(store
     async with running(desk.gate(store=store, clock=clock), says("never")) as agent:
         ann = await agent.as_user("ann", Documents)
         for deed in (ann.look(task), ann.answer(task, "c1", 1)):  # for all one knows it is still at it
-            with pytest.raises(Exception, match="waits for no such answer"):
+            with pytest.raises(Exception, match="does not wait for this answer"):
                 await deed
         clock.advance(3600)
         seen = await ann.look(task)
-        assert (seen.state, seen.text) == ("failed", "The task was interrupted, or has waited too long.")
+        assert (seen.state, seen.text) == ("failed", "The task was interrupted, or waited too long.")
         assert desk.refunds == [("A-1", 1)]

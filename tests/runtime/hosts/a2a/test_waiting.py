@@ -11,12 +11,14 @@ from a2a import helpers as h
 from a2a import types as p
 from a2a.utils.errors import A2AError, InvalidParamsError, TaskNotFoundError, UnsupportedOperationError
 
-from callgate import Authorize, Gate, RequireApproval, Respond, Stale, ToolContext, ToolError, permit, tool
+from callgate import Effects, Gate, Respond, ToolContext, ToolError, tool
+from callgate.errors import Stale
+from callgate.hooks import Authorize, RequireApproval, permit
 from callgate.providers.clock import FakeClock
 from callgate.runtime.suspensions.pending import Answer, PendingTasks
 from callgate.tools.approval import Approval
 from tests.runtime.conversation.conversing import asks, call, says, told
-from tests.runtime.hosts.a2a.making import ANN, MAX, SEARCH, Desk, Plain, approve, as_json, running, who
+from tests.runtime.hosts.a2a.making import ANN, MAX, SEARCH, Desk, Plain, approve, as_json, running
 
 
 async def test_who_asks_cannot_approve_with_what_they_are_shown() -> None:
@@ -86,7 +88,7 @@ async def test_what_an_approver_says_instead_is_what_the_task_comes_to(decision:
 ENDS: dict[str, tuple[Exception, str]] = {
     "nothing was done": (ToolError("No such order.", no_effect=True), "no_effect"),
     "it is the answer": (ToolError("No such order.", code="no_order"), "no_order"),
-    "nobody knows": (ConnectionError("CANARY"), "outcome_unknown"),
+    "unknown outcome": (ConnectionError("CANARY"), "outcome_unknown"),
 }
 
 
@@ -99,7 +101,7 @@ async def test_how_an_approved_call_failed_elsewhere_is_told_to_who_asked(error:
         """Pay."""
         raise error
 
-    gate = Gate([pay], open=True, durable=False, authenticate=who, signing_keys=["a key that is long enough"])
+    gate = Gate([pay], allow_unguarded=True, effects=Effects(durable=False), signing_keys=["a key that is long enough"])
     async with running(gate) as agent:
         ann = await agent.as_user("ann")
         task = (await ann.call("pay")).task
@@ -133,7 +135,9 @@ async def test_a_task_waits_until_every_approver_has_spoken() -> None:
         ran.append(1)
         return "launched"
 
-    gate = Gate([launch], open=True, durable=False, authenticate=who, signing_keys=["a key that is long enough"])
+    gate = Gate(
+        [launch], allow_unguarded=True, effects=Effects(durable=False), signing_keys=["a key that is long enough"]
+    )
     async with running(gate) as agent:
         ann, ben, max_ = [await agent.as_user(name) for name in ("ann", "ben", "max")]
         task = (await ann.call("launch", id="c1")).task
@@ -152,7 +156,7 @@ async def test_a_question_is_answered_by_its_owner_in_words_or_as_data(answer: s
         day = ctx.suspend("input", "Which day?", schema={"type": "string", "maxLength": 10})
         return f"booked for {day}"
 
-    gate = Gate([book], open=True, durable=False, authenticate=who)
+    gate = Gate([book], allow_unguarded=True, effects=Effects(durable=False))
     async with running(gate) as agent:
         ann = await agent.as_user("ann")
         seen = await ann.call("book", id="c1")
@@ -192,7 +196,6 @@ async def test_an_answer_that_does_not_fit_fails_the_call_and_not_the_server() -
 
 
 async def test_consent_is_the_owners_to_give() -> None:
-    """Design 7."""
     ran = []
 
     @tool(effect="read", resumable=True)
@@ -201,7 +204,7 @@ async def test_consent_is_the_owners_to_give() -> None:
         ran.append(ctx.user.id)
         return "at home"
 
-    gate = Gate([locate], open=True, durable=False, authenticate=who)
+    gate = Gate([locate], allow_unguarded=True, effects=Effects(durable=False))
     async with running(gate) as agent:
         ann, max_ = await agent.as_user("ann"), await agent.as_user("max")
         seen = await ann.call("locate", id="c1")
@@ -215,7 +218,11 @@ async def test_a_client_tool_that_needs_approval_waits_twice() -> None:
     """B2, B7: approved elsewhere, then run by the client."""
 
     gate = Gate(
-        [], [RequireApproval()], open=True, durable=False, authenticate=who, signing_keys=["a key that is long"]
+        [],
+        [RequireApproval()],
+        allow_unguarded=True,
+        effects=Effects(durable=False),
+        signing_keys=["a key that is long"],
     )
     async with running(gate, asks(call("c1", "search", query="x")), says("Done.")) as agent:
         ann = await agent.as_user("ann")
@@ -232,7 +239,7 @@ async def test_a_client_tool_that_needs_approval_waits_twice() -> None:
 
 @pytest.mark.parametrize("allowed", [True, False])
 async def test_a_policy_decides_about_a_clients_tools_by_their_tag(allowed: bool) -> None:
-    """B2, I6: one that no rule permits is not even told of."""
+    """B2, I6: a user does not see a tool that no rule permits."""
     heard: list[Any] = []
 
     def denied(messages: Any, _: Any) -> Any:
@@ -240,11 +247,11 @@ async def test_a_policy_decides_about_a_clients_tools_by_their_tag(allowed: bool
         return says("No.")
 
     rules = Authorize(permit("clients", tags={"client"} if allowed else {"other"}))
-    gate = Gate([], [rules], durable=False, authenticate=who)
+    gate = Gate([], [rules], effects=Effects(durable=False))
     async with running(gate, asks(call("c1", "search", query="x")), denied) as agent:
         seen = await (await agent.as_user("ann")).start("Find it.", SEARCH)
         assert (seen.state, heard) == (("input-required", []) if allowed else ("completed", ["unknown_tool"]))
-        with pytest.raises(InvalidParamsError, match="tags is for the application"):
+        with pytest.raises(InvalidParamsError, match="tags is set by the application"):
             await (await agent.as_user("ann")).start("Find it.", SEARCH | {"tags": ["client"]})
 
 
@@ -309,7 +316,7 @@ async def test_a_call_that_nobody_can_decide_any_more_ends(how: str) -> None:
             clock.advance(86_400)
             await gate.maintain()
         if how == "forgotten":
-            await gate.store.waits.prune(clock.now + 1)
+            await gate.store.suspensions.prune(clock.now + 1)
         seen = await ann.look(task)
         codes = {"swept": "expired", "forgotten": "not_pending", "other policies": "stale"}
         assert (seen.state, seen.data[0]["error"]["code"]) == ("rejected", codes[how])
@@ -330,7 +337,7 @@ async def test_work_that_was_interrupted_is_said_to_have_failed_and_never_done_a
             await ann.answer(seen.task, "c1", 1)
         clock.advance(3600)
         seen = await ann.look(seen.task)
-        assert (seen.state, seen.text) == ("failed", "The task was interrupted, or has waited too long.")
+        assert (seen.state, seen.text) == ("failed", "The task was interrupted, or waited too long.")
         with pytest.raises(UnsupportedOperationError):
             await ann.answer(seen.task, "c1", 1)
         assert await gate.waits.pending(ANN) == []
@@ -341,7 +348,7 @@ def answer(value: Any) -> Any:
 
 
 def agent_pending(gate: Gate) -> Any:
-    return PendingTasks(lambda: gate.store.waits, gate.waits.keys, gate.waits._now)
+    return PendingTasks(lambda: gate.store.suspensions, gate.waits.keys, gate.waits.now)
 
 
 async def test_looking_at_a_task_from_many_sides_goes_on_with_it_once() -> None:

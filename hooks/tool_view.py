@@ -1,0 +1,103 @@
+"""``ToolView``: one invocation as its tool sees it; the ``ToolContext`` that the gate supplies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from contextlib import AbstractAsyncContextManager
+from operator import attrgetter
+from typing import Any, NoReturn, cast
+
+from callgate.hooks.context import InvokeContext
+from callgate.providers.principal import User
+from callgate.tools.approval import Approval
+from callgate.tools.calls import ToolCall
+from callgate.tools.definition import ToolDefinition
+
+
+class ToolView:
+    """The part of an invocation that a tool may use; see ``ToolContext`` for each member."""
+
+    __slots__ = ("_ctx",)
+
+    def __init__(self, ctx: InvokeContext) -> None:
+        self._ctx = ctx
+
+    tool: ToolDefinition = cast("ToolDefinition", property(attrgetter("_ctx.tool")))
+    tool_call: ToolCall = cast("ToolCall", property(attrgetter("_ctx.tool_call")))
+    user: User = cast("User", property(attrgetter("_ctx.user")))
+    tenant: str | None = cast("str | None", property(attrgetter("_ctx.user.tenant")))
+    session_id: str | None = cast("str | None", property(attrgetter("_ctx.run.session_id")))
+    request_id: str = cast("str", property(attrgetter("_ctx.request_id")))
+    attempt: int = cast("int", property(attrgetter("_ctx.run.attempt")))
+    depth: int = cast("int", property(attrgetter("_ctx.run.depth")))
+    idempotency_key: str | None = cast("str | None", property(attrgetter("_ctx.run.idempotency_key")))
+    fencing_token: int | None = cast("int | None", property(attrgetter("_ctx.fencing_token")))
+
+    @property
+    def resumed_schema(self) -> Mapping[str, Any] | None:
+        """The schema of the request that resumed this call; None in a first run, or where the request had none."""
+        resumed = self._ctx.run.resumed
+        return None if resumed is None else cast("Mapping[str, Any] | None", resumed.bound.schema)
+
+    @property
+    def session(self) -> MutableMapping[Any, Any]:
+        """The bindings of the session."""
+        return self._ctx.session
+
+    def remaining(self) -> float | None:
+        """Return the seconds until the deadline."""
+        return self._ctx.remaining()
+
+    def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        """Report progress."""
+        self._ctx.progress(progress, total, message)
+
+    async def send(self, partial: Any) -> None:
+        """Send part of the output."""
+        await self._ctx.send(partial)
+
+    async def call(self, tool: Any, arguments: Any = None) -> Any:
+        """Call another tool and return its output."""
+        return await self._ctx.call(tool, arguments)
+
+    async def lease(self, manager: AbstractAsyncContextManager[Any]) -> Any:
+        """Enter *manager*; the runtime exits it exactly once."""
+        return await self._ctx.lease(manager)
+
+    def get(self, token: Any) -> Any:
+        """Return the provider for *token*."""
+        return self._ctx.get(token)
+
+    def try_get(self, token: Any, default: Any = None) -> Any:
+        """Return the provider for *token*, or *default*."""
+        return self._ctx.try_get(token, default)
+
+    async def resolve(self, token: Any) -> Any:
+        """Return the provider for *token*, whose factory is asynchronous."""
+        return await self._ctx.resolve(token)
+
+    def respond(self, value: Any, *, validate: bool = True) -> NoReturn:
+        """End the call here with *value* as the output."""
+        self._ctx.respond(value, validate=validate)
+
+    def abort(
+        self, reason: str = "", code: str | None = None, http_status: int | None = None, *, public: str | None = None
+    ) -> NoReturn:
+        """Deny the call."""
+        self._ctx.abort(reason, code, http_status, public=public)
+
+    def retry_after(self, ms: int, reason: str = "", *, public: str | None = None) -> NoReturn:
+        """Refuse the call for now."""
+        self._ctx.retry_after(ms, reason, public=public)
+
+    def suspend(
+        self,
+        kind: str,
+        prompt: str,
+        *,
+        schema: Mapping[str, Any] | None = None,
+        expires: float | None = None,
+        by: Approval | None = None,
+    ) -> Any:
+        """Suspend the call until a person or a client answers."""
+        return self._ctx.suspend(kind, prompt, schema=schema, expires=expires, by=by)

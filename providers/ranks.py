@@ -1,0 +1,24 @@
+"""The scopes of provided instances, by lifetime."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from enum import IntEnum
+from typing import Any, Literal
+
+ScopeName = Literal["request", "session", "global"]
+
+
+class Rank(IntEnum):
+    """The lifetime of an instance. An instance never depends on one with a shorter lifetime."""
+
+    REQUEST = 0
+    SESSION = 1
+    GLOBAL = 2
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+ASKING: ContextVar[Any] = ContextVar("callgate_asking", default=None)
+"""The scope for which a provider of dependency-injector is called now; scoped providers read it."""

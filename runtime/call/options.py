@@ -1,0 +1,43 @@
+"""The options of one call."""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+from callgate.hooks.context import InvokeContext
+from callgate.tools.naming import did_you_mean
+
+
+class CallOptions(TypedDict, total=False):
+    """Options of one call.
+
+    ``deadline`` is in seconds and wins over the deadlines of the tool and the gate. ``request_id`` is also the
+    correlation id. ``events`` receives progress and partial outputs; ``gate.stream`` sets it.
+    """
+
+    session_id: str | None
+    request_id: str | None
+    deadline: float | None
+    idempotency_key: str | None
+    events: Any
+
+
+def apply_options(ctx: InvokeContext, options: CallOptions) -> None:
+    """Set the options of a call, and its deadline, on its context.
+
+    Raises:
+        TypeError: an option is unknown.
+    """
+    for name, value in options.items():
+        if name not in CallOptions.__annotations__:
+            known = did_you_mean(name, CallOptions.__annotations__)
+            raise TypeError(
+                f"a call has no option {name!r}{known}. Arguments of the tool go into a mapping: "
+                f"gate.call(tool, {{{name!r}: ...}}, user=user)"
+            )
+        if value is not None and name != "deadline":
+            setattr(ctx.run, name, value)
+    limit = options.get("deadline")
+    limit = ctx.run.plan.limit if limit is None else limit
+    if limit is not None:
+        ctx.run.deadline_at, ctx.run.special = ctx.run.started + limit, True

@@ -1,0 +1,45 @@
+"""``ConversationGate``: the methods of a gate that a conversation uses."""
+
+from __future__ import annotations
+
+from typing import Protocol, Unpack
+
+from callgate.errors import InvocationError
+from callgate.runtime.call.options import CallOptions
+from callgate.tools.arguments.hydration import HydrationResult
+from callgate.tools.calls import ToolCall, ToolResult, User
+from callgate.tools.definition import ToolDefinition
+from callgate.tools.registry import ToolRegistry
+
+
+class ConversationGate(Protocol):
+    """The interface of a gate that a conversation uses; ``Gate`` implements and documents it."""
+
+    registry: ToolRegistry
+
+    @property
+    def is_open(self) -> bool:
+        """True while the gate accepts calls."""
+        ...
+
+    def tools_for(self, user: User = ...) -> list[ToolDefinition]:
+        """Return the tools that a user may see."""
+        ...
+
+    def hydrate(self, call: ToolCall, *, wire: str | None = None) -> HydrationResult:
+        """Parse and validate one call without running it."""
+        ...
+
+    def runs_in_parallel(self, call: ToolCall | HydrationResult) -> bool:
+        """Return whether a call may run beside others."""
+        ...
+
+    def deadline_of(self, tool: str) -> float | None:
+        """Return the seconds that a call of a tool may take."""
+        ...
+
+    async def refuse(
+        self, call: ToolCall, error: InvocationError, *, user: User = ..., **options: Unpack[CallOptions]
+    ) -> ToolResult:
+        """End a call with an error before anything runs, and record it."""
+        ...

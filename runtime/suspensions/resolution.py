@@ -1,0 +1,152 @@
+"""The outcome of a suspended call that another request or another process decided.
+
+The approver of a call gets its result; the task that made the call has to look it up. The ledger holds the receipt of an
+effect, which is the result. A read has no receipt: it runs again, under the approvals that it was given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from callgate.errors import (
+    ControlRespond,
+    Denied,
+    InvocationError,
+    NotPending,
+    OutcomeUnknown,
+    Stale,
+    ToolFailed,
+    UnknownTool,
+)
+from callgate.hooks.approval import PLACE
+from callgate.hooks.context import InvokeContext
+from callgate.providers.principal import User
+from callgate.providers.stores.effects import OPEN_STATES, EffectState, SuspensionRecord, SuspensionState
+from callgate.runtime.call.failure import error_info
+from callgate.runtime.call.options import apply_options
+from callgate.runtime.call.results import run_to_result
+from callgate.runtime.effects.keys import identifier
+from callgate.runtime.effects.receipts import answer_from
+from callgate.runtime.suspensions.record_keeping import CallRecords
+from callgate.runtime.suspensions.resumption import Bound, Resumed, handle_of, id_in
+from callgate.runtime.suspensions.suspensions import SuspensionManager, context_of_resumed
+from callgate.tools.calls import Outcome, ToolResult
+from callgate.tools.definition import Effect
+
+MAX_SEARCHED = 1000
+"""Maximum number of suspended calls of one user that are searched for those of a session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """A result; or the handle under which the call waits now; or, with ``repeat``, a read that has to run again."""
+
+    result: ToolResult | None = None
+    handle: str | None = None
+    repeat: bool = False
+
+
+async def resolve(records: CallRecords, handle: str, user: User) -> Resolution | None:
+    """See ``Gate.resolution``."""
+    found = await _find(records.waits, handle, user)
+    if found is None:
+        return Resolution(_failed_result(None, NotPending()))
+    wait, bound = found
+    expired = wait.expires_at is not None and wait.expires_at <= records.waits.now()
+    match wait.state:
+        case SuspensionState.WAITING if not expired:
+            return None
+        case SuspensionState.WAITING | SuspensionState.EXPIRED:
+            return Resolution(
+                _failed_result(bound, Denied(code="expired", public="The approval did not come in time."))
+            )
+        case SuspensionState.DENIED:
+            return Resolution(_failed_result(bound, Denied(code="declined", public="The call was declined.")))
+        case SuspensionState.VOID:
+            return Resolution(_failed_result(bound, Stale()))
+        case _:
+            return await _resumed(records, wait, bound, user)
+
+
+async def repeat_read(records: CallRecords, handle: str, user: User, deadline: float) -> ToolResult:
+    """See ``Gate.repeat_read``."""
+    found = await _find(records.waits, handle, user)
+    if found is None:
+        return _failed_result(None, Stale())
+    wait, bound = found
+    ctx = _context(records, wait, bound, user)
+    if ctx is None or not records.waits.is_bound_to(ctx.run.plan, bound):
+        return _failed_result(bound, Stale())
+    apply_options(ctx, {"deadline": deadline})
+    return await run_to_result(ctx)
+
+
+async def in_session(waits: SuspensionManager, session_id: str, user: User) -> list[tuple[str, Bound]]:
+    """The suspended calls of this user in a session, with their handles."""
+    tenant = user.tenant or ""
+    rows = await waits.store().suspensions.list(tenant, user=user.id, limit=MAX_SEARCHED)
+    calls = [(wait, waits.opened(tenant, wait)) for wait in rows if wait.tool]  # the row of a task has no tool
+    return [
+        (handle_of(waits.keys, tenant, wait.id), bound)
+        for wait, bound in calls
+        if bound is not None and bound.session_id == session_id
+    ]
+
+
+async def _find(waits: SuspensionManager, handle: str, user: User) -> tuple[SuspensionRecord, Bound] | None:
+    """A suspended call of this user in any state; None for an unknown, foreign or damaged row."""
+    tenant = user.tenant or ""
+    wait = await waits.store().suspensions.get(tenant, id_in(waits.keys, tenant, handle))
+    bound = None if wait is None else waits.opened(tenant, wait)
+    return None if wait is None or bound is None or bound.user.id != user.id else (wait, bound)
+
+
+def _context(records: CallRecords, wait: SuspensionRecord, bound: Bound, user: User) -> InvokeContext | None:
+    """The context in which the call was resumed; None if its tool no longer exists."""
+    try:
+        plan = records.plans.of(bound.tool)
+    except UnknownTool:
+        return None
+    ctx = context_of_resumed(plan, bound, Resumed(records.waits.keys, user.tenant or "", wait, bound))
+    ctx.user = user
+    return ctx
+
+
+async def _resumed(records: CallRecords, wait: SuspensionRecord, bound: Bound, user: User) -> Resolution | None:
+    """The resolution of a call that was resumed: it waits again, or has a receipt, or is a read."""
+    if bound.session_id is not None:
+        for handle, other in await in_session(records.waits, bound.session_id, user):
+            if other.request_id == bound.request_id and other.call_id == bound.call_id:
+                return Resolution(handle=handle)
+    ctx = _context(records, wait, bound, user)
+    if ctx is None:
+        return Resolution(_failed_result(bound, Stale()))
+    if ctx.run.plan.definition.effect is Effect.READ or PLACE in bound.answers:  # or an approver gave the output
+        return Resolution(repeat=True)
+    key = identifier(ctx.run.plan.record)(ctx)
+    effect = None if key is None else await records.ledger.effects.get(user.tenant or "", key)
+    if effect is not None and effect.state in OPEN_STATES:
+        return None
+    if effect is not None and effect.state is EffectState.NO_EFFECT:
+        return Resolution(
+            _failed_result(bound, ToolFailed(code="no_effect", public="The call failed without an effect."))
+        )
+    if effect is None or effect.state is not EffectState.COMMITTED:
+        return Resolution(_failed_result(bound, OutcomeUnknown()))
+    return Resolution(_replayed(bound, effect.receipt))
+
+
+def _replayed(bound: Bound, receipt: bytes | None) -> ToolResult:
+    try:
+        answer_from(receipt)
+    except ControlRespond as answer:
+        return ToolResult(bound.call_id or "", bound.tool, Outcome.SUCCESS, answer.value, replayed=True)
+    except InvocationError as error:
+        return replace(_failed_result(bound, error), replayed=True)
+
+
+def _failed_result(bound: Bound | None, error: InvocationError) -> ToolResult:
+    call_id, tool = ("", "") if bound is None else (bound.call_id or "", bound.tool)
+    denies = isinstance(error, Denied | NotPending | Stale)
+    outcome = Outcome.UNKNOWN if isinstance(error, OutcomeUnknown) else Outcome.DENIED if denies else Outcome.ERROR
+    return ToolResult(call_id, tool, outcome, error=error_info(error))

@@ -1,0 +1,122 @@
+"""Lazy imports for the public modules: a name is imported from the module that defines it on first use."""
+
+import sys
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Any
+
+FACES = (
+    "callgate",
+    "callgate.hooks",
+    "callgate.models",
+    "callgate.stores",
+    "callgate.jobs",
+    "callgate.picking",
+    "callgate.threads",
+    "callgate.tools",
+    "callgate.testing",
+    "callgate.errors",
+)
+"""The public modules. An unknown name is looked up in all of them, for the import line in the error message."""
+
+GUESSES = {
+    "Agent": "from callgate import converse",
+    "AgentExecutor": "from callgate import converse",
+    "AnonymousUser": "from callgate import User",
+    "BaseTool": "from callgate import tool",
+    "Client": "from callgate.models import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponses",
+    "Context": "from callgate import ToolContext",
+    "ControlFlow": "from callgate.errors import ControlRespond",
+    "Depends": "from callgate import Provide",
+    "FastMCP": "from callgate import Gate",
+    "HTTPException": "from callgate import ToolError",
+    "Inject": "from callgate import Provide",
+    "Middleware": "from callgate import Hook",
+    "ModelRetry": "from callgate import ToolError",
+    "RateLimit": "from callgate.hooks import Quota",
+    "RateLimiter": "from callgate.hooks import Quota",
+    "RunContext": "from callgate import ToolContext",
+    "Semaphore": "from callgate.hooks import Concurrency",
+    "StructuredTool": "from callgate import as_tool",
+    "TestClient": "from callgate.testing import ScriptedModel",
+    "Tool": "from callgate import ToolRecord",
+    "ToolException": "from callgate import ToolError",
+    "ToolHook": "from callgate import Hook",
+    "ToolHookStage": "from callgate import Stage",
+    "ToolInvokeContext": "from callgate import InvokeContext",
+    "ToolMessage": "from callgate import ToolResult",
+    "ToolNode": "from callgate import Gate",
+    "Toolkit": "from callgate import ToolRegistry",
+    "function_tool": "from callgate import tool",
+    "invokeTool": "from callgate import invoke_tool",
+    "pickTools": "from callgate import pick_tools",
+}
+"""The line to write for the names of other frameworks and of the source documents."""
+
+
+def lazy(module_name: str, table: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Make ``__getattr__`` and ``__dir__`` of a public module.
+
+    Write ``__getattr__, __dir__ = lazy(__name__, {...})`` in the ``else`` branch of ``if TYPE_CHECKING:``, so that type
+    checkers read the imports of the other branch and still report an unknown name.
+
+    Args:
+        module_name: the public module.
+        table: by public name, the module that defines it; ``"module:name"`` where it has another name there.
+    """
+    module = sys.modules[module_name]
+
+    def __getattr__(name: str) -> Any:  # noqa: N807
+        target = table.get(name)
+        if target is None:
+            return _submodule(module_name, name, table)
+        source, _, original = target.partition(":")
+        value = getattr(import_module(source), original or name)
+        setattr(module, name, value)  # the next access is a plain attribute
+        return value
+
+    def __dir__() -> list[str]:  # noqa: N807
+        return sorted({*vars(module), *table})
+
+    return __getattr__, __dir__
+
+
+def _submodule(module_name: str, name: str, table: Mapping[str, str]) -> Any:
+    """Import a submodule; ``from package import submodule`` asks for the attribute first."""
+    if name.startswith("__"):
+        raise AttributeError(f"module {module_name!r} has no attribute {name!r}")
+    wanted = f"{module_name}.{name}"
+    try:
+        return import_module(wanted)
+    except ModuleNotFoundError as error:
+        if error.name not in {wanted, module_name}:
+            raise
+    line = _line_for(module_name, name, table)
+    if (
+        line
+    ):  # Python shows the text of an ImportError to `from module import name`, and drops that of an AttributeError
+        raise ImportError(f"module {module_name!r} has no {name!r}; write: {line}", name=module_name)
+    near = get_close_matches(name, table, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise AttributeError(f"module {module_name!r} has no attribute {name!r}{hint}")
+
+
+def _line_for(module_name: str, name: str, table: Mapping[str, str]) -> str | None:
+    """Return the line to write for a name of another public module, of another framework, or nearly of this module."""
+    for face in FACES:
+        if face != module_name and name in _exports(face):
+            return f"from {face} import {name}"
+    if name in GUESSES:
+        return GUESSES[name]
+    near = get_close_matches(name, table, n=1, cutoff=0.85)
+    return f"from {module_name} import {near[0]}" if near else None
+
+
+def _exports(face: str) -> list[str]:
+    try:
+        module = import_module(face)
+    except ModuleNotFoundError:
+        return []
+    own = (name for name, value in vars(module).items() if getattr(value, "__module__", None) == face)
+    return list(getattr(module, "__all__", own))

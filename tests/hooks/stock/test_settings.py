@@ -1,0 +1,221 @@
+"""Settings of stock hooks: the main one first, one spelling for one notion, and the line to write for other spellings."""
+
+from __future__ import annotations
+
+import inspect
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import callgate.hooks
+from callgate import Effects, Gate, User, tool
+from callgate.errors import HookError
+from callgate.hooks import (
+    Audit,
+    Authorize,
+    Backoff,
+    Cache,
+    CircuitBreaker,
+    Concurrency,
+    Consent,
+    Deadline,
+    FeatureFlags,
+    Hook,
+    HookOptions,
+    Metrics,
+    OutputPolicy,
+    Quota,
+    Redact,
+    RequireApproval,
+    Retry,
+    Secrets,
+    Timeout,
+    Tracing,
+    from_env,
+)
+from callgate.hooks.stock.options import OTHER_NAMES
+from callgate.stores import MemoryStore
+
+STOCK: list[Any] = [
+    value
+    for value in (getattr(callgate.hooks, name) for name in callgate.hooks.__all__)
+    if inspect.isclass(value) and issubclass(value, Hook) and value is not Hook
+]
+
+
+def own_settings(hook: type[Hook]) -> dict[str, inspect.Parameter]:
+    """The settings of a hook, without the options that every hook has."""
+    parameters = dict(inspect.signature(hook).parameters)
+    parameters.pop("options")
+    return parameters
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Audit("log"),
+        lambda: Authorize(roles={"manager"}),
+        lambda: Cache(60),
+        lambda: CircuitBreaker(5),
+        lambda: Concurrency(5),
+        lambda: Consent("mail:read"),
+        lambda: Deadline(30),
+        lambda: FeatureFlags({"callgate.search": True}),
+        lambda: Metrics(None),
+        lambda: OutputPolicy(10_000),
+        lambda: Quota("100/minute"),
+        lambda: Redact("password"),
+        RequireApproval,
+        lambda: Retry(3),
+        lambda: Secrets({"billing_key": from_env("BILLING_KEY")}),
+        lambda: Timeout(5),
+        lambda: Tracing(None),
+    ],
+)
+def test_the_main_setting_comes_first_by_position(make: Any) -> None:
+    assert isinstance(make(), Hook)
+
+
+@pytest.mark.parametrize("hook", STOCK)
+def test_every_stock_hook_takes_its_main_setting_by_position_and_all_options(hook: Any) -> None:
+    first, *others = own_settings(hook).values()
+    assert first.kind in (first.POSITIONAL_OR_KEYWORD, first.VAR_POSITIONAL)
+    assert [one.name for one in others if one.kind is not one.KEYWORD_ONLY] == []
+    assert not set(own_settings(hook)) & set(HookOptions.__annotations__), "a setting hides an option of every hook"
+
+
+def test_one_notion_has_one_spelling() -> None:
+    """A name that the table calls another spelling of a setting is no setting of that hook."""
+    wrong = [
+        (hook.__name__, setting, other)
+        for hook in STOCK
+        for setting in own_settings(hook)
+        for other in OTHER_NAMES.get(setting, ())
+        if other in own_settings(hook)
+    ]
+    assert wrong == []
+
+
+LOOSE: dict[str, Any] = {name: getattr(callgate.hooks, name) for name in callgate.hooks.__all__}
+REFUSED: list[tuple[Any, str]] = [
+    (lambda: LOOSE["Concurrency"](places=5), "Concurrency has no setting 'places'; write Concurrency(5)"),
+    (
+        lambda: LOOSE["Concurrency"](5, queue=1, wait=2.5),
+        "Concurrency has no setting 'wait'; write queue_timeout=2.5",
+    ),
+    (lambda: LOOSE["Concurrency"](5, sie=1), "Concurrency has no setting 'sie'; known: "),
+    (LOOSE["Concurrency"], "Concurrency needs its limit as the first argument"),
+    (lambda: LOOSE["Retry"](retries=3), "Retry has no setting 'retries'; write Retry(3)"),
+    (lambda: LOOSE["Retry"](attempts=3), "Retry has no setting 'attempts'; write Retry(3)"),
+    (lambda: LOOSE["Retry"](patience=3), "Retry has no setting 'patience'; write max_retry_after=3"),
+    (lambda: LOOSE["Timeout"](timeout=5), "Timeout takes its seconds first; write Timeout(5)"),
+    (lambda: LOOSE["Deadline"](limit=5), "Deadline has no setting 'limit'; write Deadline(5)"),
+    (lambda: LOOSE["Cache"](expire=5), "Cache has no setting 'expire'; write Cache(5)"),
+    (lambda: LOOSE["Cache"](timeout=5), "Cache takes its ttl first; write Cache(5)"),
+    (lambda: LOOSE["Quota"](limits="5/minute"), "Quota has no setting 'limits'; write Quota('5/minute')"),
+    (lambda: LOOSE["Quota"]("5/minute", key="user"), "Quota has no setting 'key'; write by='user'"),
+    (lambda: LOOSE["Quota"]("5/minute", prioriti=1), "Quota has no setting 'prioriti'; did you mean 'priority'?"),
+    (lambda: LOOSE["Redact"](keys=["a", "b"]), "Redact has no setting 'keys'; write Redact('a', 'b')"),
+    (lambda: LOOSE["Redact"](names=["a"]), "Redact has no setting 'names'; write Redact('a')"),
+    (lambda: LOOSE["CircuitBreaker"](fail_max=3), "CircuitBreaker has no setting 'fail_max'; write CircuitBreaker(3)"),
+    (
+        lambda: LOOSE["CircuitBreaker"](recovery_timeout=3),
+        "CircuitBreaker has no setting 'recovery_timeout'; write open_for=3",
+    ),
+    (lambda: LOOSE["CircuitBreaker"](half_open=3), "CircuitBreaker has no setting 'half_open'; write max_probes=3"),
+    (lambda: LOOSE["Authorize"](time_limit=3), "Authorize has no setting 'time_limit'; write decider_timeout=3"),
+    (lambda: LOOSE["Audit"](write_limit=3), "Audit has no setting 'write_limit'; write write_timeout=3"),
+    (lambda: LOOSE["FeatureFlags"](client=7), "FeatureFlags has no setting 'client'; write FeatureFlags(7)"),
+    (lambda: LOOSE["FeatureFlags"]({}, missing="on"), "FeatureFlags has no setting 'missing'; write default='on'"),
+    (lambda: LOOSE["Consent"](wait=3), "Consent has no setting 'wait'; write expires=3"),
+    (lambda: LOOSE["OutputPolicy"](max_size=3), "OutputPolicy has no setting 'max_size'; write OutputPolicy(3)"),
+    (LOOSE["Secrets"], "Secrets needs its sources as the first argument"),
+    (lambda: LOOSE["Metrics"](colour="red"), "Metrics has no setting 'colour'; known: "),
+]
+
+
+@pytest.mark.parametrize(("make", "says"), REFUSED)
+def test_another_spelling_is_refused_with_the_line_to_write(make: Any, says: str) -> None:
+    """Contract C33."""
+    with pytest.raises(TypeError) as refused:
+        make()
+    assert str(refused.value).startswith(says)
+
+
+@pytest.mark.parametrize("hook", STOCK)
+def test_no_stock_hook_takes_a_setting_that_it_does_not_know(hook: Any) -> None:
+    """Contract C33."""
+    with pytest.raises(TypeError, match=f"^{hook.__name__} has no setting 'colour'"):
+        hook(colour="red")
+
+
+@pytest.mark.parametrize("make", [Timeout, Deadline, Cache, lambda span: Audit(write_timeout=span)])
+def test_times_are_seconds(make: Any) -> None:
+    with pytest.raises(HookError, match=r"times are seconds, so write \w+=90"):
+        make(timedelta(seconds=90))
+
+
+def test_a_subclass_may_have_a_constructor_of_its_own() -> None:
+    class Short(Cache):
+        def __init__(self) -> None:
+            super().__init__(5, shared=True)
+
+    assert Short().ttl == 5
+
+
+async def test_options_of_every_hook_reach_stock_hooks() -> None:
+    """The tools that a cache is limited to, given where the hook is made."""
+    runs: list[str] = []
+
+    @tool(effect="read")
+    async def price(article: str) -> int:
+        """Return a price."""
+        runs.append("price")
+        return 1
+
+    @tool(effect="read")
+    async def stock(article: str) -> int:
+        """Return a stock level."""
+        runs.append("stock")
+        return 1
+
+    async with Gate(
+        [price, stock], [Cache(60, tools={"price"})], store=MemoryStore(), effects=Effects(durable=False)
+    ) as gate:
+        for name in ("price", "price", "stock", "stock"):
+            await gate.invoke(name, {"article": "A-1"}, user=User("ann"))
+    assert runs == ["price", "stock", "stock"]
+
+
+def test_the_options_that_limit_a_hook_are_part_of_its_name_in_a_store() -> None:
+    plain, limited = Quota("5/minute"), Quota("5/minute", effects={"read"})
+    context: Any = SimpleNamespace(user=User("ann"))
+    context.run = SimpleNamespace(plan=SimpleNamespace(definition=SimpleNamespace(name="price")))
+    assert plain._key_of(context) != limited._key_of(context)
+
+
+async def test_authorize_by_role() -> None:
+    @tool(effect="irreversible", key=("order",))
+    async def refund(order: str) -> str:
+        """Refund an order."""
+        return "done"
+
+    async with Gate([refund], [Authorize(roles={"manager"})], effects=Effects(durable=False)) as gate:
+        assert await gate.invoke("refund", {"order": "A-1"}, user=User("max", roles={"manager"})) == "done"
+        with pytest.raises(callgate.Denied):
+            await gate.invoke("refund", {"order": "A-1"}, user=User("ann", roles={"clerk"}))
+
+
+def test_redact_masks_names_at_any_depth() -> None:
+    value = {"password": "a", "users": [{"Pass-Word": "b", "name": "Ann"}], "deep": {"er": {"PASSWORD": {"x": 1}}}}
+    assert Redact("password").masked(value) == {
+        "password": "***",
+        "users": [{"Pass-Word": "***", "name": "Ann"}],
+        "deep": {"er": {"PASSWORD": "***"}},
+    }
+
+
+def test_backoff_has_a_maximum() -> None:
+    assert Backoff(initial=1, maximum=2, random=lambda: 1.0)(10) == 2
