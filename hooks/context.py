@@ -32,6 +32,7 @@ from callgate.tools.values import hash_of, thaw
         "arguments": "ctx.input",
         "deny": "ctx.abort(reason)",
         "params": "ctx.input",
+        "providers": "ctx.get(token)",
         "result": "ctx.output",
         "scratchpad": "ctx.data",
         "state": "ctx.data",

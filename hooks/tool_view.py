@@ -12,6 +12,7 @@ from callgate.providers.principal import User
 from callgate.tools.approval import Approval
 from callgate.tools.calls import ToolCall
 from callgate.tools.definition import ToolDefinition
+from callgate.tools.execution import ExecutionContext
 
 
 class ToolView:
@@ -32,6 +33,18 @@ class ToolView:
     depth: int = cast("int", property(attrgetter("_ctx.run.depth")))
     idempotency_key: str | None = cast("str | None", property(attrgetter("_ctx.run.idempotency_key")))
     fencing_token: int | None = cast("int | None", property(attrgetter("_ctx.fencing_token")))
+
+    @property
+    def thread_id(self) -> str | None:
+        """The thread whose plan made the call."""
+        planned = ExecutionContext.current()
+        return None if planned is None else planned.thread_id
+
+    @property
+    def trace_id(self) -> str:
+        """The trace of that plan, else the request id."""
+        planned = ExecutionContext.current()
+        return self._ctx.request_id if planned is None else planned.trace_id
 
     @property
     def resumed_schema(self) -> Mapping[str, Any] | None:

@@ -51,6 +51,16 @@ class ToolContext(Protocol):
         ...
 
     @property
+    def thread_id(self) -> str | None:
+        """The thread whose plan made the call; None outside a ``ToolSystem``."""
+        ...
+
+    @property
+    def trace_id(self) -> str:
+        """The trace of the plan that made the call; outside a ``ToolSystem`` the ``request_id``."""
+        ...
+
+    @property
     def attempt(self) -> int:
         """The number of the attempt: 1 for the first, 2 for the first retry."""
         ...

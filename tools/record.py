@@ -66,6 +66,7 @@ class Described(TypedDict, total=False):
     output_schema: Mapping[str, Any] | None
     effect: Effect | Literal["read", "idempotent", "keyed", "irreversible"] | None
     tags: Iterable[str]
+    metadata: Mapping[str, Any]
 
 
 class RecordOptions(RecordSettings, Described, total=False):
@@ -211,7 +212,7 @@ INSTEAD = {
     "parameters": "ToolRecord(input_schema={...})",
     "post_hook": "ToolRecord(hooks=[hook]), where the hook has a method did_execute",
     "pre_hook": "ToolRecord(hooks=[hook]), where the hook has a method will_execute",
-    "provided_by": 'ToolRecord(ToolDefinition(..., metadata={"provided_by": "..."}))',
+    "provided_by": 'ToolRecord(metadata={"provided_by": "..."})',
     "timeout": "ToolRecord(deadline=...)",
 }
 """The line to write for keywords of the source documents and of other frameworks."""

@@ -16,9 +16,7 @@ from callgate.runtime.models import codec
 from callgate.runtime.tool_system.observations import Observation, ObservationManager, ToolSystemFault, ask, ask_within
 from callgate.runtime.tool_system.threads import (
     ALL_TOOLS,
-    CURRENT,
     EnabledTools,
-    ExecutionContext,
     ParsedToolCall,
     StateManager,
 )
@@ -26,6 +24,7 @@ from callgate.tools.arguments.hydration import HydrationResult
 from callgate.tools.calls import ANONYMOUS, ErrorInfo, Outcome, ToolCall, ToolResult, User
 from callgate.tools.declaring.executor import ToolSchema
 from callgate.tools.definition import ToolDefinition
+from callgate.tools.execution import CURRENT, ExecutionContext
 
 __all__ = ["ToolSystem"]
 
@@ -103,7 +102,7 @@ class ToolSystem:
         Each call passes three steps: check that the tool is enabled, call it through the gate, record the result.
         Calls run together as in ``gate.call_many``. ``result.to_status()`` has the shape of the source documents.
         *trace_id* is the request id and the correlation id of errors; *deadline* is in seconds for each call.
-        Tools and hooks get the thread from ``ExecutionContext.current()``. ``result.provenance`` shows failed records.
+        Tools get the thread from ``ctx.thread_id``, hooks from ``ExecutionContext.current()``. ``result.provenance`` shows failed records.
 
         Raises:
             CancelledError: after every running call has ended and each call of the plan is recorded.

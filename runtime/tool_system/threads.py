@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from callgate.tools.calls import ToolCall
+from callgate.tools.execution import ExecutionContext
 
 __all__ = ["ALL_TOOLS", "EnabledTools", "ExecutionContext", "InMemoryState", "ParsedToolCall", "StateManager"]
 
@@ -95,27 +95,6 @@ class ParsedToolCall:
     def to_call(self) -> ToolCall:
         """Return the same call as a ``ToolCall``."""
         return ToolCall(id=self.call_id, name=self.tool_name, arguments=self.arguments)
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutionContext:
-    """The thread, trace, user and session of a call.
-
-    ``user_id`` is None for an anonymous user, ``session_id`` for a plan without a session.
-    """
-
-    thread_id: str
-    trace_id: str
-    user_id: str | None = None
-    session_id: str | None = None
-
-    @classmethod
-    def current(cls) -> ExecutionContext | None:
-        """Return the context of the plan that runs now, for tools and hooks; None outside a tool system."""
-        return CURRENT.get()
-
-
-CURRENT: ContextVar[ExecutionContext | None] = ContextVar("callgate_execution", default=None)
 
 
 def _names(names: Collection[str]) -> frozenset[str]:

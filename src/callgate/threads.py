@@ -12,12 +12,13 @@ if TYPE_CHECKING:
         ToolSystemFault,
     )
     from callgate.runtime.tool_system.system import ToolSystem
-    from callgate.runtime.tool_system.threads import ExecutionContext, InMemoryState, ParsedToolCall, StateManager
+    from callgate.runtime.tool_system.threads import InMemoryState, ParsedToolCall, StateManager
+    from callgate.tools.execution import ExecutionContext
 else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
-            "ExecutionContext": "callgate.runtime.tool_system.threads",
+            "ExecutionContext": "callgate.tools.execution",
             "InMemoryObservations": "callgate.runtime.tool_system.observations",
             "InMemoryState": "callgate.runtime.tool_system.threads",
             "Observation": "callgate.runtime.tool_system.observations",

@@ -405,7 +405,7 @@ def test_main_tells_what_each_hook_did_and_verifies_the_record(capsys: pytest.Ca
         assert re.search(rf"^{hook} +{did} +{times} .*{re.escape(example)}", printed, re.MULTILINE), hook
     assert "over_quota, in " in printed
     assert re.search(r"verified: audit log of \d+ rows in 1 segments with 1 anchors: no problems", printed)
-    assert re.search(r"with one word of row \d+ changed: altered, the row does not fit its hash", printed)
+    assert re.search(r"with one word of row \d+ changed: altered, the row does not match its hash", printed)
     assert CARRIER_KEY not in printed
 
 

@@ -152,9 +152,10 @@ class World:
 
     async def _watch(self, ctx: Any) -> None:
         """While a body runs, its effect is ``running`` under a token that this key never had before."""
-        if ctx.run.claim is None:
+        claim = ctx._ctx.run.claim
+        if claim is None:
             return
-        at = (ctx.user.tenant or "", ctx.run.claim.effect.key)
+        at = (ctx.user.tenant or "", claim.effect.key)
         kept = await self.store.effects.get(*at)
         if kept is None or kept.state is not EffectState.RUNNING or kept.token != ctx.fencing_token:
             self.faults.append(f"a body ran while the ledger said {kept}")

@@ -64,7 +64,7 @@ def arguments_are_not_compared(patch: pytest.MonkeyPatch) -> None:
 
 
 def every_claim_wins(patch: pytest.MonkeyPatch) -> None:
-    def claim(self: Any, tenant: str, effect: Any, again: bool = False) -> Any:
+    def claim(self: Any, tenant: str, effect: Any, retry: bool = False) -> Any:
         self._write((tenant, effect.key), effect)
         return True, effect
 
@@ -85,11 +85,11 @@ def nothing_expires(patch: pytest.MonkeyPatch) -> None:
     real = SuspensionManager._find
 
     async def find(self: Any, tenant: str, handle: Any) -> Any:
-        now, self._now = self._now, lambda: 0.0
+        now, self.now = self.now, lambda: 0.0
         try:
             return await real(self, tenant, handle)
         finally:
-            self._now = now
+            self.now = now
 
     patch.setattr(SuspensionManager, "_find", find)
 

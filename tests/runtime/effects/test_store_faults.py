@@ -143,7 +143,7 @@ class Forgets(MemoryStore):
         else:
             effects.settle = self._settled
 
-    async def _claimed(self, _tenant: str, effect: EffectRecord, *, again: bool = False) -> tuple[bool, EffectRecord]:
+    async def _claimed(self, _tenant: str, effect: EffectRecord, *, retry: bool = False) -> tuple[bool, EffectRecord]:
         return True, effect
 
     async def _settled(self, *_: Any, **__: Any) -> bool:

@@ -56,7 +56,7 @@ async def submit(gate: Gate, who: str, **options: Any) -> JobHandle:
 
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for the broker for less than one would."""
-    monkeypatch.setattr(sender, "SENDING", 0.3)
+    monkeypatch.setattr(sender, "SEND_TIMEOUT", 0.3)
     for options in sender.TIMEOUTS.values():
         for name, value in options.items():
             if value == sender.RESPONSE_TIMEOUT:

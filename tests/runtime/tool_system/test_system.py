@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from callgate import Outcome, ToolCall, ToolResult, User, tool
+from callgate import Outcome, ToolCall, ToolContext, ToolResult, User, tool
 from callgate.providers.clock import FakeClock
 from callgate.threads import ExecutionContext, InMemoryState, ParsedToolCall, ToolSystem
 from callgate.tools import ToolSchema
@@ -266,6 +266,27 @@ async def test_a_tool_learns_its_thread_trace_user_and_session() -> None:
         await gate.call(call(name="look"))
     assert seen == [ExecutionContext("t", "x", "u", "s")] * 4 + [ExecutionContext("t", "x")] + [None]
     assert ExecutionContext.current() is None
+
+
+async def test_a_tool_reads_its_thread_and_trace_from_its_context() -> None:
+    """Contract 75. A nested call belongs to the same thread; a call outside a plan has its request id as the trace."""
+    seen: list[Any] = []
+
+    @tool(effect="read")
+    def inner(ctx: ToolContext) -> None:
+        """Look."""
+        seen.append((ctx.thread_id, ctx.trace_id))
+
+    @tool(effect="read")
+    async def outer(ctx: ToolContext) -> None:
+        """Look, and call another tool that looks."""
+        seen.append((ctx.thread_id, ctx.trace_id))
+        await ctx.call(inner)
+
+    async with gate_of([outer, inner]) as gate:
+        await ToolSystem(gate).execute_tools([planned("outer", {})], "t", "x", user=USER)
+        await gate.call(call(name="inner", arguments={}), user=USER, request_id="r")
+    assert seen == [("t", "x"), ("t", "x"), (None, "r")]
 
 
 async def test_a_result_has_the_documents_shape_and_the_trace_as_its_correlation_id() -> None:
