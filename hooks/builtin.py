@@ -76,9 +76,7 @@ class BuiltIns:
         self.bounded = is_flat(definition.output_schema) and not _admits(definition.output_schema, {"number", "string"})
         self.refuses = refuses  # True refuses calls that need approval: no approver exists
         self.mode = None if arguments is not None else definition.no_schema_mode
-        self.parse = self._make_parse()
-        self.validate_last = self._make_validate_last()
-        self.admit = self._make_admit()
+        self.parse, self.admit = self._reader(checked=False), self._reader(checked=True)
         self.check_output = self._make_check_output()
         self._hydrators: dict[bool, Hydrator] = {}
 
@@ -99,33 +97,49 @@ class BuiltIns:
 
     # ------------------------------------------------------------------ input
 
-    def _make_parse(self) -> Callable[[Any], None]:
-        """Make the parse step: raw text or object to a plain dict. ``ctx.parse_rules`` keeps the applied rules."""
-        read, slowly = strict_reader(None, self.limits, floats=self.floats), self._parse_slowly
+    def _reader(self, *, checked: bool) -> Callable[[Any], None]:
+        """Make the step that reads the arguments: raw text or object to a plain dict.
 
-        def parse(ctx: Any) -> None:
-            raw = ctx.run.input
-            if raw.__class__ is str:
+        With *checked*, no hook runs before the freeze, and the step validates and freezes them as well.
+        """
+        slowly = self._admit_slowly if checked else self._parse_slowly
+        check = self.arguments.check if checked and self.arguments is not None else None
+        read = strict_reader(check, self.limits, floats=self.floats)
+        state, fast = (FROZEN, check is not None) if checked else (LIVE, True)
+
+        def step(ctx: Any) -> None:
+            run = ctx.run
+            if fast and run.input.__class__ is str:
                 try:
-                    ctx.run.input = read(raw)
-                except ValueError:  # not strict JSON: the slow path finds the reason and reports it
+                    run.input = read(run.input)
+                except Exception:  # noqa: BLE001  (the slow path finds the reason and reports it)
                     slowly(ctx)
                 else:
-                    ctx.run.input_state = LIVE
+                    run.input_state = state
+                    if not checked:
+                        run.shown_input = run.input
                 return
             slowly(ctx)
 
-        return parse
+        return step
 
     def _parse_slowly(self, ctx: Any) -> None:
         hydrated = ctx.run.hydration
         if hydrated is None or ctx.run.input is not hydrated:
-            ctx.run.input = self._read(ctx)
+            ctx.run.input = ctx.run.shown_input = self._read(ctx)
         elif hydrated.success:
-            ctx.run.input = thaw(hydrated.arguments)
+            ctx.run.input = ctx.run.shown_input = thaw(hydrated.arguments)
         else:
             raise not_hydrated(hydrated)
         ctx.run.input_state = LIVE
+
+    def _admit_slowly(self, ctx: Any) -> None:
+        hydrated = ctx.run.hydration is not None and ctx.run.input is ctx.run.hydration
+        self._parse_slowly(ctx)
+        if not hydrated:  # hydration has validated them
+            self.validate(ctx)
+        del ctx.run.shown_input
+        ctx.run.input_state = FROZEN
 
     def validate(self, ctx: Any) -> None:
         """Validate the arguments against the whole canonical schema."""
@@ -137,61 +151,16 @@ class BuiltIns:
         except Exception as error:
             raise refusal(self.arguments, ctx.run.input) from error
 
-    def revalidate(self, ctx: Any) -> None:
-        """Validate the arguments again after normalizing hooks, then freeze them."""
-        if not isinstance(ctx.run.input, dict):
-            raise Invalid("a normalising hook left no object", issues=[Issue("", "type", "expected object")])
-        ctx.run.input = thaw(ctx.run.input)
+    def freeze(self, ctx: Any) -> None:
+        """Copy what the hooks left, validate the copy, and freeze it: a hook may have kept the original."""
+        run = ctx.run
+        arguments = run.input
+        if not isinstance(arguments, dict):
+            raise Invalid("a hook left no object", issues=[Issue("", "type", "expected object")])
+        run.input = dict(arguments) if self.flat else thaw(arguments)
         self.validate(ctx)
-        ctx.run.input_state = FROZEN
-
-    def _make_validate_last(self) -> Callable[[Any], None]:
-        """Make the step for plans without normalizing hooks: it freezes valid arguments at once. Hooks get copies."""
-        validator, flat = self.arguments, self.flat
-
-        def validate_last(ctx: Any) -> None:
-            arguments = ctx.run.input
-            if arguments.__class__ is not dict:
-                raise Invalid("a hook left no object", issues=[Issue("", "type", "expected object")])
-            ctx.run.input = arguments = arguments.copy() if flat else thaw(arguments)
-            if validator is None:
-                self._without_schema()
-            else:
-                try:
-                    validator.check(arguments)
-                except Exception as error:
-                    raise refusal(validator, arguments) from error
-            ctx.run.input_state = FROZEN
-
-        return validate_last
-
-    def _make_admit(self) -> Callable[[Any], None]:
-        """Make the step that parses, validates and freezes at once, for plans in which no hook runs in between."""
-        slowly = self._admit_slowly
-        if self.arguments is None:
-            return slowly
-        read = strict_reader(self.arguments.check, self.limits, floats=self.floats)
-
-        def admit(ctx: Any) -> None:
-            raw = ctx.run.input
-            if raw.__class__ is str:
-                try:
-                    ctx.run.input = read(raw)
-                except Exception:  # noqa: BLE001  (not valid: the slow path finds the reason)
-                    slowly(ctx)
-                else:
-                    ctx.run.input_state = FROZEN
-                return
-            slowly(ctx)
-
-        return admit
-
-    def _admit_slowly(self, ctx: Any) -> None:
-        vouched = ctx.run.hydration is not None and ctx.run.input is ctx.run.hydration
-        self._parse_slowly(ctx)
-        if not vouched:
-            self.validate(ctx)
-        ctx.run.input_state = FROZEN
+        del run.shown_input  # hooks get copies from now on
+        run.input_state = FROZEN
 
     def _read(self, ctx: Any) -> dict[str, Any]:
         try:

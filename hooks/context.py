@@ -23,7 +23,7 @@ from callgate.tools.approval import Approval
 from callgate.tools.calls import Outcome, ToolCall, User
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.naming import explain_attributes
-from callgate.tools.values import hash_of, thaw
+from callgate.tools.values import hash_of
 
 
 @explain_attributes(
@@ -61,7 +61,7 @@ class InvokeContext:
     tool: ToolDefinition = cast(
         "ToolDefinition", property(attrgetter("run.plan.definition"), doc="The tool's definition.")
     )
-    tool_id: str = cast("str", property(attrgetter("run.plan.definition.name"), doc="The wire name of the tool."))
+    tool_id: str = cast("str", property(attrgetter("run.plan.tool_id"), doc="The wire name of the tool."))
     tool_name: str = cast("str", property(attrgetter("run.plan.record.name"), doc="The tool's name for people."))
     tenant: str | None = cast("str | None", property(attrgetter("user.tenant"), doc="The user's tenant."))
     session_id: str | None = cast("str | None", property(attrgetter("run.session_id"), doc="The session of the call."))
@@ -105,36 +105,28 @@ class InvokeContext:
 
     # ------------------------------------------------------------------ input and output
 
-    @property
-    def input(self) -> Any:
-        """The arguments: raw before parsing, then an object, then a copy of the frozen object.
-
-        Raises:
-            StageError: a hook writes in a stage that may not write, or after the freeze.
-        """
+    def _set_input(self, value: Any) -> None:
         run = self.run
-        if run.input_state == LIVE:
-            return run.input
         if run.input_state == FROZEN:
-            if run.input_view is MISSING:
-                run.input_view = thaw(run.input)
-            return run.input_view
-        if run.input is run.hydration or run.input is run.tool_call:  # a placeholder for the raw arguments
-            return run.raw_input
-        if run.input is run.raw_input and isinstance(run.input, Mapping):
-            run.input = thaw(dict(run.input))  # the caller's object must not change
-        return run.input
-
-    @input.setter
-    def input(self, value: Any) -> None:
-        if self.run.input_state == FROZEN:
             raise StageError(
                 "ctx.input is frozen from will_authorize_input on: what was authorised is what runs. "
                 "Change it in will_normalize_input, or write ctx.masked_input for what logs may see"
             )
         self._need(May.INPUT, "set ctx.input")
-        self.run.input = value
-        self.run.input_log = [*(self.run.input_log or ()), Kept(self.run, value)]
+        run.input = value
+        if run.input_state == LIVE:
+            run.shown_input = value
+        run.input_log = [*(run.input_log or ()), Kept(run, value)]
+
+    input: Any = property(
+        attrgetter("run.shown_input"),
+        _set_input,
+        doc="""The arguments: raw before parsing, then an object, then a copy of the frozen object.
+
+        Raises:
+            StageError: a hook writes in a stage that may not write, or after the freeze.
+        """,
+    )
 
     @property
     def masked_input(self) -> Any:

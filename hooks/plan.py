@@ -91,6 +91,7 @@ class Plan:
     ) -> None:
         self.record = record
         self.definition = record.definition
+        self.tool_id = record.definition.name
         self.registrations = tuple(registrations)
         self.resolve = resolve
         self.trace = trace
@@ -187,11 +188,9 @@ class Plan:
         if stage is Stage.WILL_PARSE_INPUT:
             return [self._own(stage, "parse", own.parse)]
         if stage is Stage.WILL_VALIDATE_INPUT:
-            return [
-                self._own(stage, "validate", own.validate if seen[Stage.WILL_NORMALIZE_INPUT] else own.validate_last)
-            ]
+            return [self._own(stage, "validate", own.validate if seen[Stage.WILL_NORMALIZE_INPUT] else own.freeze)]
         if stage is Stage.WILL_NORMALIZE_INPUT and seen[stage]:
-            return [self._own(stage, "freeze", own.revalidate)]
+            return [self._own(stage, "freeze", own.freeze)]
         return []
 
     def _approvals(self) -> list[Source]:

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 from callgate.errors import ControlRespond
-from callgate.hooks.facts import RAW, Suppressed, Suspension
+from callgate.hooks.facts import FROZEN, RAW, Suppressed, Suspension
 from callgate.hooks.history import Kept
 from callgate.hooks.step import Step
 from callgate.providers.registry import MISSING
 from callgate.providers.scope import ProviderScope
 from callgate.tools.calls import Outcome, ToolCall, User
+from callgate.tools.values import thaw
+
+
+class _ShownInput:
+    """The default of ``Run.shown_input``; once set, the attribute is the instance's own, and costs no call."""
+
+    def __get__(self, run: Any, owner: Any) -> Any:
+        if run.input_state == FROZEN:
+            run.shown_input = thaw(run.input)
+            return run.shown_input
+        if run.input is run.hydration or run.input is run.tool_call:  # a placeholder for the raw arguments
+            return run.raw_input
+        if run.input is run.raw_input and isinstance(run.input, Mapping):
+            run.input = thaw(dict(run.input))  # the caller's object must not change
+        return run.input
 
 
 class Run:
@@ -43,6 +59,7 @@ class Run:
     nth: int = 0  # the number of this nested call within its outer call
     asked: dict[str, int] | None = None  # requests to a person or client so far, by stage, hook and kind
     pending_release: bool = False
+    hidden: Any = None  # cancel scopes hidden from closing steps
     abandoned: bool = False
     unknown: BaseException | None = None  # the error of a call that names no tool
     finished: float | None = None
@@ -55,7 +72,7 @@ class Run:
     maskers: tuple[Any, ...] = ()
 
     input_state: int = RAW
-    input_view: Any = MISSING
+    shown_input: Any = _ShownInput()  # what hooks read as ``ctx.input``
     masked: Any = MISSING
     output: Any = None
     output_json: bytes | None = None

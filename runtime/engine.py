@@ -204,7 +204,8 @@ class Engine:
             finally:  # the loop may end first: no task waits for the body any longer
                 if body.done() and not body.cancelled():
                     body.exception()
-                await close(ctx, taken_off(held))
+                if (closing := close(ctx, taken_off(held))) is not None:
+                    await closing
                 await end_scope(ctx)
                 ctx.run.pending_release = False
                 emit(LogEvent.CALL_SETTLED, ctx)

@@ -9,8 +9,9 @@ closing: audit, metrics, releases in reverse, finalise, request providers; on ev
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Coroutine, Iterable, Iterator
+from sys import modules
+from typing import Any, TypeAlias
 
 from callgate.errors import ControlRespond
 from callgate.hooks.context import InvokeContext
@@ -27,14 +28,13 @@ from callgate.runtime.call.leases import (
     ENDED,
     RELEASE_LIMIT,
     awaited,
-    carry,
     carry_on,
     finish_acquire,
-    new_mark,
     set_mark,
     taken_off,
     taking,
 )
+from callgate.runtime.call.scopes import ANYIO
 from callgate.tools.calls import Outcome
 from callgate.tools.values import snapshot
 
@@ -59,15 +59,14 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (the whole 
                     if (answer := call(ctx)) is None:
                         state.leases = (step.release, state.leases)
                 else:  # an acquire: driven here up to its first wait; the rest is shielded
-                    set_mark(mark := new_mark())
-                    acquiring = call(ctx)
+                    set_mark(acquiring := call(ctx))
                     try:
                         pending = acquiring.send(None)
                     except StopIteration as stop:
                         if (answer := stop.value) is None:
                             state.leases = (step.release, state.leases)
                     else:
-                        answer = await finish_acquire(ctx, acquiring, pending, mark, step)
+                        answer = await finish_acquire(ctx, acquiring, pending, step)
                 if answer is not None:
                     await answered(ctx, step, answer)
             if plan.straight is None:
@@ -93,7 +92,9 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (the whole 
     if state.special and state.alarm is not None:
         await stand_down(ctx)
     if plan.closing or state.leases is not None:
-        await close(ctx, closing_steps(plan, ctx))
+        rest = iter(closing_steps(plan, ctx))
+        if (waiting := _close_until_wait(ctx, rest, None)) is not None:
+            await _close_from(ctx, rest, waiting)
     if state.scope is None:
         state.scope = plan.ended  # a later access raises the error of an ended scope
     elif state.ends_scope:
@@ -105,10 +106,11 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (the whole 
 
 def closing_steps(plan: Plan, ctx: InvokeContext) -> tuple[Compiled, ...]:
     """Return the steps for records, releases in reverse, and finals. Clear the ledger, so each release runs once."""
-    ctx.run.finished = plan.now()
-    if ctx.run.error is None:
-        ctx.run.outcome = Outcome.SUCCESS
-    held, ctx.run.leases = ctx.run.leases, None
+    state = ctx.run
+    state.finished = plan.now()
+    if state.error is None:
+        state.outcome = Outcome.SUCCESS
+    held, state.leases = state.leases, None
     if held is None:
         return plan.closing
     if held[1] is None:
@@ -116,38 +118,64 @@ def closing_steps(plan: Plan, ctx: InvokeContext) -> tuple[Compiled, ...]:
     return (*plan.records, *taken_off(held), *plan.finals)
 
 
-async def close(ctx: InvokeContext, steps: Sequence[Compiled]) -> None:
+def close(ctx: InvokeContext, steps: Iterable[Compiled]) -> Coroutine[Any, Any, None] | None:
     """Run closing steps, each under a shield; failures here are recorded and do not change the outcome.
 
+    Return None if no step waited; otherwise await the result, which finishes from the first step that waits.
     Cancellations from earlier parts of the call (a hook's timer, a cancelled scope) now count as external.
     """
-    mark, hidden = 0, None
-    for kind, call, step in steps:
-        ctx.run.step = step
+    rest = iter(steps)
+    waiting = _close_until_wait(ctx, rest, None)
+    return None if waiting is None else _close_from(ctx, rest, waiting)
+
+
+Waiting: TypeAlias = tuple[Coroutine[Any, Any, Any], Any, Any]
+"""A closing step that waits: its coroutine, the future, and the mark of the call's closing steps."""
+
+
+def _close_until_wait(ctx: InvokeContext, rest: Iterator[Compiled], mark: Any) -> Waiting | None:
+    state = ctx.run
+    for kind, call, step in rest:
+        state.step = step
         try:
             closing = call(ctx)
-            if kind:
-                if not mark:
-                    set_mark(mark := new_mark())
-                    hidden = scopes.hide()
-                if (pending := next(closing.__await__(), ENDED)) is not ENDED:
-                    await carry_on(ctx, closing, pending, mark, RELEASE_LIMIT)
-            elif closing is not None and inspect.isawaitable(closing):
-                await carry(ctx, awaited(closing), RELEASE_LIMIT)
+            if not kind:
+                if closing is None or not inspect.isawaitable(closing):
+                    continue
+                closing = awaited(closing)
+            if mark is None:
+                set_mark(mark := closing)
+                if ANYIO in modules:
+                    state.hidden = scopes.hide()
+            if (pending := next(closing.__await__(), ENDED)) is not ENDED:
+                return closing, pending, mark
         except BaseException as error:  # noqa: BLE001  (a lease is released even after SystemExit)
             ctx.suppress(error)
-    if hidden is not None:
-        hidden.restore()
-    if ctx.run.plan.finals:  # finals may take time, and the duration includes them
-        ctx.run.finished = ctx.run.plan.now()
+    if state.hidden is not None:
+        state.hidden.restore()
+        state.hidden = None
+    if state.plan.finals:  # finals may take time, and the duration includes them
+        state.finished = state.plan.now()
+    return None
+
+
+async def _close_from(ctx: InvokeContext, rest: Iterator[Compiled], waiting: Waiting | None) -> None:
+    while waiting is not None:
+        closing, pending, mark = waiting
+        try:
+            await carry_on(ctx, closing, pending, mark, RELEASE_LIMIT)
+        except BaseException as error:  # noqa: BLE001  (as above)
+            ctx.suppress(error)
+        waiting = _close_until_wait(ctx, rest, mark)
 
 
 async def end_scope(ctx: InvokeContext) -> None:
     """Close the invocation's provided instances, the last first, unless an abandoned body still holds them."""
     scope = ctx.run.request_scope()
     scope.holds -= 1
-    if not scope.holds and (exits := scope.leave()):
-        await close(ctx, [exit_step(one) for one in exits])
+    exits = () if scope.holds else scope.leave()
+    if exits and (closing := close(ctx, map(exit_step, exits))) is not None:
+        await closing
 
 
 def exit_step(one: Exit) -> Compiled:

@@ -15,7 +15,6 @@ that the call started earlier are outside.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
@@ -31,10 +30,9 @@ ACQUIRE_GRACE = 1.0
 RELEASE_LIMIT = 10.0
 """Maximum seconds of one closing step; then it is cancelled, and abandoned after a grace period."""
 
-INSIDE: ContextVar[int] = ContextVar("callgate_inside", default=0)
-"""The mark of shielded steps, in their context and in all contexts that descend from it."""
+INSIDE: ContextVar[object] = ContextVar("callgate_inside", default=None)
+"""The mark of shielded steps, in their context and in all contexts that descend from it: a coroutine that ran first."""
 
-new_mark: Callable[[], int] = itertools.count(1).__next__
 set_mark = INSIDE.set
 
 
@@ -87,12 +85,12 @@ class Carried:
     def __init__(
         self,
         coroutine: Coroutine[Any, Any, Any],
-        mark: int = 0,
+        mark: object = None,
         *,
         limit: float | None = None,
         grace: float | None = None,
     ) -> None:
-        self.mark = mark
+        self.mark = coroutine if mark is None else mark
         self.coroutine, self.limit, self.grace = coroutine, limit, grace
         self.held: asyncio.CancelledError | None = None
         self.refused: asyncio.CancelledError | None = None
@@ -104,8 +102,7 @@ class Carried:
     async def run(self) -> Any:
         """Run the whole step, in place until it waits. It has its own mark, so a timeout around it is outside."""
         outer, hidden = INSIDE.get(), scopes.hide()
-        self.mark = new_mark()
-        set_mark(self.mark)
+        set_mark(self.coroutine)
         try:
             return await self.through(self.coroutine.send(None))
         except StopIteration as stop:
@@ -164,7 +161,7 @@ class Carried:
         ``cancelling()`` does not count a deferred one; a timeout inside the step would mistake it for its own.
         """
         own = asyncio.current_task(self.loop) is self.task  # the task cancelled itself: before the step, or in it
-        if (not self.first) if own else INSIDE.get() == self.mark:
+        if (not self.first) if own else INSIDE.get() is self.mark:
             return self.pending is not None and bool(self.pending.cancel(msg=msg))
         self.task.uncancel()
         self.spared += 1
@@ -232,7 +229,7 @@ async def awaited(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
 
 
-async def carry_on(ctx: Any, coroutine: Coroutine[Any, Any, Any], pending: Any, mark: int, limit: float) -> Any:
+async def carry_on(ctx: Any, coroutine: Coroutine[Any, Any, Any], pending: Any, mark: object, limit: float) -> Any:
     """Finish a shielded step that began with *mark* and waits for *pending*; ``ctx.deferred`` keeps a cancellation."""
     carried = Carried(coroutine, mark, limit=limit)
     try:
@@ -258,22 +255,21 @@ def taking(step: Step, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Wrap an acquire that may return a value as a plain async step that records its own release on the ledger."""
 
     async def take(ctx: Any) -> Any:
-        set_mark(mark := new_mark())
-        coroutine = call(ctx)
+        set_mark(coroutine := call(ctx))
         try:
             pending = coroutine.send(None)
         except StopIteration as stop:
             if stop.value is None:
                 push(ctx, step.release)
             return stop.value
-        return await finish_acquire(ctx, coroutine, pending, mark, step)
+        return await finish_acquire(ctx, coroutine, pending, step)
 
     return take
 
 
-async def finish_acquire(ctx: Any, coroutine: Coroutine[Any, Any, Any], pending: Any, mark: int, step: Step) -> Any:
+async def finish_acquire(ctx: Any, coroutine: Coroutine[Any, Any, Any], pending: Any, step: Step) -> Any:
     """Finish an acquire that waits; record its release if it returned, even after a cancellation."""
-    carried = Carried(coroutine, mark, grace=ACQUIRE_GRACE)
+    carried = Carried(coroutine, grace=ACQUIRE_GRACE)
     try:
         answer = await carried.through(pending)
     except BaseException as error:

@@ -11,12 +11,13 @@ import asyncio
 import sys
 from typing import Any
 
-_MODULES = sys.modules
+ANYIO = "anyio._backends._asyncio"
+"""The module that has the record of cancel scopes; only where it is imported can there be one."""
 
 
 def current() -> Any:
     """Return anyio's record of the running task if it is in a cancel scope, else None."""
-    backend = _MODULES.get("anyio._backends._asyncio")  # anyio is not imported only for this check
+    backend = sys.modules.get(ANYIO)  # anyio is not imported only for this check
     if backend is None or not backend._task_states.data:
         return None
     record = backend._task_states.get(asyncio.current_task())

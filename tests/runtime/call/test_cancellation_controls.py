@@ -47,8 +47,8 @@ def test_a_release_that_is_dropped_only_after_a_cancellation_is_found(monkeypatc
     """I1: control."""
     pushed = leases.push
 
-    async def forgetful(ctx: Any, coroutine: Any, pending: Any, mark: int, step: Any) -> Any:
-        carried = leases.Carried(coroutine, mark, grace=leases.ACQUIRE_GRACE)
+    async def forgetful(ctx: Any, coroutine: Any, pending: Any, step: Any) -> Any:
+        carried = leases.Carried(coroutine, grace=leases.ACQUIRE_GRACE)
         answer = await carried.through(pending)
         if carried.held is not None:
             raise carried.held
@@ -85,7 +85,7 @@ def test_a_release_that_is_not_waited_for_is_late(monkeypatch: pytest.MonkeyPatc
     """I1b: control."""
     tasks = set()
 
-    async def later(ctx: Any, coroutine: Any, pending: Any, mark: int, limit: float) -> None:
+    async def later(ctx: Any, coroutine: Any, pending: Any, mark: object, limit: float) -> None:
         async def rest() -> None:
             await leases.carry_on(ctx, coroutine, pending, mark, limit)
 
@@ -102,7 +102,7 @@ def test_a_release_that_is_not_waited_for_is_late(monkeypatch: pytest.MonkeyPatc
 def test_acquires_that_are_just_awaited_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     """I1: what the prototype's figures say of plain awaiting; control."""
 
-    async def just_awaited(ctx: Any, coroutine: Any, pending: Any, mark: int, step: Any) -> Any:
+    async def just_awaited(ctx: Any, coroutine: Any, pending: Any, step: Any) -> Any:
         pending._asyncio_future_blocking = True
         answer = await _Rest(coroutine, pending)
         leases.push(ctx, step.release)
@@ -199,7 +199,7 @@ def test_own_time_limits_that_pass_for_outside_ones_are_found(monkeypatch: pytes
     cancelled = leases.Carried.cancel
 
     def all_outside(self: leases.Carried, msg: Any) -> bool:
-        self.mark = -1
+        self.mark = object()
         return cancelled(self, msg)
 
     monkeypatch.setattr(leases.Carried, "cancel", all_outside)
