@@ -6,11 +6,11 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from difflib import get_close_matches
-from functools import lru_cache
 from typing import Any, Literal, Protocol, TypeAlias
 
 from callgate.errors import HookError
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.remembered import remembered
 from callgate.hooks.stages import Stage
 from callgate.tools.naming import did_you_mean
 
@@ -225,7 +225,7 @@ def as_stage(name: Stage | str) -> Stage:
         raise HookError(f"there is no stage {name!r}{did_you_mean(str(name), _STAGE_NAMES)}") from None
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def _class_stages(cls: type) -> tuple[Stage, ...]:
     for name in dir(cls):
         meant = _CAPITAL.sub("_", name).lower()  # accepts camel case such as willAuthorize

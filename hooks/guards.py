@@ -9,11 +9,11 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 from callgate.errors import Control, DeadlineExceeded, InvocationError
 from callgate.hooks.instances import instance_made, instance_of
+from callgate.hooks.remembered import remembered
 from callgate.hooks.selection import Registration, is_async
 from callgate.hooks.stages import Section, Stage
 from callgate.hooks.step import Step
@@ -45,7 +45,7 @@ def marked_parameters(registration: Registration, stage: Stage) -> tuple[Injecte
     return _marked(function, own)
 
 
-@lru_cache(maxsize=8192)
+@remembered
 def _marked(function: Any, own: int) -> tuple[Injected, ...]:
     plain = inspect.unwrap(function)
     code = getattr(plain, "__code__", None)

@@ -6,11 +6,12 @@ import inspect
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, TypeVar
 
 from callgate.errors import HookError
 from callgate.hooks.base import FunctionHook, Hook, as_stage, name_of, stages_of
+from callgate.hooks.remembered import remembered
 from callgate.hooks.stages import RELEASE_OF, STAGES, Stage
 from callgate.tools.declaring.declare import as_tool
 from callgate.tools.definition import ToolDefinition
@@ -267,7 +268,7 @@ def _check_methods(made: Registration) -> None:
             raise HookError(f"{made.name}.{name} is set on the object; define it on the class, or use @on")
 
 
-@lru_cache(maxsize=8192)
+@remembered
 def is_async(function: Any) -> bool:
     """Return True if a stage method is ``async def``; registration decides this once."""
     target = inspect.unwrap(function)
