@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from types import FunctionType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
+K = TypeVar("K")
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def remembered(compute: Callable[P, R]) -> Callable[P, R]:
+def remembered(compute: Callable[Concatenate[K, P], R]) -> Callable[Concatenate[K, P], R]:
     """Cache *compute* by its first argument, a function or a class, for as long as that lives.
 
     A bound method counts as its function. Other objects are not cached.
@@ -20,14 +21,13 @@ def remembered(compute: Callable[P, R]) -> Callable[P, R]:
     kept: WeakKeyDictionary[Any, dict[Any, R]] = WeakKeyDictionary()
 
     @wraps(compute)
-    def cached(*args: P.args, **_: P.kwargs) -> R:
-        asked, *rest = args
+    def cached(asked: K, /, *rest: P.args, **named: P.kwargs) -> R:
         key = getattr(asked, "__func__", asked)
         if not isinstance(key, FunctionType | type):
-            return compute(*args)
-        known, others = kept.setdefault(key, {}), tuple(rest)
-        if others not in known:
-            known[others] = compute(*args)
-        return known[others]
+            return compute(asked, *rest, **named)
+        known, more = kept.setdefault(key, {}), (rest, *named.items())
+        if more not in known:
+            known[more] = compute(asked, *rest, **named)
+        return known[more]
 
     return cached

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from callgate import Gate, Hook, InvokeContext, Provide, User, tool
-from callgate.hooks import Authorize, Cache, Quota, guards, permit, selection
+from callgate.hooks import Authorize, Cache, Quota, permit, selection
 from callgate.hooks.remembered import remembered
-
 
 CLERK = User("ann", roles={"clerk"})
 
@@ -22,7 +21,7 @@ def one_gate(alive: list[weakref.ref[Any]]) -> None:
     """A gate with tools and hooks of its own that runs a call and is let go of."""
 
     class Looks(Hook):
-        async def will_authorize(self, ctx: InvokeContext, db: Any = Provide("db")) -> None:
+        async def will_authorize(self, ctx: InvokeContext, db: Any = Provide["db"]) -> None:
             """Look."""
 
         def filter(self, ctx: InvokeContext) -> bool:
@@ -57,7 +56,7 @@ def test_a_gate_and_its_hooks_are_freed_when_nothing_uses_them() -> None:
 
 def test_control_a_cache_by_bound_method_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "is_async", lru_cache(selection.is_async))
-    monkeypatch.setattr(guards, "is_async", lru_cache(guards.is_async))
+    monkeypatch.setattr("callgate.hooks.guards.is_async", selection.is_async)
     assert still_alive()
 
 

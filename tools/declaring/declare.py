@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 from weakref import WeakKeyDictionary, ref
@@ -130,12 +131,6 @@ class FunctionTool(Generic[P, R_co]):
         functools.update_wrapper(self, function)
         self._function = function
         self._record = record
-        for name in ("__code__", "__defaults__", "__kwdefaults__"):  # inspect recognises a coroutine function by these
-            if hasattr(function, name):
-                setattr(self, name, getattr(function, name))
-        mark = getattr(inspect, "markcoroutinefunction", None)  # the public way, from Python 3.12 on
-        if mark is not None and inspect.iscoroutinefunction(function):
-            mark(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function itself: no gate, no validation, no policy."""
@@ -157,6 +152,19 @@ class FunctionTool(Generic[P, R_co]):
 
     def __repr__(self) -> str:
         return f"<tool {self.definition.name!r} of {getattr(self._function, '__qualname__', self._function)}>"
+
+
+class AsyncFunctionTool(FunctionTool[P, R_co]):
+    """A tool of an ``async def`` function. Frameworks see by its ``__call__`` that it must be awaited."""
+
+    def __init__(self, function: Callable[P, R_co], record: ToolRecord) -> None:
+        super().__init__(function, record)
+        if sys.version_info >= (3, 12):
+            inspect.markcoroutinefunction(self)
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:  # type: ignore[override]  # R_co is awaitable
+        """Call and await the function itself: no gate, no validation, no policy."""
+        return await cast("Any", self._function(*args, **kwargs))
 
 
 class ToolDecorator(Protocol):
@@ -200,7 +208,8 @@ def tool(target: Any = None, /, **options: Any) -> Any:
             raise DefinitionError(f"{item!r} is a tool already")
         if not callable(item):
             raise TypeError(f"@tool takes a function or a class, and options by name; not {type(item).__name__}")
-        return FunctionTool(item, _function_record(item, options))
+        record = _function_record(item, options)
+        return (AsyncFunctionTool if record.is_async and not record.streams else FunctionTool)(item, record)
 
     return decorate if target is None else decorate(target)
 

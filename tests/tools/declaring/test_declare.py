@@ -70,13 +70,20 @@ def test_a_function_stays_a_plain_callable() -> None:
     assert asyncio.run(refund("7", db=Db(), ctx=context)) == Receipt("7")
 
 
-def test_inspect_tells_an_async_tool_from_a_plain_one() -> None:
+def test_frameworks_tell_an_async_tool_from_a_plain_one() -> None:
+    """Starlette and FastAPI look at ``__call__``; ``inspect`` marks callable objects from Python 3.12 on."""
+
+    def is_async_callable(call: Any) -> bool:
+        return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(call.__call__)
+
     async def parts() -> AsyncIterator[int]:
         yield 1
 
-    assert inspect.iscoroutinefunction(refund)
-    assert not inspect.iscoroutinefunction(add)
-    assert inspect.isasyncgenfunction(tool(parts))
+    assert is_async_callable(refund)
+    assert not is_async_callable(add)
+    assert inspect.iscoroutinefunction(inspect.unwrap(refund))
+    assert inspect.iscoroutinefunction(refund) is (sys.version_info >= (3, 12))
+    assert inspect.isasyncgenfunction(inspect.unwrap(tool(parts)))
 
 
 def test_the_definition_comes_from_name_docstring_and_signature() -> None:
