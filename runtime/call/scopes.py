@@ -3,6 +3,8 @@
 A cancelled scope cancels at *every* checkpoint inside it. A release that uses anyio's primitives would loop forever at
 its first checkpoint, because its cancellation is deferred. A shield would help, but costs more than the step. The
 task's scope is therefore removed from anyio's record, and restored after the step.
+
+anyio has no public way to do that. With a version that keeps no such record, nothing is hidden; a test finds it.
 """
 
 from __future__ import annotations
@@ -17,11 +19,9 @@ ANYIO = "anyio._backends._asyncio"
 
 def current() -> Any:
     """Return anyio's record of the running task if it is in a cancel scope, else None."""
-    backend = sys.modules.get(ANYIO)  # anyio is not imported only for this check
-    if backend is None or not backend._task_states.data:
-        return None
-    record = backend._task_states.get(asyncio.current_task())
-    return None if record is None or record.cancel_scope is None else record
+    states = getattr(sys.modules.get(ANYIO), "_task_states", None)  # anyio is not imported only for this check
+    record = states.get(asyncio.current_task()) if states else None
+    return None if getattr(record, "cancel_scope", None) is None else record
 
 
 class Hidden:
