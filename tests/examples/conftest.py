@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.examples.running import as_in_a_pipe
+
 
 @pytest.fixture
 def piped(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
-        monkeypatch.delenv(name, raising=False)
+    as_in_a_pipe(monkeypatch)

@@ -18,6 +18,12 @@ def lines_of_calls(printed: str) -> list[str]:
     return [line for line in printed.splitlines() if re.match(rf"({wires})[ |]+\w", line)]
 
 
+def as_in_a_pipe(environment: pytest.MonkeyPatch) -> None:
+    """Output is neither as wide as a terminal nor in colour."""
+    for name in ("COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        environment.delenv(name, raising=False)
+
+
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "FORCE_COLOR"}}
     return subprocess.run(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import re
 import sqlite3
 import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,15 @@ import pytest
 
 from callgate import HydrationResult, Outcome, as_tool, codec
 from callgate.runtime.commands.audit import main as verify
+from callgate.stores import EffectRecord
 from examples.order_desk import app
 from examples.order_desk.answers import ANSWERS, MAX, Answer
 from examples.order_desk.app import OrderDesk, all_given_back, happens, main, order_desk
-from examples.order_desk.deeds import audited, recorded
+from examples.order_desk.deeds import Audited, audited, recorded
 from examples.order_desk.desk import CARRIER_KEY, ORDERS, AppContainer
 from examples.order_desk.exchange import Exchange, Passed, exchange
 from examples.order_desk.tools import TOOLS
-from tests.examples.running import lines_of_calls, one_line, run
+from tests.examples.running import as_in_a_pipe, lines_of_calls, one_line, run
 
 SUCCESS = ("success", None)
 ENDS = {
@@ -98,6 +101,35 @@ async def after_all_answers() -> AsyncGenerator[tuple[OrderDesk, dict[str, Passe
             yield desk, {one.result.call_id: one for one in passed}
 
 
+@dataclasses.dataclass(frozen=True)
+class Morning:
+    """What one run of all answers left: calls and rows of outcomes by id, and all rows of the record."""
+
+    passed: dict[str, Passed]
+    rows: dict[str, dict[str, Any]]
+    record: list[dict[str, Any]]
+    books: dict[str, list[Any]]
+    spans: list[str]
+    held: int
+    effects: list[EffectRecord]
+    audit: Audited
+
+
+@pytest.fixture(scope="module")
+def morning() -> Morning:
+    """One run for all tests that only look at what it left."""
+    return asyncio.run(a_morning())
+
+
+async def a_morning() -> Morning:
+    tables = ("refunds", "reservations", "stock", "orders")
+    async with after_all_answers() as (desk, passed):
+        books = {name: desk.db.execute(f"select * from {name}").fetchall() for name in tables}
+        record = [dict(row.body) async for row in desk.gate.store.audit.read(None)]
+        facts = passed, await ended(desk), record, books, desk.telemetry.spans(), desk.policies.concurrency.in_use()
+    return Morning(*facts, await recorded(desk.gate.store), await audited(desk.gate.store))
+
+
 async def ended(desk: OrderDesk) -> dict[str, dict[str, Any]]:
     """What the record says of how each call ended."""
     rows = [dict(row.body) async for row in desk.gate.store.audit.read(None) if row.body["kind"] == "outcome"]
@@ -112,9 +144,9 @@ def count(db: sqlite3.Connection, what: str) -> Any:
 # How the calls end
 
 
-async def test_every_call_ends_as_its_author_meant() -> None:
-    async with after_all_answers() as (_, passed):
-        ends = {call: (one.result.outcome, one.result.error and one.result.error.code) for call, one in passed.items()}
+def test_every_call_ends_as_its_author_meant(morning: Morning) -> None:
+    passed = morning.passed
+    ends = {call: (one.result.outcome, one.result.error and one.result.error.code) for call, one in passed.items()}
     assert ends == ENDS
     assert {outcome for outcome, _ in ends.values()} == {
         "success",
@@ -129,14 +161,13 @@ async def test_every_call_ends_as_its_author_meant() -> None:
     assert len({one.result.tool for one in passed.values() if one.result.ok}) == 6, "each tool has a call that works"
 
 
-async def test_the_books_hold_what_succeeded_and_nothing_else() -> None:
-    async with after_all_answers() as (desk, _):
-        db = desk.db
-        assert db.execute("select * from refunds").fetchall() == [("A-1001", 2900, "late", "max")]
-        assert db.execute("select order_id, sku, quantity from reservations").fetchall() == [("A-1001", "lamp", 2)]
-        assert dict(db.execute("select * from stock")) == {"lamp": 38, "desk": 2}
-        moved = [("A-1001", "acme", "2026-03-02T09:15:00+00:00", 12_900, "Am Wall 77", "28203", "DE")]
-        assert sorted(db.execute("select * from orders")) == moved + ORDERS[1:]
+def test_the_books_hold_what_succeeded_and_nothing_else(morning: Morning) -> None:
+    books = morning.books
+    assert books["refunds"] == [("A-1001", 2900, "late", "max")]
+    assert [row[:3] for row in books["reservations"]] == [("A-1001", "lamp", 2)]
+    assert dict(books["stock"]) == {"lamp": 38, "desk": 2}
+    moved = [("A-1001", "acme", "2026-03-02T09:15:00+00:00", 12_900, "Am Wall 77", "28203", "DE")]
+    assert sorted(books["orders"]) == moved + ORDERS[1:]
 
 
 async def test_no_refused_call_reaches_its_tool(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,10 +224,9 @@ def read(answer: Answer) -> list[Any]:
 # What the hooks do
 
 
-async def test_the_audit_has_a_row_for_every_call_whatever_came_of_it() -> None:
+def test_the_audit_has_a_row_for_every_call_whatever_came_of_it(morning: Morning) -> None:
     """Also one of a tool that does not exist."""
-    async with after_all_answers() as (desk, passed):
-        rows = await ended(desk)
+    rows, passed = morning.rows, morning.passed
     assert rows.keys() == passed.keys()
     for call, row in rows.items():
         result = passed[call].result
@@ -206,9 +236,8 @@ async def test_the_audit_has_a_row_for_every_call_whatever_came_of_it() -> None:
         assert row["input_hash"] or not row["frozen"], "what was valid can be told apart by its hash"
 
 
-async def test_before_every_effect_there_is_a_row_that_says_so() -> None:
-    async with after_all_answers() as (desk, passed):
-        bodies = [row.body async for row in desk.gate.store.audit.read(None)]
+def test_before_every_effect_there_is_a_row_that_says_so(morning: Morning) -> None:
+    bodies, passed = morning.record, morning.passed
     intents = [body["call_id"] for body in bodies if body["kind"] == "intent"]
     assert {"toolu_refund", "call_slow"} <= set(intents)
     assert not set(intents) & (REFUSED | REPEATS | {"toolu_unasked"})
@@ -221,34 +250,30 @@ async def test_before_every_effect_there_is_a_row_that_says_so() -> None:
     assert passed.keys() >= set(intents)
 
 
-async def test_the_record_verifies_and_one_changed_word_shows() -> None:
-    async with after_all_answers() as (desk, _):
-        pass
-    audit = await audited(desk.gate.store)
+def test_the_record_verifies_and_one_changed_word_shows(morning: Morning) -> None:
+    audit = morning.audit
     assert (audit.report.ok, audit.report.unanchored) == (True, 0)
     assert [problem.kind for problem in audit.forged.problems] == ["altered"]
 
 
-async def test_addresses_are_masked_in_the_record_and_only_there() -> None:
-    async with after_all_answers() as (desk, passed):
-        rows = await ended(desk)
+def test_addresses_are_masked_in_the_record_and_only_there(morning: Morning) -> None:
+    rows, passed = morning.rows, morning.passed
     assert rows["toolu_move"]["input"]["address"] == {"street": "***", "postcode": "***", "country": "DE"}
     assert passed["toolu_move"].result.output["street"] == "Am Wall 77"
     told = [body for call, body in rows.items() if "Wall" in str(body) or "Rue du Bac" in str(body)]
     assert told == []
 
 
-async def test_a_crash_is_named_in_the_record_and_not_at_all_to_the_model() -> None:
-    async with after_all_answers() as (desk, passed):
-        row = (await ended(desk))["call_damaged"]
-    error = passed["call_damaged"].result.error
+def test_a_crash_is_named_in_the_record_and_not_at_all_to_the_model(morning: Morning) -> None:
+    row = morning.rows["call_damaged"]
+    error = morning.passed["call_damaged"].result.error
     assert error is not None
     assert error.public == "The tool failed."
     assert (row["error"], row["stage"]) == ("ValueError", "will_execute")
     assert row["request_id"] == error.correlation_id, "by this the one is found from the other"
 
 
-async def test_every_place_is_given_back_also_after_a_body_was_left_behind() -> None:
+async def test_every_place_is_given_back_also_after_a_body_was_left_behind(morning: Morning) -> None:
     with a_desk() as desk:
         places = desk.policies.concurrency
         left_behind = next(answer for answer in ANSWERS if read(answer)[0].id == "ollama_tortoise")
@@ -259,20 +284,17 @@ async def test_every_place_is_given_back_also_after_a_body_was_left_behind() -> 
             assert places.in_use() == 1, "the thread still runs"
             await all_given_back(places)
             assert places.in_use() == 0
-    async with after_all_answers() as (desk, _):
-        assert desk.policies.concurrency.in_use() == 0
+    assert morning.held == 0
 
 
-async def test_what_is_over_the_quota_is_told_when_it_fits_again() -> None:
-    async with after_all_answers() as (_, passed):
-        waits = {call: passed[call].result.retry_after for call in ("call_4", "toolu_down_3")}
+def test_what_is_over_the_quota_is_told_when_it_fits_again(morning: Morning) -> None:
+    waits = {call: morning.passed[call].result.retry_after for call in ("call_4", "toolu_down_3")}
     assert 0 < (waits["call_4"] or 0) <= 120_000, "one of three a minute, when the oldest is a window away"
     assert 29_000 < (waits["toolu_down_3"] or 0) <= 30_000, "the circuit stays open for 30 seconds"
 
 
-async def test_the_cache_answers_one_user_until_something_was_written() -> None:
-    async with after_all_answers() as (desk, passed):
-        rows = await ended(desk)
+def test_the_cache_answers_one_user_until_something_was_written(morning: Morning) -> None:
+    rows, passed = morning.rows, morning.passed
     assert {call for call, row in rows.items() if row["cache_hit"]} == {"ollama_again"}
     assert not rows["ollama_again"]["executed"]
     assert passed["ollama_again"].result.output == passed["call_look"].result.output
@@ -280,34 +302,30 @@ async def test_the_cache_answers_one_user_until_something_was_written() -> None:
     assert passed["call_fresh"].result.output["address"]["street"] == "Am Wall 77"
 
 
-async def test_a_carrier_that_is_down_opens_its_own_circuit_and_no_other() -> None:
-    async with after_all_answers() as (desk, passed):
-        rows = await ended(desk)
+def test_a_carrier_that_is_down_opens_its_own_circuit_and_no_other(morning: Morning) -> None:
+    rows, passed = morning.rows, morning.passed
     assert rows["call_track"]["attempt"] == 2
     assert [rows[f"toolu_down_{number}"]["attempt"] for number in (1, 2)] == [2, 2]
     assert not rows["toolu_down_3"]["executed"]
     assert passed["call_up"].result.ok, "the other carrier is still asked"
 
 
-async def test_the_user_is_asked_once_before_money_moves() -> None:
-    async with after_all_answers() as (desk, passed):
-        rows = await ended(desk)
+def test_the_user_is_asked_once_before_money_moves(morning: Morning) -> None:
+    rows, passed = morning.rows, morning.passed
     assert passed["toolu_unasked"].result.output["type"] == "consent_required"
     assert not rows["toolu_unasked"]["executed"]
     assert rows["toolu_refund"]["executed"]
 
 
-async def test_an_output_that_is_too_long_is_cut_and_says_so() -> None:
-    async with after_all_answers() as (_, passed):
-        text = passed["call_long"].result.output
+def test_an_output_that_is_too_long_is_cut_and_says_so(morning: Morning) -> None:
+    text = morning.passed["call_long"].result.output
     assert len(text.encode()) <= 400
     assert re.search(r"… \[cut, \d+ bytes in all\]$", text)
 
 
-async def test_the_ledger_answers_a_repeat_and_refuses_what_would_be_another_effect() -> None:
+def test_the_ledger_answers_a_repeat_and_refuses_what_would_be_another_effect(morning: Morning) -> None:
     """I4: one key, one effect; what nobody knows the end of is not run again."""
-    async with after_all_answers() as (desk, passed):
-        rows, effects = await ended(desk), await recorded(desk.gate.store)
+    rows, passed, effects = morning.rows, morning.passed, morning.effects
     first, again = passed["toolu_refund"].result, passed["toolu_twice"].result
     assert (first.replayed, again.replayed, again.output) == (False, True, first.output)
     assert [call for call, row in rows.items() if row.get("replayed")] == ["toolu_twice"]
@@ -317,21 +335,18 @@ async def test_the_ledger_answers_a_repeat_and_refuses_what_would_be_another_eff
     assert {effect.call_id for effect in effects if effect.state == "unknown"} == {"call_slow", "ollama_tortoise"}
 
 
-async def test_the_carriers_key_reaches_the_carrier_and_nothing_else() -> None:
+def test_the_carriers_key_reaches_the_carrier_and_nothing_else(morning: Morning) -> None:
     """Contract C15b: looked for in results, records and spans. The tool did get it: its answer was scrubbed of it."""
-    async with after_all_answers() as (desk, passed):
-        texts = [str(one.result) for one in passed.values()] + desk.telemetry.spans()
-        texts += [str(row) async for row in desk.gate.store.audit.read(None)]
-    assert "?key=***" in passed["call_track"].result.output
+    texts = [*(str(one.result) for one in morning.passed.values()), *morning.spans, *map(str, morning.record)]
+    assert "?key=***" in morning.passed["call_track"].result.output
     assert [text for text in texts if CARRIER_KEY in text] == []
 
 
-async def test_tolerance_is_in_the_provenance_and_off_for_the_irreversible() -> None:
-    async with after_all_answers() as (_, passed):
-        assert passed["call_comma"].hydrated.provenance.rules
-        strict = passed["call_strict"].hydrated
-        assert isinstance(strict, HydrationResult)
-        assert not strict.success
+def test_tolerance_is_in_the_provenance_and_off_for_the_irreversible(morning: Morning) -> None:
+    assert morning.passed["call_comma"].hydrated.provenance.rules
+    strict = morning.passed["call_strict"].hydrated
+    assert isinstance(strict, HydrationResult)
+    assert not strict.success
 
 
 async def test_the_plans_have_nothing_that_the_linter_would_remark() -> None:
@@ -349,11 +364,18 @@ def test_a_clerks_model_is_not_offered_the_refund() -> None:
 # What is printed
 
 
-@pytest.mark.usefixtures("piped")
-def test_main_prints_one_line_a_call_the_stages_and_the_sum(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 0
-    printed, complaints = capsys.readouterr()
-    assert complaints == ""
+@pytest.fixture(scope="module")
+def printed() -> str:
+    """What one run prints into a pipe, without a complaint."""
+    out, complaints = StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as environment, redirect_stdout(out), redirect_stderr(complaints):
+        as_in_a_pipe(environment)
+        assert main([]) == 0
+    assert complaints.getvalue() == ""
+    return out.getvalue()
+
+
+def test_main_prints_one_line_a_call_the_stages_and_the_sum(printed: str) -> None:
     assert "\x1b" not in printed, "no colour in a pipe"
     assert [line for line in printed.splitlines() if len(line) > 100] == []
     lines = lines_of_calls(printed)
@@ -397,10 +419,7 @@ DEEDS = {
 }
 
 
-@pytest.mark.usefixtures("piped")
-def test_main_tells_what_each_hook_did_and_verifies_the_record(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 0
-    printed = capsys.readouterr().out
+def test_main_tells_what_each_hook_did_and_verifies_the_record(printed: str) -> None:
     for hook, (did, times, example) in DEEDS.items():
         assert re.search(rf"^{hook} +{did} +{times} .*{re.escape(example)}", printed, re.MULTILINE), hook
     assert "over_quota, in " in printed

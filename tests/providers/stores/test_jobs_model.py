@@ -19,7 +19,8 @@ from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState
 from tests.providers.stores.backends import opened, place
 from tests.providers.stores.job_rows import DONE, FOREVER, QUEUED, RUNNING, Model, clear, job
 
-EXAMPLES = {"memory": 150, "sqlite-memory": 25, "sqlite-file": 15, "postgresql": 15}
+EXAMPLES = {"memory": 50, "sqlite-memory": 12, "sqlite-file": 8, "postgresql": 8}
+SOAK = {"memory": 500, "sqlite-memory": 75, "sqlite-file": 50, "postgresql": 50}
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
 TENANTS = st.sampled_from(["", "acme"])
@@ -250,6 +251,14 @@ def test_jobs_do_what_their_model_does_whatever_the_order(kind: str, tmp_path: P
     """Contract I4, I20."""
     with place(kind, tmp_path) as at:
         search(kind, at, EXAMPLES[kind])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", SOAK)
+def test_jobs_do_what_their_model_does_over_many_more_orders(kind: str, tmp_path: Path) -> None:
+    """Contract I4, I20."""
+    with place(kind, tmp_path) as at:
+        search(kind, at, SOAK[kind])
 
 
 class Sabotaged:

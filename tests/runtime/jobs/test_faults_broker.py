@@ -153,7 +153,7 @@ async def test_control_a_full_worker_that_is_not_told_of_the_outage_runs_nothing
             await end_in_an_outage(gate, way, ["held-0", "held-1"])
             after = await submit(gate, "after")
             with pytest.raises(TimeoutError):
-                async with asyncio.timeout(6 * engine_app.LEASE):
+                async with asyncio.timeout(3 * engine_app.LEASE):
                     await after
         assert one.worker is not None
         assert one.worker.poll() is None

@@ -9,12 +9,18 @@ import json
 import random
 import re
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import jsonschema_rs
 
 _TEXTS = ("", "a", "main", "x y", "2026-11-22", "2026-11-22T10:00:00Z", "https://a.example/b", "a@b.example", "#fff")
 _MORE = ("123", "0f8fad5b-d9cb-469f-a165-70867728950e", "UTC", "abc-1", "ABC", "ABC-1", "PROJ", "/tmp/a", "1.2.3")
+
+
+@cache
+def _fitting(pattern: str, least: int, most: int) -> list[str]:
+    return [text for text in (*_TEXTS, *_MORE) if re.search(pattern, text) and least <= len(text) <= most]
 
 
 class NoValueError(Exception):
@@ -106,11 +112,7 @@ class Maker:
 
     def text(self, node: dict[str, Any]) -> str:
         least, most = int(node.get("minLength", 0)), int(node.get("maxLength", 10_000))
-        fitting = [
-            text
-            for text in (*_TEXTS, *_MORE)
-            if re.search(node.get("pattern", ""), text) and least <= len(text) <= most
-        ]
+        fitting = _fitting(node.get("pattern", ""), least, most)
         if not fitting and "pattern" not in node:
             return "m" * least
         if not fitting:

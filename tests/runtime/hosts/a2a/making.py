@@ -294,7 +294,11 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def running(gate: Gate, *script: Turn, **options: Any) -> AsyncGenerator[Running, None]:
-    """Serve a gate as an agent whose model plays a script; without one it takes calls only."""
+    """Serve a gate as an agent whose model plays a script; without one it takes calls only.
+
+    ``grace``: seconds that the server leaves to requests under way as it ends.
+    """
+    grace = options.pop("grace", 5)
     model = options.pop("model", FakeModel(*script) if script else None)
     known: dict[str, Any] = {
         "authenticate": who,
@@ -304,7 +308,9 @@ async def running(gate: Gate, *script: Turn, **options: Any) -> AsyncGenerator[R
         **options,
     }
     async with contextlib.AsyncExitStack() as stack:
-        served_now = await stack.enter_async_context(served(agent(gate, model=model, **known)))
+        served_now = await stack.enter_async_context(
+            served(agent(gate, model=model, **known), timeout_graceful_shutdown=grace)
+        )
         async with served_now.client(None) as http:
             card = (await http.get("/.well-known/agent-card.json")).json()
         async with contextlib.AsyncExitStack() as clients:

@@ -128,7 +128,7 @@ async def test_what_a_server_was_at_when_it_ended_has_failed_for_the_other(store
                 await asyncio.Event().wait()
             return await super().reply(messages, tools)
 
-    async with running(desk.gate(store=store, clock=clock), model=Hanging(BOTH)) as agent:
+    async with running(desk.gate(store=store, clock=clock), model=Hanging(BOTH), grace=0.1) as agent:
         ann = await agent.as_user("ann", Documents)
         task = (await ann.start("Do both.", SEARCH)).task
         await approve(agent.gate)
