@@ -21,8 +21,6 @@ from callgate.tools.limits import Limits
 from callgate.tools.naming import did_you_mean, explain_attributes
 from callgate.tools.record import Place, Style, ToolRecord
 
-__all__ = ["FunctionTool", "ToolOptions", "as_tool", "tool"]
-
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 C = TypeVar("C", bound=type)

@@ -29,8 +29,6 @@ from callgate.tools.picking.scorers import (
 )
 from callgate.tools.picking.text import as_text, both_ends
 
-__all__ = ["Cascade", "LLMScorer", "Mixture", "Stage"]
-
 _MAX_TEXT = 1_024  # characters of a tool's name and of its description in the prompt
 _OBJECT = re.compile(r"\{[^{}]*\}")
 _PROMPT = """\

@@ -237,6 +237,3 @@ def _texts(values: Iterable[Any]) -> Iterable[str]:
 def _would(side: str, found: list[Any]) -> None:
     if found:
         raise CallgateError(f"Redact would have masked {len(found)} values of the {side}", code="shadow")
-
-
-__all__ = ["Redact"]
