@@ -41,7 +41,6 @@ class MemoryEffects:
         return HeldEffects(self._maximum, self._live, self._ended)
 
     async def claim(self, tenant: str, effect: EffectRecord, *, retry: bool = False) -> tuple[bool, EffectRecord]:
-        """See ``EffectStore``."""
         return self.claim_now(tenant, effect, retry)
 
     def claim_now(self, tenant: str, effect: EffectRecord, retry: bool = False) -> tuple[bool, EffectRecord]:
@@ -64,7 +63,6 @@ class MemoryEffects:
         return False, found
 
     async def settle(self, *args: Any, **outcome: Any) -> bool:
-        """See ``EffectStore``."""
         return self.settle_now(*args, **outcome)
 
     def settle_now(
@@ -88,13 +86,11 @@ class MemoryEffects:
         return True
 
     async def get(self, tenant: str, key: str) -> EffectRecord | None:
-        """See ``EffectStore``."""
         return self._find((tenant, key))
 
     async def list(
         self, tenant: str | None, *, states: Collection[EffectState] = (), tool: str | None = None, limit: int = 100
     ) -> Sequence[tuple[str, EffectRecord]]:
-        """See ``EffectStore``."""
         everything = [*self._live.items(), *((at, end.effect) for at, end in self._ended.items())]
         chosen = [
             (-effect.began_at, *at)
@@ -105,21 +101,18 @@ class MemoryEffects:
         return [(owner, effect) for owner, effect in newest if effect is not None]
 
     async def renew(self, owner: str, until: float) -> int:
-        """See ``EffectStore``."""
         held = [at for at, effect in self._live.items() if effect.owner == owner and effect.state in OPEN_STATES]
         for at in held:
             self._write(at, replace(self._live[at], lease_until=until))
         return len(held)
 
     async def expire(self, now: float) -> int:
-        """See ``EffectStore``."""
         late = [at for at, effect in self._live.items() if overdue(effect, now)]
         for at in late:
             self._lose(at, self._live[at], now)
         return len(late)
 
     async def prune(self, before: float) -> int:
-        """See ``EffectStore``."""
         old = [at for at, end in self._ended.items() if end.at < before]
         for at in old:
             self._write(at, None)
@@ -163,7 +156,6 @@ class HeldEffects(MemoryEffects):
         self._changes = Changes[MemoryKey, EffectRecord | End](self._read, super()._write)
 
     def claim_now(self, tenant: str, effect: EffectRecord, retry: bool = False) -> tuple[bool, EffectRecord]:
-        """See ``MemoryEffects``."""
         at = (tenant, effect.key)
         if self._read(at) is None:
             self._write(at, effect)
@@ -171,7 +163,6 @@ class HeldEffects(MemoryEffects):
         return self._claim_found(at, effect, retry=retry)
 
     def roll_back(self) -> None:
-        """See ``Changes``."""
         self._changes.roll_back()
 
     def _write(self, at: MemoryKey, value: EffectRecord | End | None) -> None:

@@ -31,7 +31,6 @@ class MemoryJobs:
         return HeldJobs(self._jobs, self._queues, self._adding)
 
     async def add(self, tenant: str, job: Job) -> Job:
-        """See ``JobStore``."""
         if job.id not in self._jobs:
             self._write(job.id, (tenant, job))
             return job
@@ -41,14 +40,12 @@ class MemoryJobs:
         return found
 
     async def get(self, tenant: str, id: str) -> Job | None:
-        """See ``JobStore``."""
         found = self._find(id)
         return found[1] if found is not None and found[0] == tenant else None
 
     async def take(
         self, owner: str, now: float, until: float, *, id: str | None = None, queues: Collection[str] = ()
     ) -> TenantJob | None:
-        """See ``JobStore``."""
         chosen = self._next(now, queues) if id is None else id
         found = None if chosen is None else self._find(chosen)
         if found is None or not _free(found[1], now):
@@ -68,7 +65,6 @@ class MemoryJobs:
     async def end(
         self, tenant: str, id: str, token: int, state: JobState, *, at: float, result: bytes | None, reason: str | None
     ) -> bool:
-        """See ``JobStore``."""
         job = await self._held(tenant, id, token)
         if job is None:
             return False
@@ -77,7 +73,6 @@ class MemoryJobs:
         return True
 
     async def put_back(self, tenant: str, id: str, token: int, *, run_at: float, reason: str | None) -> bool:
-        """See ``JobStore``."""
         job = await self._held(tenant, id, token)
         if job is None:
             return False
@@ -87,7 +82,6 @@ class MemoryJobs:
         return True
 
     async def cancel(self, tenant: str, id: str, at: float) -> JobState | None:
-        """See ``JobStore``."""
         job = await self.get(tenant, id)
         if job is None:
             return None
@@ -99,7 +93,6 @@ class MemoryJobs:
         return job.state
 
     async def stopped(self, owners: Collection[str]) -> Sequence[str]:
-        """See ``JobStore``."""
         return [
             job.owner
             for _, job in self._all()
@@ -107,14 +100,12 @@ class MemoryJobs:
         ]
 
     async def record_progress(self, tenant: str, id: str, token: int, progress: bytes) -> bool:
-        """See ``JobStore``."""
         job = await self._held(tenant, id, token)
         if job is not None:
             self._write(id, (tenant, replace(job, progress=progress)))
         return job is not None
 
     async def revive(self, tenant: str, id: str, run_at: float) -> bool:
-        """See ``JobStore``."""
         job = await self.get(tenant, id)
         if job is None or job.state is not JobState.DEAD:
             return False
@@ -125,21 +116,18 @@ class MemoryJobs:
         return True
 
     async def renew(self, owners: Collection[str], until: float) -> Sequence[str]:
-        """See ``JobStore``."""
         held = [one for one in self._all() if one[1].owner in owners and one[1].state is JobState.RUNNING]
         for tenant, job in held:
             self._write(job.id, (tenant, replace(job, lease_until=until)))
         return [job.id for _, job in held]
 
     async def mark_sent(self, ids: Collection[str], at: float) -> None:
-        """See ``JobStore``."""
         for id in ids:
             found = self._find(id)
             if found is not None:
                 self._write(id, (found[0], replace(found[1], sent_at=at)))
 
     async def unsent(self, now: float, before: float, limit: int = 100) -> Sequence[TenantJob]:
-        """See ``JobStore``."""
         found = [
             (job.sent_at is not None, job.sent_at or 0.0, free_at(job) or 0.0, job.id)
             for _, job in self._all()
@@ -148,19 +136,16 @@ class MemoryJobs:
         return [self._jobs[id] for *_, id in nsmallest(limit, found)]
 
     async def count(self, queues: Collection[str] = ()) -> dict[JobState, int]:
-        """See ``JobStore``."""
         counts = dict.fromkeys(JobState, 0)
         for _, job in self._all():
             counts[job.state] += not queues or job.queue in queues
         return counts
 
     async def list(self, tenant: str | None, *, state: JobState | None = None, limit: int = 100) -> Sequence[TenantJob]:
-        """See ``JobStore``."""
         found = [one for one in self._all() if tenant in {None, one[0]} and state in {None, one[1].state}]
         return nlargest(limit, found, key=lambda one: (one[1].made_at, one[1].id))
 
     async def prune(self, before: float) -> int:
-        """See ``JobStore``."""
         old = [
             job.id
             for _, job in self._all()
@@ -226,7 +211,6 @@ class HeldJobs(MemoryJobs):
         self._changes = Changes[str, TenantJob](jobs.get, super()._write)
 
     async def add(self, tenant: str, job: Job) -> Job:
-        """See ``MemoryJobs``."""
         if job.id not in self._jobs:
             self._adding[job.id] = self
         return await super().add(tenant, job)
@@ -237,7 +221,6 @@ class HeldJobs(MemoryJobs):
             super()._write(id, self._jobs[id])  # other readers may have dropped its entry as stale
 
     def roll_back(self) -> None:
-        """See ``Changes``."""
         self._changes.roll_back()
         self._end()
 

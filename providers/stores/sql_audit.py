@@ -38,7 +38,6 @@ class SqlAudit:
         self._text: Any = text
 
     async def append(self, tenant: str, rows: Sequence[AuditRow]) -> None:
-        """See ``AuditStore``."""
         values = [
             {
                 "tenant": tenant,
@@ -67,7 +66,6 @@ class SqlAudit:
     async def read(
         self, tenant: str | None, *, since: float = 0.0, until: float | None = None
     ) -> AsyncIterator[AuditRow]:
-        """See ``AuditStore``."""
         query = _READ
         values: dict[str, Any] = {"since": float(since), "at": float("-inf"), "segment": "", "number": 0}
         if tenant is not None:
@@ -91,13 +89,11 @@ class SqlAudit:
             values |= {"segment": page[-1][0], "number": page[-1][1], "at": page[-1][3]}
 
     async def anchor(self, segment: str, number: int, hash: str, at: float) -> None:
-        """See ``AuditStore``."""
         values = {"segment": segment, "number": number, "hash": hash, "at": float(at)}
         async with self._writing() as connection:
             await connection.execute(self._text(_ANCHOR), values)
 
     async def anchors(self) -> list[tuple[str, int, str, float]]:
-        """See ``AuditStore``."""
         async with self._reading() as connection:
             rows = (await connection.execute(self._text(_ANCHORS), {})).all()
         return [(segment, number, hash, at) for segment, number, hash, at in rows]

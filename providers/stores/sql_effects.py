@@ -60,7 +60,6 @@ class SqlEffects(SqlPart):
     """See ``EffectStore``."""
 
     async def claim(self, tenant: str, effect: EffectRecord, *, retry: bool = False) -> tuple[bool, EffectRecord]:
-        """See ``EffectStore``."""
         values = {**_COLUMNS.values(effect), "tenant": tenant, "version": ROW_VERSION, "retry": retry}
         for _ in range(_ATTEMPTS):
             taken = await self._write(_CLAIM, values)
@@ -94,7 +93,6 @@ class SqlEffects(SqlPart):
         note: str | None = None,
         of: Collection[EffectState] = OPEN_STATES,
     ) -> bool:
-        """See ``EffectStore``."""
         values: dict[str, Any] = {
             "tenant": tenant,
             "key": key,
@@ -110,7 +108,6 @@ class SqlEffects(SqlPart):
         return bool(await self._write(_SETTLE, values))
 
     async def get(self, tenant: str, key: str) -> EffectRecord | None:
-        """See ``EffectStore``."""
         rows = await self._rows(_GET, {"tenant": tenant, "key": key})
         if not rows:
             return None
@@ -121,7 +118,6 @@ class SqlEffects(SqlPart):
     async def list(
         self, tenant: str | None, *, states: Collection[EffectState] = (), tool: str | None = None, limit: int = 100
     ) -> Sequence[tuple[str, EffectRecord]]:
-        """See ``EffectStore``."""
         query = _LIST
         values: dict[str, Any] = {"version": ROW_VERSION, "limit": limit}
         for name, given in (("tenant", tenant), ("tool", tool)):
@@ -135,15 +131,12 @@ class SqlEffects(SqlPart):
         return [(owner, _COLUMNS.record(row)) for owner, *row in rows]
 
     async def renew(self, owner: str, until: float) -> int:
-        """See ``EffectStore``."""
         return int(await self._write(_RENEW, {"owner": owner, "until": until, "version": ROW_VERSION}))
 
     async def expire(self, now: float) -> int:
-        """See ``EffectStore``."""
         return int(await self._write(_EXPIRE + self._chosen(_OVERDUE), {"now": now, "version": ROW_VERSION}))
 
     async def prune(self, before: float) -> int:
-        """See ``EffectStore``."""
         return int(await self._write(_PRUNE + self._chosen(_OVER), {"before": before, "version": ROW_VERSION}))
 
     def _chosen(self, condition: str) -> str:
