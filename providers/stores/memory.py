@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from callgate.providers.stores.base import CacheEntry, Grant, Limit, Taken
 from callgate.providers.stores.memory_audit import HeldAudit, MemoryAudit
 from callgate.providers.stores.memory_changes import MemoryKey
-from callgate.providers.stores.memory_effects import HeldEffects, MemoryEffects
-from callgate.providers.stores.memory_jobs import HeldJobs, MemoryJobs
-from callgate.providers.stores.memory_suspensions import HeldSuspensions, MemoryPins, MemorySuspensions
+from callgate.providers.stores.memory_effects import MemoryEffects
+from callgate.providers.stores.memory_jobs import MemoryJobs
+from callgate.providers.stores.memory_suspensions import MemoryPins, MemorySuspensions
 from callgate.providers.stores.windows import Counts, counts_at, granted, looked, refused, returned
 
 
@@ -227,9 +227,9 @@ class MemoryTransaction:
     """See ``Transaction``."""
 
     audit: HeldAudit
-    effects: HeldEffects
-    suspensions: HeldSuspensions
-    jobs: HeldJobs
+    effects: MemoryEffects
+    suspensions: MemorySuspensions
+    jobs: MemoryJobs
 
 
 class MemoryConsents:

@@ -9,7 +9,7 @@ from heapq import nsmallest
 from typing import Any, NamedTuple
 
 from callgate.providers.stores.effects import ENDED_STATES, OPEN_STATES, EffectRecord, EffectState, claimable, overdue
-from callgate.providers.stores.memory_changes import Changes, MemoryKey
+from callgate.providers.stores.memory_changes import MemoryKey, MemoryPart
 
 
 class End(NamedTuple):
@@ -23,22 +23,13 @@ class End(NamedTuple):
     note: str | None
 
 
-class MemoryEffects:
+class MemoryEffects(MemoryPart[MemoryKey, EffectRecord | End]):
     """Effects by tenant and key. Of ended effects at most *maximum* are stored; the oldest are deleted first."""
 
-    def __init__(
-        self,
-        maximum: int,
-        live: dict[MemoryKey, EffectRecord] | None = None,
-        ended: OrderedDict[MemoryKey, End] | None = None,
-    ) -> None:
+    def __init__(self, maximum: int) -> None:
         self._maximum = maximum
-        self._live = {} if live is None else live  # open or unknown: never deleted
-        self._ended: OrderedDict[MemoryKey, End] = OrderedDict() if ended is None else ended  # by time of their end
-
-    def in_transaction(self) -> HeldEffects:
-        """Return a view of the same effects that can be rolled back."""
-        return HeldEffects(self._maximum, self._live, self._ended)
+        self._live: dict[MemoryKey, EffectRecord] = {}  # open or unknown: never deleted
+        self._ended: OrderedDict[MemoryKey, End] = OrderedDict()  # by time of their end
 
     async def claim(self, tenant: str, effect: EffectRecord, *, retry: bool = False) -> tuple[bool, EffectRecord]:
         return self.claim_now(tenant, effect, retry)
@@ -47,7 +38,10 @@ class MemoryEffects:
         """Run ``claim`` without a coroutine."""
         at = (tenant, effect.key)
         if at not in self._live and at not in self._ended:
-            self._live[at] = effect
+            if self._log is None:
+                self._live[at] = effect
+            else:
+                self._write(at, effect)
             return True, effect
         return self._claim_found(at, effect, retry=retry)
 
@@ -136,8 +130,11 @@ class MemoryEffects:
     def _end(self, at: MemoryKey, end: End) -> None:
         self._write(at, end if end.state in ENDED_STATES else _with_outcome(end))
 
+    def _read(self, at: MemoryKey) -> EffectRecord | End | None:
+        return self._live.get(at) or self._ended.get(at)
+
     def _write(self, at: MemoryKey, value: EffectRecord | End | None) -> None:
-        """Set the effect of a key; None deletes it."""
+        self._note(at, value)
         self._live.pop(at, None)
         self._ended.pop(at, None)
         if isinstance(value, End):
@@ -146,30 +143,6 @@ class MemoryEffects:
                 self._ended.popitem(last=False)
         elif value is not None:
             self._live[at] = value
-
-
-class HeldEffects(MemoryEffects):
-    """The ledger within a transaction. Other readers see its writes at once; ``roll_back`` undoes them."""
-
-    def __init__(self, maximum: int, live: dict[MemoryKey, EffectRecord], ended: OrderedDict[MemoryKey, End]) -> None:
-        super().__init__(maximum, live, ended)
-        self._changes = Changes[MemoryKey, EffectRecord | End](self._read, super()._write)
-
-    def claim_now(self, tenant: str, effect: EffectRecord, retry: bool = False) -> tuple[bool, EffectRecord]:
-        at = (tenant, effect.key)
-        if self._read(at) is None:
-            self._write(at, effect)
-            return True, effect
-        return self._claim_found(at, effect, retry=retry)
-
-    def roll_back(self) -> None:
-        self._changes.roll_back()
-
-    def _write(self, at: MemoryKey, value: EffectRecord | End | None) -> None:
-        self._changes.write(at, value)
-
-    def _read(self, at: MemoryKey) -> EffectRecord | End | None:
-        return self._live.get(at) or self._ended.get(at)
 
 
 def _with_outcome(end: End) -> EffectRecord:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from callgate.errors import StoreConflict
 from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState, free_at
-from callgate.providers.stores.memory_changes import Changes
+from callgate.providers.stores.memory_changes import MemoryPart
 
 TenantJob: TypeAlias = tuple[str, Job]
 """A job with its tenant."""
@@ -17,8 +17,11 @@ Waiting: TypeAlias = tuple[float, float, str]
 """An entry of a queue: the time from which a job may be taken, the time it was made, its id."""
 
 
-class MemoryJobs:
-    """Jobs by id, each with its tenant. Ended jobs stay until they are pruned."""
+class MemoryJobs(MemoryPart[str, TenantJob]):
+    """Jobs by id, each with its tenant. Ended jobs stay until they are pruned.
+
+    Other readers see the jobs that a transaction adds after its ``commit``.
+    """
 
     def __init__(self) -> None:
         self._jobs: dict[str, TenantJob] = {}
@@ -26,12 +29,27 @@ class MemoryJobs:
         self._queues: dict[tuple[str, int], list[Waiting]] = {}
         self._adding: dict[str, MemoryJobs] = {}  # jobs of open transactions: other readers do not see them
 
-    def in_transaction(self) -> HeldJobs:
-        """Return a view of the same jobs that can be rolled back."""
-        return HeldJobs(self._jobs, self._queues, self._adding)
+    def commit(self) -> None:
+        """Show the added jobs to other readers."""
+        self._log = None
+        for id in self._end():
+            self._write(id, self._jobs[id])  # other readers may have dropped its entry as stale
+
+    def roll_back(self) -> None:
+        super().roll_back()
+        self._end()
+
+    def _end(self) -> list[str]:
+        """Release the ids that this transaction was adding, and return them."""
+        mine = [id for id, adder in self._adding.items() if adder is self]
+        for id in mine:
+            del self._adding[id]
+        return [id for id in mine if id in self._jobs]
 
     async def add(self, tenant: str, job: Job) -> Job:
         if job.id not in self._jobs:
+            if self._log is not None:
+                self._adding[job.id] = self
             self._write(job.id, (tenant, job))
             return job
         found = await self.get(tenant, job.id)
@@ -185,8 +203,11 @@ class MemoryJobs:
         job = await self.get(tenant, id)
         return None if job is None or job.state is not JobState.RUNNING or job.token != token else job
 
+    def _read(self, id: str) -> TenantJob | None:
+        return self._jobs.get(id)
+
     def _write(self, id: str, value: TenantJob | None) -> None:
-        """Set the job of an id; None deletes it."""
+        self._note(id, value)
         if value is None:
             self._jobs.pop(id, None)
             return
@@ -195,44 +216,6 @@ class MemoryJobs:
         free = free_at(job)
         if free is not None:
             heappush(self._queues.setdefault((job.queue, job.priority), []), (free, job.made_at, id))
-
-
-class HeldJobs(MemoryJobs):
-    """Jobs within a transaction. Other readers see added jobs after ``commit``; ``roll_back`` undoes all changes."""
-
-    def __init__(
-        self,
-        jobs: dict[str, TenantJob],
-        queues: dict[tuple[str, int], list[Waiting]],
-        adding: dict[str, MemoryJobs],
-    ) -> None:
-        super().__init__()
-        self._jobs, self._queues, self._adding = jobs, queues, adding
-        self._changes = Changes[str, TenantJob](jobs.get, super()._write)
-
-    async def add(self, tenant: str, job: Job) -> Job:
-        if job.id not in self._jobs:
-            self._adding[job.id] = self
-        return await super().add(tenant, job)
-
-    def commit(self) -> None:
-        """Show the added jobs to other readers."""
-        for id in self._end():
-            super()._write(id, self._jobs[id])  # other readers may have dropped its entry as stale
-
-    def roll_back(self) -> None:
-        self._changes.roll_back()
-        self._end()
-
-    def _end(self) -> list[str]:
-        """Release the ids that this transaction was adding, and return them."""
-        mine = [id for id, adder in self._adding.items() if adder is self]
-        for id in mine:
-            del self._adding[id]
-        return [id for id in mine if id in self._jobs]
-
-    def _write(self, id: str, value: TenantJob | None) -> None:
-        self._changes.write(id, value)
 
 
 def _free(job: Job, now: float) -> bool:

@@ -6,18 +6,14 @@ from collections.abc import Sequence
 
 from callgate.errors import StoreConflict
 from callgate.providers.stores.effects import Pin, SuspensionRecord, SuspensionState
-from callgate.providers.stores.memory_changes import Changes, MemoryKey
+from callgate.providers.stores.memory_changes import MemoryKey, MemoryPart
 
 
-class MemorySuspensions:
+class MemorySuspensions(MemoryPart[MemoryKey, SuspensionRecord]):
     """Suspensions by tenant and id."""
 
-    def __init__(self, suspensions: dict[MemoryKey, SuspensionRecord] | None = None) -> None:
-        self._suspensions = {} if suspensions is None else suspensions
-
-    def in_transaction(self) -> HeldSuspensions:
-        """Return a view of the same suspensions that can be rolled back."""
-        return HeldSuspensions(self._suspensions)
+    def __init__(self) -> None:
+        self._suspensions: dict[MemoryKey, SuspensionRecord] = {}
 
     async def put(self, tenant: str, wait: SuspensionRecord) -> None:
         if (tenant, wait.id) in self._suspensions:
@@ -67,26 +63,15 @@ class MemorySuspensions:
             self._write(key, None)
         return len(old)
 
+    def _read(self, key: MemoryKey) -> SuspensionRecord | None:
+        return self._suspensions.get(key)
+
     def _write(self, key: MemoryKey, value: SuspensionRecord | None) -> None:
-        """Set the suspension of a key; None deletes it."""
+        self._note(key, value)
         if value is None:
             del self._suspensions[key]
         else:
             self._suspensions[key] = value
-
-
-class HeldSuspensions(MemorySuspensions):
-    """Suspensions within a transaction. Other readers see its writes at once; ``roll_back`` undoes them."""
-
-    def __init__(self, suspensions: dict[MemoryKey, SuspensionRecord]) -> None:
-        super().__init__(suspensions)
-        self._changes = Changes[MemoryKey, SuspensionRecord](suspensions.get, super()._write)
-
-    def roll_back(self) -> None:
-        self._changes.roll_back()
-
-    def _write(self, key: MemoryKey, value: SuspensionRecord | None) -> None:
-        self._changes.write(key, value)
 
 
 class MemoryPins:
