@@ -8,7 +8,7 @@ from typing import Any
 
 from callgate.errors import StoreError
 from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectState, claimable, overdue
-from callgate.providers.stores.sql_part import ROW_VERSION, Columns, SqlPart, same_version
+from callgate.providers.stores.sql_part import ROW_VERSION, Columns, SqlPart
 
 _COLUMNS = Columns(
     EffectRecord,
@@ -108,12 +108,7 @@ class SqlEffects(SqlPart):
         return bool(await self._write(_SETTLE, values))
 
     async def get(self, tenant: str, key: str) -> EffectRecord | None:
-        rows = await self._rows(_GET, {"tenant": tenant, "key": key})
-        if not rows:
-            return None
-        version, *row = rows[0]
-        same_version(version)
-        return _COLUMNS.record(row)
+        return await self._one(_GET, {"tenant": tenant, "key": key}, _COLUMNS)
 
     async def list(
         self, tenant: str | None, *, states: Collection[EffectState] = (), tool: str | None = None, limit: int = 100

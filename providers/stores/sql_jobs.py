@@ -8,7 +8,7 @@ from typing import Any
 
 from callgate.errors import StoreConflict
 from callgate.providers.stores.jobs import Job, JobState
-from callgate.providers.stores.sql_part import ROW_VERSION, Columns, SqlPart, same_version
+from callgate.providers.stores.sql_part import ROW_VERSION, Columns, SqlPart
 
 _COLUMNS = Columns(
     Job,
@@ -30,7 +30,7 @@ INSERT INTO callgate_jobs (tenant, version, {_LISTED})
 VALUES (:tenant, :version, {_COLUMNS.marks})
 ON CONFLICT DO NOTHING
 """  # noqa: S608
-_GET = f"SELECT version, tenant, {_LISTED} FROM callgate_jobs WHERE id = :id AND (tenant = :tenant) IS TRUE"  # noqa: S608
+_GET = f"SELECT version, {_LISTED} FROM callgate_jobs WHERE id = :id AND (tenant = :tenant) IS TRUE"  # noqa: S608
 
 # The next job is found by a loose index scan: each queue, each priority in it, the first job of each. The rows between
 # are not read, so the cost does not grow with the number of waiting jobs.
@@ -151,12 +151,7 @@ class SqlJobs(SqlPart):
         return found
 
     async def get(self, tenant: str, id: str) -> Job | None:
-        rows = await self._rows(_GET, {"tenant": tenant, "id": id})
-        if not rows:
-            return None
-        version, *row = rows[0]
-        same_version(version)
-        return _job(row)[1]
+        return await self._one(_GET, {"tenant": tenant, "id": id}, _COLUMNS)
 
     async def take(
         self, owner: str, now: float, until: float, *, id: str | None = None, queues: Collection[str] = ()

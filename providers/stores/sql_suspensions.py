@@ -64,12 +64,7 @@ class SqlSuspensions(SqlPart):
             raise StoreConflict("a suspended call has that id already")
 
     async def get(self, tenant: str, id: str) -> SuspensionRecord | None:
-        rows = await self._rows(_GET, {"tenant": tenant, "id": id})
-        if not rows:
-            return None
-        version, *row = rows[0]
-        same_version(version)
-        return SUSPENSION_COLUMNS.record(row)
+        return await self._one(_GET, {"tenant": tenant, "id": id}, SUSPENSION_COLUMNS)
 
     async def replace(self, tenant: str, wait: SuspensionRecord) -> bool:
         return bool(await self._write(_REPLACE, _values(tenant, wait)))
@@ -104,8 +99,7 @@ class SqlPins(SqlPart):
     """See ``PinStore``."""
 
     async def find(self, tenant: str, provider: str, tool: str) -> Pin | None:
-        rows = await self._rows(_FIND, {"tenant": tenant, "provider": provider, "tool": tool})
-        return _pin(rows[0]) if rows else None
+        return await self._one(_FIND, {"tenant": tenant, "provider": provider, "tool": tool}, _PIN_COLUMNS)
 
     async def add(self, tenant: str, pin: Pin) -> Pin:
         if await self._write(_ADD, _pin_values(tenant, pin)):
@@ -119,7 +113,10 @@ class SqlPins(SqlPart):
         await self._write(_REPIN, _pin_values(tenant, pin))
 
     async def list(self, tenant: str, provider: str) -> Sequence[Pin]:
-        return [_pin(row) for row in await self._rows(_PINS, {"tenant": tenant, "provider": provider})]
+        rows = await self._rows(_PINS, {"tenant": tenant, "provider": provider})
+        for version, *_ in rows:
+            same_version(version)
+        return [_PIN_COLUMNS.record(row) for _, *row in rows]
 
 
 def _values(tenant: str, wait: SuspensionRecord) -> dict[str, Any]:
@@ -128,9 +125,3 @@ def _values(tenant: str, wait: SuspensionRecord) -> dict[str, Any]:
 
 def _pin_values(tenant: str, pin: Pin) -> dict[str, Any]:
     return {**_PIN_COLUMNS.values(pin), "tenant": tenant, "version": ROW_VERSION}
-
-
-def _pin(row: Sequence[Any]) -> Pin:
-    version, *values = row
-    same_version(version)
-    return _PIN_COLUMNS.record(values)
