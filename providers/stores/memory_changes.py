@@ -35,7 +35,7 @@ class MemoryPart(ABC, Generic[K, V]):
                 self._write(key, before)
 
     @abstractmethod
-    def _read(self, key: K) -> V | None:
+    def _read(self, key: K, /) -> V | None:
         """Return the value of a key, or None."""
 
     def _note(self, key: K, value: V | None) -> None:
@@ -44,5 +44,5 @@ class MemoryPart(ABC, Generic[K, V]):
             self._log.append((key, self._read(key), value))
 
     @abstractmethod
-    def _write(self, key: K, value: V | None) -> None:
+    def _write(self, key: K, value: V | None, /) -> None:
         """Note the change, and set the value of a key; None deletes it."""
