@@ -61,6 +61,3 @@ class FolderBlobs:
             return path.read_bytes()
         except FileNotFoundError:
             return None
-
-
-__all__ = ["Blobs", "FolderBlobs"]

@@ -68,7 +68,7 @@ class Redactor:
     def __init__(self, keys: Iterable[str] = (), *, ids: AbstractSet[str] = frozenset(), errors: str = "type") -> None:
         if errors not in ("type", "text"):
             raise ValueError(f"errors is {errors!r}; choose 'type' or 'text'")
-        self._secret = re.compile("|".join(map(re.escape, [*SECRET_KEYS, *(k for k in map(_plain, keys) if k)])))
+        self._secret = re.compile("|".join(map(re.escape, [*SECRET_KEYS, *(k for k in map(plain_key, keys) if k)])))
         self._ids = ids
         self._shows_text = errors == "text"
 
@@ -87,7 +87,7 @@ class Redactor:
 
     def is_secret(self, key: str) -> bool:
         """Return True when the value of this key is masked."""
-        return self._secret.search(_plain(key)) is not None
+        return self._secret.search(plain_key(key)) is not None
 
     def _entry(self, key: Any, value: Any, depth: int) -> Any:
         if value is None or isinstance(value, bool) or not self.is_secret(str(key) if isinstance(key, str) else ""):
@@ -166,6 +166,6 @@ def _unless_harmless(found: re.Match[str]) -> str:
     return MASK if (mixed or shouts) and not _UUID.fullmatch(run) else run
 
 
-def _plain(key: str) -> str:
+def plain_key(key: str) -> str:
     """Normalize a key: ``API-Key``, ``api_key`` and ``apiKey`` become equal."""
     return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", key).casefold()))

@@ -5,19 +5,32 @@ from typing import TYPE_CHECKING
 from callgate._lazy import lazy
 
 if TYPE_CHECKING:
-    from callgate.tools.calculator import CalculatorTool
-    from callgate.tools.calls import Issue
-    from callgate.tools.client.client import ClientResult, ClientToolProvider
-    from callgate.tools.client.definitions import safe_validate_tool_definitions, validate_tool_definitions
-    from callgate.tools.client.pinning import ChangedTool, Pinned, Shadowing, ToolPins
-    from callgate.tools.client.schema import FunctionParameters, JsonSchemaProperty, ToolDefinitionSchema
-    from callgate.tools.declaring.component import ToolComponent, attach_validator
-    from callgate.tools.declaring.declare import as_tool, tool
-    from callgate.tools.declaring.executor import ToolExecutor, ToolSchema
-    from callgate.tools.definition import NoSchemaMode, ToolAnnotations, ToolDefinition
-    from callgate.tools.record import ToolRecord
-    from callgate.tools.registry import ToolRegistry, validate_tool
-    from callgate.tools.schemas.validation import wrap_properties
+    from callgate.tools.calculator import CalculatorTool as CalculatorTool
+    from callgate.tools.calls import Issue as Issue
+    from callgate.tools.client.client import ClientResult as ClientResult
+    from callgate.tools.client.client import ClientToolProvider as ClientToolProvider
+    from callgate.tools.client.definitions import safe_validate_tool_definitions as safe_validate_tool_definitions
+    from callgate.tools.client.definitions import validate_tool_definitions as validate_tool_definitions
+    from callgate.tools.client.pinning import ChangedTool as ChangedTool
+    from callgate.tools.client.pinning import Pinned as Pinned
+    from callgate.tools.client.pinning import Shadowing as Shadowing
+    from callgate.tools.client.pinning import ToolPins as ToolPins
+    from callgate.tools.client.schema import FunctionParameters as FunctionParameters
+    from callgate.tools.client.schema import JsonSchemaProperty as JsonSchemaProperty
+    from callgate.tools.client.schema import ToolDefinitionSchema as ToolDefinitionSchema
+    from callgate.tools.declaring.component import ToolComponent as ToolComponent
+    from callgate.tools.declaring.component import attach_validator as attach_validator
+    from callgate.tools.declaring.declare import as_tool as as_tool
+    from callgate.tools.declaring.declare import tool as tool
+    from callgate.tools.declaring.executor import ToolExecutor as ToolExecutor
+    from callgate.tools.declaring.executor import ToolSchema as ToolSchema
+    from callgate.tools.definition import NoSchemaMode as NoSchemaMode
+    from callgate.tools.definition import ToolAnnotations as ToolAnnotations
+    from callgate.tools.definition import ToolDefinition as ToolDefinition
+    from callgate.tools.record import ToolRecord as ToolRecord
+    from callgate.tools.registry import ToolRegistry as ToolRegistry
+    from callgate.tools.registry import validate_tool as validate_tool
+    from callgate.tools.schemas.validation import wrap_properties as wrap_properties
 else:
     __getattr__, __dir__ = lazy(
         __name__,
@@ -50,32 +63,3 @@ else:
             "wrap_properties": "callgate.tools.schemas.validation",
         },
     )
-
-__all__ = [
-    "CalculatorTool",
-    "ChangedTool",
-    "ClientResult",
-    "ClientToolProvider",
-    "FunctionParameters",
-    "Issue",
-    "JsonSchemaProperty",
-    "NoSchemaMode",
-    "Pinned",
-    "Shadowing",
-    "ToolAnnotations",
-    "ToolComponent",
-    "ToolDefinition",
-    "ToolDefinitionSchema",
-    "ToolExecutor",
-    "ToolPins",
-    "ToolRecord",
-    "ToolRegistry",
-    "ToolSchema",
-    "as_tool",
-    "attach_validator",
-    "safe_validate_tool_definitions",
-    "tool",
-    "validate_tool",
-    "validate_tool_definitions",
-    "wrap_properties",
-]

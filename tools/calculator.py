@@ -14,8 +14,6 @@ from callgate.errors import ToolError
 from callgate.tools.declaring.executor import ToolSchema
 from callgate.tools.definition import Effect, ToolDefinition
 
-__all__ = ["CalculatorTool", "evaluate"]
-
 LENGTH_LIMIT = 1000  # characters of an expression
 BITS_LIMIT = 4096  # of any intermediate integer
 _NOT_ARITHMETIC = "it is not an arithmetic expression"

@@ -11,8 +11,6 @@ from callgate.tools.approval import Approval
 from callgate.tools.calls import ToolCall
 from callgate.tools.definition import ToolDefinition
 
-__all__ = ["ToolContext"]
-
 
 class ToolContext(Protocol):
     """The context of a tool's invocation. The gate supplies it to a parameter with this annotation, under any name.

@@ -12,10 +12,7 @@ from typing import Any, Literal, Self
 
 from callgate.errors import DefinitionError
 from callgate.tools import definition_rules as rules
-from callgate.tools.definition_rules import NAME
 from callgate.tools.values import digest, thaw
-
-__all__ = ["NAME", "DefinitionWarning", "Effect", "NoSchemaMode", "ToolAnnotations", "ToolDefinition"]
 
 
 class DefinitionWarning(UserWarning):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from functools import cached_property
 
-__all__ = ["DEFAULT_LIMITS", "Limits"]
-
 _PARSER_BOUNDS = {"max_depth": 200, "max_digits": 4300}  # jiter and Python go no further
 
 

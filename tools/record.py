@@ -29,7 +29,24 @@ class Style(Enum):
     RECORD = "record"  # execute(arguments, ctx)
 
 
-class RecordSettings(TypedDict, total=False):
+class AuthorSettings(TypedDict, total=False):
+    """The settings of a ``ToolRecord`` that are options of ``@tool``, too; see ``ToolRecord``."""
+
+    hooks: Sequence[Any]
+    deadline: float | None
+    hard_deadline: bool
+    inline: bool
+    max_threads: int
+    parallel: bool
+    run_on: Place
+    limits: Limits | None
+    requires_approval: Requirement
+    resumable: bool
+    dedupe: Literal["arguments"] | None
+    within: float | None
+
+
+class RecordSettings(AuthorSettings, total=False):
     """The settings of a ``ToolRecord``; see there."""
 
     is_async: bool
@@ -38,22 +55,10 @@ class RecordSettings(TypedDict, total=False):
     convert: Callable[[dict[str, Any]], Any] | None
     to_json: Callable[[Any], Any] | None
     from_json: Callable[[Any], Any] | None
-    hooks: Sequence[Any]
     hooks_by_stage: Mapping[Any, Sequence[Any]]
-    deadline: float | None
-    hard_deadline: bool
-    inline: bool
-    max_threads: int
-    parallel: bool
-    run_on: Place
-    limits: Limits | None
     component: type | None
     streams: bool
     trusted: bool
-    requires_approval: Requirement
-    resumable: bool
-    dedupe: Literal["arguments"] | None
-    within: float | None
 
 
 class Described(TypedDict, total=False):

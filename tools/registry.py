@@ -13,8 +13,6 @@ from callgate.tools.naming import did_you_mean
 from callgate.tools.record import ToolRecord
 from callgate.tools.values import clip
 
-__all__ = ["ToolRegistry", "validate_tool"]
-
 Enabled = Callable[[str], bool] | Container[str]
 
 

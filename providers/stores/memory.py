@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from callgate.providers.stores.base import CacheEntry, Grant, Limit, Taken
 from callgate.providers.stores.memory_audit import HeldAudit, MemoryAudit
 from callgate.providers.stores.memory_changes import MemoryKey
-from callgate.providers.stores.memory_effects import HeldEffects, MemoryEffects
-from callgate.providers.stores.memory_jobs import HeldJobs, MemoryJobs
-from callgate.providers.stores.memory_suspensions import HeldSuspensions, MemoryPins, MemorySuspensions
+from callgate.providers.stores.memory_effects import MemoryEffects
+from callgate.providers.stores.memory_jobs import MemoryJobs
+from callgate.providers.stores.memory_suspensions import MemoryPins, MemorySuspensions
 from callgate.providers.stores.windows import Counts, counts_at, granted, looked, refused, returned
 
 
@@ -82,7 +82,6 @@ class MemoryCache:
         return len(self._entries)
 
     async def get(self, tenant: str, key: str) -> CacheEntry | None:
-        """See ``CacheStore``."""
         return self.get_now((tenant, key))
 
     def get_now(self, key: MemoryKey) -> CacheEntry | None:
@@ -97,7 +96,6 @@ class MemoryCache:
         return entry
 
     async def put(self, tenant: str, key: str, entry: CacheEntry) -> None:
-        """See ``CacheStore``."""
         self.put_now((tenant, key), entry)
 
     def put_now(self, key: MemoryKey, entry: CacheEntry) -> None:
@@ -113,11 +111,9 @@ class MemoryCache:
             self._untag(oldest, gone)
 
     async def drop(self, tenant: str, key: str) -> bool:
-        """See ``CacheStore``."""
         return self._delete((tenant, key))
 
     async def drop_tags(self, tenant: str, tags: Collection[str]) -> int:
-        """See ``CacheStore``."""
         found = {key for tag in tags for key in self._tagged.get((tenant, tag), ())}
         return sum(self._delete(key) for key in found)
 
@@ -148,7 +144,6 @@ class MemoryQuotas:
         return counts_at(self._now(), limit.seconds, self._windows.get((tenant, key, limit.seconds)))
 
     async def take(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> Taken:
-        """See ``QuotaStore``."""
         counts = self._counts(tenant, key, limit)
         if counts.sliding + cost > limit.amount:
             return refused(counts, limit, cost)
@@ -174,7 +169,6 @@ class MemoryQuotas:
         return True
 
     async def give_back(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> None:
-        """See ``QuotaStore``."""
         self.give_back_now((tenant, key), limit, cost)
 
     def give_back_now(self, at: MemoryKey, limit: Limit, cost: int) -> None:
@@ -184,7 +178,6 @@ class MemoryQuotas:
             self._windows[place] = returned(self._counts(*at, limit), cost)
 
     async def look(self, tenant: str, key: str, limit: Limit) -> Taken:
-        """See ``QuotaStore``."""
         return looked(self._counts(tenant, key, limit), limit)
 
     def _sweep(self) -> None:
@@ -211,7 +204,6 @@ class MemorySemaphores:
         return held
 
     async def acquire(self, tenant: str, key: str, permits: int, token: str, ttl: float) -> bool:
-        """See ``SemaphoreStore``."""
         held = self._live(tenant, key)
         if token not in held and len(held) >= permits:
             return False
@@ -220,7 +212,6 @@ class MemorySemaphores:
         return True
 
     async def release(self, tenant: str, key: str, token: str) -> bool:
-        """See ``SemaphoreStore``."""
         held = self._live(tenant, key)
         had = held.pop(token, None) is not None
         if had and not held:
@@ -228,7 +219,6 @@ class MemorySemaphores:
         return had
 
     async def holders(self, tenant: str, key: str) -> int:
-        """See ``SemaphoreStore``."""
         return len(self._live(tenant, key))
 
 
@@ -237,9 +227,9 @@ class MemoryTransaction:
     """See ``Transaction``."""
 
     audit: HeldAudit
-    effects: HeldEffects
-    suspensions: HeldSuspensions
-    jobs: HeldJobs
+    effects: MemoryEffects
+    suspensions: MemorySuspensions
+    jobs: MemoryJobs
 
 
 class MemoryConsents:
@@ -250,18 +240,15 @@ class MemoryConsents:
         self._grants: dict[tuple[str, str, str, str], Grant] = {}
 
     async def find(self, tenant: str, user: str, tool: str, scope: str) -> Grant | None:
-        """See ``ConsentStore``."""
         grant = self._grants.get((tenant, user, tool, scope))
         if grant is None or (grant.expires_at is not None and grant.expires_at <= self._now()):
             return None
         return grant
 
     async def grant(self, tenant: str, grant: Grant) -> None:
-        """See ``ConsentStore``."""
         self._grants[tenant, grant.user, grant.tool, grant.scope] = grant
 
     async def revoke(self, tenant: str, user: str, tool: str | None = None, scope: str | None = None) -> int:
-        """See ``ConsentStore``."""
         now = self._now()
         gone = [
             key
@@ -272,7 +259,6 @@ class MemoryConsents:
         return sum(end is None or end > now for end in ends)
 
     async def list(self, tenant: str, user: str) -> Sequence[Grant]:
-        """See ``ConsentStore``."""
         now = self._now()
         found = [grant for key, grant in self._grants.items() if key[:2] == (tenant, user)]
         live = [grant for grant in found if grant.expires_at is None or grant.expires_at > now]

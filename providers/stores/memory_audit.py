@@ -39,14 +39,12 @@ class MemoryAudit:
         self._claimed -= {(row.segment, row.number) for row in rows}
 
     async def append(self, tenant: str, rows: Sequence[AuditRow]) -> None:
-        """See ``AuditStore``."""
         self.claim(rows)
         self.rows += [(tenant, row) for row in rows]
 
     async def read(
         self, tenant: str | None, *, since: float = 0.0, until: float | None = None
     ) -> AsyncIterator[AuditRow]:
-        """See ``AuditStore``."""
         self._flush()
         chosen = [row for owner, row in self.rows if tenant is None or owner == tenant]
         for row in sorted(chosen, key=lambda row: (row.at, row.segment, row.number)):
@@ -54,11 +52,9 @@ class MemoryAudit:
                 yield row
 
     async def anchor(self, segment: str, number: int, hash: str, at: float) -> None:
-        """See ``AuditStore``."""
         self.heads.append((segment, number, hash, at))
 
     async def anchors(self) -> list[tuple[str, int, str, float]]:
-        """See ``AuditStore``."""
         self._flush()
         return list(self.heads)
 

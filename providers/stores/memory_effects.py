@@ -9,7 +9,7 @@ from heapq import nsmallest
 from typing import Any, NamedTuple
 
 from callgate.providers.stores.effects import ENDED_STATES, OPEN_STATES, EffectRecord, EffectState, claimable, overdue
-from callgate.providers.stores.memory_changes import Changes, MemoryKey
+from callgate.providers.stores.memory_changes import MemoryKey, MemoryPart
 
 
 class End(NamedTuple):
@@ -23,32 +23,25 @@ class End(NamedTuple):
     note: str | None
 
 
-class MemoryEffects:
+class MemoryEffects(MemoryPart[MemoryKey, EffectRecord | End]):
     """Effects by tenant and key. Of ended effects at most *maximum* are stored; the oldest are deleted first."""
 
-    def __init__(
-        self,
-        maximum: int,
-        live: dict[MemoryKey, EffectRecord] | None = None,
-        ended: OrderedDict[MemoryKey, End] | None = None,
-    ) -> None:
+    def __init__(self, maximum: int) -> None:
         self._maximum = maximum
-        self._live = {} if live is None else live  # open or unknown: never deleted
-        self._ended: OrderedDict[MemoryKey, End] = OrderedDict() if ended is None else ended  # by time of their end
-
-    def in_transaction(self) -> HeldEffects:
-        """Return a view of the same effects that can be rolled back."""
-        return HeldEffects(self._maximum, self._live, self._ended)
+        self._live: dict[MemoryKey, EffectRecord] = {}  # open or unknown: never deleted
+        self._ended: OrderedDict[MemoryKey, End] = OrderedDict()  # by time of their end
 
     async def claim(self, tenant: str, effect: EffectRecord, *, retry: bool = False) -> tuple[bool, EffectRecord]:
-        """See ``EffectStore``."""
         return self.claim_now(tenant, effect, retry)
 
     def claim_now(self, tenant: str, effect: EffectRecord, retry: bool = False) -> tuple[bool, EffectRecord]:
         """Run ``claim`` without a coroutine."""
         at = (tenant, effect.key)
         if at not in self._live and at not in self._ended:
-            self._live[at] = effect
+            if self._log is None:
+                self._live[at] = effect
+            else:
+                self._write(at, effect)
             return True, effect
         return self._claim_found(at, effect, retry=retry)
 
@@ -64,7 +57,6 @@ class MemoryEffects:
         return False, found
 
     async def settle(self, *args: Any, **outcome: Any) -> bool:
-        """See ``EffectStore``."""
         return self.settle_now(*args, **outcome)
 
     def settle_now(
@@ -88,13 +80,11 @@ class MemoryEffects:
         return True
 
     async def get(self, tenant: str, key: str) -> EffectRecord | None:
-        """See ``EffectStore``."""
         return self._find((tenant, key))
 
     async def list(
         self, tenant: str | None, *, states: Collection[EffectState] = (), tool: str | None = None, limit: int = 100
     ) -> Sequence[tuple[str, EffectRecord]]:
-        """See ``EffectStore``."""
         everything = [*self._live.items(), *((at, end.effect) for at, end in self._ended.items())]
         chosen = [
             (-effect.began_at, *at)
@@ -105,21 +95,18 @@ class MemoryEffects:
         return [(owner, effect) for owner, effect in newest if effect is not None]
 
     async def renew(self, owner: str, until: float) -> int:
-        """See ``EffectStore``."""
         held = [at for at, effect in self._live.items() if effect.owner == owner and effect.state in OPEN_STATES]
         for at in held:
             self._write(at, replace(self._live[at], lease_until=until))
         return len(held)
 
     async def expire(self, now: float) -> int:
-        """See ``EffectStore``."""
         late = [at for at, effect in self._live.items() if overdue(effect, now)]
         for at in late:
             self._lose(at, self._live[at], now)
         return len(late)
 
     async def prune(self, before: float) -> int:
-        """See ``EffectStore``."""
         old = [at for at, end in self._ended.items() if end.at < before]
         for at in old:
             self._write(at, None)
@@ -143,8 +130,11 @@ class MemoryEffects:
     def _end(self, at: MemoryKey, end: End) -> None:
         self._write(at, end if end.state in ENDED_STATES else _with_outcome(end))
 
+    def _read(self, at: MemoryKey) -> EffectRecord | End | None:
+        return self._live.get(at) or self._ended.get(at)
+
     def _write(self, at: MemoryKey, value: EffectRecord | End | None) -> None:
-        """Set the effect of a key; None deletes it."""
+        self._note(at, value)
         self._live.pop(at, None)
         self._ended.pop(at, None)
         if isinstance(value, End):
@@ -153,32 +143,6 @@ class MemoryEffects:
                 self._ended.popitem(last=False)
         elif value is not None:
             self._live[at] = value
-
-
-class HeldEffects(MemoryEffects):
-    """The ledger within a transaction. Other readers see its writes at once; ``roll_back`` undoes them."""
-
-    def __init__(self, maximum: int, live: dict[MemoryKey, EffectRecord], ended: OrderedDict[MemoryKey, End]) -> None:
-        super().__init__(maximum, live, ended)
-        self._changes = Changes[MemoryKey, EffectRecord | End](self._read, super()._write)
-
-    def claim_now(self, tenant: str, effect: EffectRecord, retry: bool = False) -> tuple[bool, EffectRecord]:
-        """See ``MemoryEffects``."""
-        at = (tenant, effect.key)
-        if self._read(at) is None:
-            self._write(at, effect)
-            return True, effect
-        return self._claim_found(at, effect, retry=retry)
-
-    def roll_back(self) -> None:
-        """See ``Changes``."""
-        self._changes.roll_back()
-
-    def _write(self, at: MemoryKey, value: EffectRecord | End | None) -> None:
-        self._changes.write(at, value)
-
-    def _read(self, at: MemoryKey) -> EffectRecord | End | None:
-        return self._live.get(at) or self._ended.get(at)
 
 
 def _with_outcome(end: End) -> EffectRecord:

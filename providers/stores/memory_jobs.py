@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from callgate.errors import StoreConflict
 from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState, free_at
-from callgate.providers.stores.memory_changes import Changes
+from callgate.providers.stores.memory_changes import MemoryPart
 
 TenantJob: TypeAlias = tuple[str, Job]
 """A job with its tenant."""
@@ -17,8 +17,11 @@ Waiting: TypeAlias = tuple[float, float, str]
 """An entry of a queue: the time from which a job may be taken, the time it was made, its id."""
 
 
-class MemoryJobs:
-    """Jobs by id, each with its tenant. Ended jobs stay until they are pruned."""
+class MemoryJobs(MemoryPart[str, TenantJob]):
+    """Jobs by id, each with its tenant. Ended jobs stay until they are pruned.
+
+    Other readers see the jobs that a transaction adds after its ``commit``.
+    """
 
     def __init__(self) -> None:
         self._jobs: dict[str, TenantJob] = {}
@@ -26,13 +29,27 @@ class MemoryJobs:
         self._queues: dict[tuple[str, int], list[Waiting]] = {}
         self._adding: dict[str, MemoryJobs] = {}  # jobs of open transactions: other readers do not see them
 
-    def in_transaction(self) -> HeldJobs:
-        """Return a view of the same jobs that can be rolled back."""
-        return HeldJobs(self._jobs, self._queues, self._adding)
+    def commit(self) -> None:
+        """Show the added jobs to other readers."""
+        self._log = None
+        for id in self._end():
+            self._write(id, self._jobs[id])  # other readers may have dropped its entry as stale
+
+    def roll_back(self) -> None:
+        super().roll_back()
+        self._end()
+
+    def _end(self) -> list[str]:
+        """Release the ids that this transaction was adding, and return them."""
+        mine = [id for id, adder in self._adding.items() if adder is self]
+        for id in mine:
+            del self._adding[id]
+        return [id for id in mine if id in self._jobs]
 
     async def add(self, tenant: str, job: Job) -> Job:
-        """See ``JobStore``."""
         if job.id not in self._jobs:
+            if self._log is not None:
+                self._adding[job.id] = self
             self._write(job.id, (tenant, job))
             return job
         found = await self.get(tenant, job.id)
@@ -41,14 +58,12 @@ class MemoryJobs:
         return found
 
     async def get(self, tenant: str, id: str) -> Job | None:
-        """See ``JobStore``."""
         found = self._find(id)
         return found[1] if found is not None and found[0] == tenant else None
 
     async def take(
         self, owner: str, now: float, until: float, *, id: str | None = None, queues: Collection[str] = ()
     ) -> TenantJob | None:
-        """See ``JobStore``."""
         chosen = self._next(now, queues) if id is None else id
         found = None if chosen is None else self._find(chosen)
         if found is None or not _free(found[1], now):
@@ -68,7 +83,6 @@ class MemoryJobs:
     async def end(
         self, tenant: str, id: str, token: int, state: JobState, *, at: float, result: bytes | None, reason: str | None
     ) -> bool:
-        """See ``JobStore``."""
         job = await self._held(tenant, id, token)
         if job is None:
             return False
@@ -77,7 +91,6 @@ class MemoryJobs:
         return True
 
     async def put_back(self, tenant: str, id: str, token: int, *, run_at: float, reason: str | None) -> bool:
-        """See ``JobStore``."""
         job = await self._held(tenant, id, token)
         if job is None:
             return False
@@ -87,7 +100,6 @@ class MemoryJobs:
         return True
 
     async def cancel(self, tenant: str, id: str, at: float) -> JobState | None:
-        """See ``JobStore``."""
         job = await self.get(tenant, id)
         if job is None:
             return None
@@ -99,7 +111,6 @@ class MemoryJobs:
         return job.state
 
     async def stopped(self, owners: Collection[str]) -> Sequence[str]:
-        """See ``JobStore``."""
         return [
             job.owner
             for _, job in self._all()
@@ -107,14 +118,12 @@ class MemoryJobs:
         ]
 
     async def record_progress(self, tenant: str, id: str, token: int, progress: bytes) -> bool:
-        """See ``JobStore``."""
         job = await self._held(tenant, id, token)
         if job is not None:
             self._write(id, (tenant, replace(job, progress=progress)))
         return job is not None
 
     async def revive(self, tenant: str, id: str, run_at: float) -> bool:
-        """See ``JobStore``."""
         job = await self.get(tenant, id)
         if job is None or job.state is not JobState.DEAD:
             return False
@@ -125,21 +134,18 @@ class MemoryJobs:
         return True
 
     async def renew(self, owners: Collection[str], until: float) -> Sequence[str]:
-        """See ``JobStore``."""
         held = [one for one in self._all() if one[1].owner in owners and one[1].state is JobState.RUNNING]
         for tenant, job in held:
             self._write(job.id, (tenant, replace(job, lease_until=until)))
         return [job.id for _, job in held]
 
     async def mark_sent(self, ids: Collection[str], at: float) -> None:
-        """See ``JobStore``."""
         for id in ids:
             found = self._find(id)
             if found is not None:
                 self._write(id, (found[0], replace(found[1], sent_at=at)))
 
     async def unsent(self, now: float, before: float, limit: int = 100) -> Sequence[TenantJob]:
-        """See ``JobStore``."""
         found = [
             (job.sent_at is not None, job.sent_at or 0.0, free_at(job) or 0.0, job.id)
             for _, job in self._all()
@@ -148,19 +154,16 @@ class MemoryJobs:
         return [self._jobs[id] for *_, id in nsmallest(limit, found)]
 
     async def count(self, queues: Collection[str] = ()) -> dict[JobState, int]:
-        """See ``JobStore``."""
         counts = dict.fromkeys(JobState, 0)
         for _, job in self._all():
             counts[job.state] += not queues or job.queue in queues
         return counts
 
     async def list(self, tenant: str | None, *, state: JobState | None = None, limit: int = 100) -> Sequence[TenantJob]:
-        """See ``JobStore``."""
         found = [one for one in self._all() if tenant in {None, one[0]} and state in {None, one[1].state}]
         return nlargest(limit, found, key=lambda one: (one[1].made_at, one[1].id))
 
     async def prune(self, before: float) -> int:
-        """See ``JobStore``."""
         old = [
             job.id
             for _, job in self._all()
@@ -200,8 +203,11 @@ class MemoryJobs:
         job = await self.get(tenant, id)
         return None if job is None or job.state is not JobState.RUNNING or job.token != token else job
 
+    def _read(self, id: str) -> TenantJob | None:
+        return self._jobs.get(id)
+
     def _write(self, id: str, value: TenantJob | None) -> None:
-        """Set the job of an id; None deletes it."""
+        self._note(id, value)
         if value is None:
             self._jobs.pop(id, None)
             return
@@ -210,46 +216,6 @@ class MemoryJobs:
         free = free_at(job)
         if free is not None:
             heappush(self._queues.setdefault((job.queue, job.priority), []), (free, job.made_at, id))
-
-
-class HeldJobs(MemoryJobs):
-    """Jobs within a transaction. Other readers see added jobs after ``commit``; ``roll_back`` undoes all changes."""
-
-    def __init__(
-        self,
-        jobs: dict[str, TenantJob],
-        queues: dict[tuple[str, int], list[Waiting]],
-        adding: dict[str, MemoryJobs],
-    ) -> None:
-        super().__init__()
-        self._jobs, self._queues, self._adding = jobs, queues, adding
-        self._changes = Changes[str, TenantJob](jobs.get, super()._write)
-
-    async def add(self, tenant: str, job: Job) -> Job:
-        """See ``MemoryJobs``."""
-        if job.id not in self._jobs:
-            self._adding[job.id] = self
-        return await super().add(tenant, job)
-
-    def commit(self) -> None:
-        """Show the added jobs to other readers."""
-        for id in self._end():
-            super()._write(id, self._jobs[id])  # other readers may have dropped its entry as stale
-
-    def roll_back(self) -> None:
-        """See ``Changes``."""
-        self._changes.roll_back()
-        self._end()
-
-    def _end(self) -> list[str]:
-        """Release the ids that this transaction was adding, and return them."""
-        mine = [id for id, adder in self._adding.items() if adder is self]
-        for id in mine:
-            del self._adding[id]
-        return [id for id in mine if id in self._jobs]
-
-    def _write(self, id: str, value: TenantJob | None) -> None:
-        self._changes.write(id, value)
 
 
 def _free(job: Job, now: float) -> bool:

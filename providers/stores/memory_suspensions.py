@@ -6,31 +6,24 @@ from collections.abc import Sequence
 
 from callgate.errors import StoreConflict
 from callgate.providers.stores.effects import Pin, SuspensionRecord, SuspensionState
-from callgate.providers.stores.memory_changes import Changes, MemoryKey
+from callgate.providers.stores.memory_changes import MemoryKey, MemoryPart
 
 
-class MemorySuspensions:
+class MemorySuspensions(MemoryPart[MemoryKey, SuspensionRecord]):
     """Suspensions by tenant and id."""
 
-    def __init__(self, suspensions: dict[MemoryKey, SuspensionRecord] | None = None) -> None:
-        self._suspensions = {} if suspensions is None else suspensions
-
-    def in_transaction(self) -> HeldSuspensions:
-        """Return a view of the same suspensions that can be rolled back."""
-        return HeldSuspensions(self._suspensions)
+    def __init__(self) -> None:
+        self._suspensions: dict[MemoryKey, SuspensionRecord] = {}
 
     async def put(self, tenant: str, wait: SuspensionRecord) -> None:
-        """See ``SuspensionStore``."""
         if (tenant, wait.id) in self._suspensions:
             raise StoreConflict("a suspended call has that id already")
         self._write((tenant, wait.id), wait)
 
     async def get(self, tenant: str, id: str) -> SuspensionRecord | None:
-        """See ``SuspensionStore``."""
         return self._suspensions.get((tenant, id))
 
     async def replace(self, tenant: str, wait: SuspensionRecord) -> bool:
-        """See ``SuspensionStore``."""
         found = self._suspensions.get((tenant, wait.id))
         if found is None or found.number != wait.number - 1 or found.state is not SuspensionState.WAITING:
             return False
@@ -45,7 +38,6 @@ class MemorySuspensions:
         user: str | None = None,
         limit: int = 100,
     ) -> Sequence[SuspensionRecord]:
-        """See ``SuspensionStore``."""
         found = [
             one
             for (owner, _), one in self._suspensions.items()
@@ -54,7 +46,6 @@ class MemorySuspensions:
         return sorted(found, key=lambda one: (one.made_at, one.id))[:limit]
 
     async def due(self, now: float, limit: int = 100) -> Sequence[tuple[str, SuspensionRecord]]:
-        """See ``SuspensionStore``."""
         found = [
             (one.expires_at, *key)
             for key, one in self._suspensions.items()
@@ -63,7 +54,6 @@ class MemorySuspensions:
         return [(tenant, self._suspensions[tenant, id]) for _, tenant, id in sorted(found)[:limit]]
 
     async def prune(self, before: float) -> int:
-        """See ``SuspensionStore``."""
         old = [
             key
             for key, one in self._suspensions.items()
@@ -73,27 +63,15 @@ class MemorySuspensions:
             self._write(key, None)
         return len(old)
 
+    def _read(self, key: MemoryKey) -> SuspensionRecord | None:
+        return self._suspensions.get(key)
+
     def _write(self, key: MemoryKey, value: SuspensionRecord | None) -> None:
-        """Set the suspension of a key; None deletes it."""
+        self._note(key, value)
         if value is None:
             del self._suspensions[key]
         else:
             self._suspensions[key] = value
-
-
-class HeldSuspensions(MemorySuspensions):
-    """Suspensions within a transaction. Other readers see its writes at once; ``roll_back`` undoes them."""
-
-    def __init__(self, suspensions: dict[MemoryKey, SuspensionRecord]) -> None:
-        super().__init__(suspensions)
-        self._changes = Changes[MemoryKey, SuspensionRecord](suspensions.get, super()._write)
-
-    def roll_back(self) -> None:
-        """See ``Changes``."""
-        self._changes.roll_back()
-
-    def _write(self, key: MemoryKey, value: SuspensionRecord | None) -> None:
-        self._changes.write(key, value)
 
 
 class MemoryPins:
@@ -103,18 +81,14 @@ class MemoryPins:
         self._pins: dict[tuple[str, str, str], Pin] = {}
 
     async def find(self, tenant: str, provider: str, tool: str) -> Pin | None:
-        """See ``PinStore``."""
         return self._pins.get((tenant, provider, tool))
 
     async def add(self, tenant: str, pin: Pin) -> Pin:
-        """See ``PinStore``."""
         return self._pins.setdefault((tenant, pin.provider, pin.tool), pin)
 
     async def put(self, tenant: str, pin: Pin) -> None:
-        """See ``PinStore``."""
         self._pins[tenant, pin.provider, pin.tool] = pin
 
     async def list(self, tenant: str, provider: str) -> Sequence[Pin]:
-        """See ``PinStore``."""
         found = [pin for key, pin in self._pins.items() if key[:2] == (tenant, provider)]
         return sorted(found, key=lambda pin: pin.tool)

@@ -37,16 +37,13 @@ class RedisQuotas:
         self._connection = connection
 
     async def take(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> Taken:
-        """See ``QuotaStore``."""
         ok, counts = await self._run(TAKE, tenant, key, limit, cost)
         return granted(counts, limit) if ok else refused(counts, limit, cost)
 
     async def give_back(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> None:
-        """See ``QuotaStore``."""
         await self._run(GIVE_BACK, tenant, key, limit, cost)
 
     async def look(self, tenant: str, key: str, limit: Limit) -> Taken:
-        """See ``QuotaStore``."""
         _, counts = await self._run(PEEK, tenant, key, limit, 0)
         return looked(counts, limit)
 
@@ -65,16 +62,13 @@ class RedisSemaphores:
         self._connection = connection
 
     async def acquire(self, tenant: str, key: str, permits: int, token: str, ttl: float) -> bool:
-        """See ``SemaphoreStore``."""
         lifetime = max(1, math.ceil(ttl * 1000))
         return bool(await self._connection.script(ACQUIRE, [self._key(tenant, key)], token, permits, lifetime))
 
     async def release(self, tenant: str, key: str, token: str) -> bool:
-        """See ``SemaphoreStore``."""
         return bool(await self._connection.script(RELEASE, [self._key(tenant, key)], token))
 
     async def holders(self, tenant: str, key: str) -> int:
-        """See ``SemaphoreStore``."""
         return int(await self._connection.script(HOLDERS, [self._key(tenant, key)]))
 
     def _key(self, tenant: str, key: str) -> bytes:
@@ -89,7 +83,6 @@ class RedisCache:
         self._now = now
 
     async def get(self, tenant: str, key: str) -> CacheEntry | None:
-        """See ``CacheStore``."""
         header, value = await self._connection.run("HMGET", self._key(tenant, key), "header", "value")
         if header is None or value is None:
             return None
@@ -100,7 +93,6 @@ class RedisCache:
         return CacheEntry(bytes(value), about["made_at"], about["fresh_until"], about["stale_until"], tags)
 
     async def put(self, tenant: str, key: str, entry: CacheEntry) -> None:
-        """See ``CacheStore``."""
         name = self._key(tenant, key)
         lifetime = math.ceil(min(entry.stale_until - self._now(), _LONGEST_TTL) * 1000)
         if lifetime <= 0:
@@ -118,12 +110,10 @@ class RedisCache:
         await self._connection.script(PUT, keys, lifetime, _bytes(key), _finite(about), entry.value, *names)
 
     async def drop(self, tenant: str, key: str) -> bool:
-        """See ``CacheStore``."""
         live = await self.get(tenant, key) is not None
         return bool(await self._connection.run("DEL", self._key(tenant, key))) and live
 
     async def drop_tags(self, tenant: str, tags: Collection[str]) -> int:
-        """See ``CacheStore``."""
         now, live = self._now(), 0
         for tag in sorted(tags):
             tagged = self._tag(tenant, tag)
@@ -150,12 +140,10 @@ class RedisConsents:
         self._now = now
 
     async def find(self, tenant: str, user: str, tool: str, scope: str) -> Grant | None:
-        """See ``ConsentStore``."""
         found = await self._connection.run("HGET", self._key(tenant, user), _field(tool, scope))
         return None if found is None else self._grant(user, found)
 
     async def grant(self, tenant: str, grant: Grant) -> None:
-        """See ``ConsentStore``."""
         about = {
             "version": _VERSION,
             "tool": grant.tool,
@@ -169,7 +157,6 @@ class RedisConsents:
         )
 
     async def revoke(self, tenant: str, user: str, tool: str | None = None, scope: str | None = None) -> int:
-        """See ``ConsentStore``."""
         name = self._key(tenant, user)
         fields: list[bytes] = []
         live = 0
@@ -183,7 +170,6 @@ class RedisConsents:
         return live
 
     async def list(self, tenant: str, user: str) -> Sequence[Grant]:
-        """See ``ConsentStore``."""
         found = [self._grant(user, value) for value in (await self._all(self._key(tenant, user))).values()]
         live = [grant for grant in found if grant is not None]
         return sorted(live, key=lambda grant: (grant.granted_at, grant.tool, grant.scope))

@@ -9,7 +9,7 @@ from typing import Any
 
 from callgate.errors import StoreConflict, StoreError
 from callgate.providers.stores.base import AuditRow
-from callgate.providers.stores.sql_database import Database
+from callgate.providers.stores.sql_part import SqlPart, statement
 
 _VERSION = 1
 _PAGE = 500
@@ -27,18 +27,10 @@ _ANCHOR = "INSERT INTO callgate_anchors (segment, number, hash, at) VALUES (:seg
 _ANCHORS = "SELECT segment, number, hash, at FROM callgate_anchors ORDER BY id"
 
 
-class SqlAudit:
-    """Audit rows and anchors; *within* is the connection of a transaction, or None."""
-
-    def __init__(self, database: Database, within: Any = None) -> None:
-        from sqlalchemy import text
-
-        self._database = database
-        self._within = within
-        self._text: Any = text
+class SqlAudit(SqlPart):
+    """Audit rows and anchors."""
 
     async def append(self, tenant: str, rows: Sequence[AuditRow]) -> None:
-        """See ``AuditStore``."""
         values = [
             {
                 "tenant": tenant,
@@ -58,7 +50,7 @@ class SqlAudit:
 
         async with self._writing() as connection:
             try:
-                await connection.execute(self._text(_APPEND), values)
+                await connection.execute(statement(_APPEND), values)
             except IntegrityError as error:
                 raise StoreConflict(
                     "an audit row of that segment and number exists already; append the row with the next number"
@@ -67,7 +59,6 @@ class SqlAudit:
     async def read(
         self, tenant: str | None, *, since: float = 0.0, until: float | None = None
     ) -> AsyncIterator[AuditRow]:
-        """See ``AuditStore``."""
         query = _READ
         values: dict[str, Any] = {"since": float(since), "at": float("-inf"), "segment": "", "number": 0}
         if tenant is not None:
@@ -76,10 +67,8 @@ class SqlAudit:
         if until is not None:
             query += " AND at < :until"
             values["until"] = float(until)
-        statement = self._text(f"{query} ORDER BY at, segment, number LIMIT {_PAGE}")
         while True:
-            async with self._reading() as connection:
-                page = (await connection.execute(statement, values)).all()
+            page = await self._rows(f"{query} ORDER BY at, segment, number LIMIT {_PAGE}", values)
             for segment, number, version, at, body, previous, hash in page:
                 if version != _VERSION:
                     raise StoreError(
@@ -91,16 +80,10 @@ class SqlAudit:
             values |= {"segment": page[-1][0], "number": page[-1][1], "at": page[-1][3]}
 
     async def anchor(self, segment: str, number: int, hash: str, at: float) -> None:
-        """See ``AuditStore``."""
-        values = {"segment": segment, "number": number, "hash": hash, "at": float(at)}
-        async with self._writing() as connection:
-            await connection.execute(self._text(_ANCHOR), values)
+        await self._write(_ANCHOR, {"segment": segment, "number": number, "hash": hash, "at": float(at)})
 
     async def anchors(self) -> list[tuple[str, int, str, float]]:
-        """See ``AuditStore``."""
-        async with self._reading() as connection:
-            rows = (await connection.execute(self._text(_ANCHORS), {})).all()
-        return [(segment, number, hash, at) for segment, number, hash, at in rows]
+        return [(segment, number, hash, at) for segment, number, hash, at in await self._rows(_ANCHORS, {})]
 
     @asynccontextmanager
     async def _writing(self) -> AsyncGenerator[Any, None]:
@@ -108,14 +91,6 @@ class SqlAudit:
             yield self._within
             return
         async with self._database.writing(durable=True) as connection:
-            yield connection
-
-    @asynccontextmanager
-    async def _reading(self) -> AsyncGenerator[Any, None]:
-        if self._within is not None:
-            yield self._within
-            return
-        async with self._database.reading() as connection:
             yield connection
 
 

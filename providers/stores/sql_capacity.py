@@ -58,7 +58,6 @@ class SqlQuotas:
         self._find_to_change = self._find if database.lite else text(_FIND + " FOR UPDATE")
 
     async def take(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> Taken:
-        """See ``QuotaStore``."""
         seconds = float(limit.seconds)
         now = float(self._database.now())
         if cost > limit.amount:
@@ -81,7 +80,6 @@ class SqlQuotas:
         return granted(counts_at(now, seconds, (row[0], row[1], row[2])), limit)
 
     async def give_back(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> None:
-        """See ``QuotaStore``."""
         seconds = float(limit.seconds)
         where = {"tenant": tenant, "key": key, "seconds": seconds}
         async with self._database.writing() as connection:
@@ -93,7 +91,6 @@ class SqlQuotas:
             await connection.execute(self._put_back, {**where, "period": number, "used": used, "used_before": before})
 
     async def look(self, tenant: str, key: str, limit: Limit) -> Taken:
-        """See ``QuotaStore``."""
         return looked(await self._counts(tenant, key, limit), limit)
 
     async def _counts(self, tenant: str, key: str, limit: Limit) -> Counts:
@@ -115,7 +112,6 @@ class SqlSemaphores:
         self._lock: Any = None if database.lite else text("SELECT pg_advisory_xact_lock(:lock)")
 
     async def acquire(self, tenant: str, key: str, permits: int, token: str, ttl: float) -> bool:
-        """See ``SemaphoreStore``."""
         where = {"tenant": tenant, "key": key}
         async with self._database.writing() as connection:
             if self._lock is not None:
@@ -128,12 +124,10 @@ class SqlSemaphores:
         return bool(taken)
 
     async def release(self, tenant: str, key: str, token: str) -> bool:
-        """See ``SemaphoreStore``."""
         row = await self._database.write(self._release, {"tenant": tenant, "key": key, "token": token})
         return row is not None and bool(row[0] > self._database.now())
 
     async def holders(self, tenant: str, key: str) -> int:
-        """See ``SemaphoreStore``."""
         values = {"tenant": tenant, "key": key, "now": float(self._database.now())}
         return int((await self._database.rows(self._holders, values))[0][0])
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from callgate.errors import StoreError
 from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectState, claimable, overdue
-from callgate.providers.stores.sql_part import ROW_VERSION, Columns, SqlPart, same_version
+from callgate.providers.stores.sql_part import ROW_VERSION, Columns, SqlPart
 
 _COLUMNS = Columns(
     EffectRecord,
@@ -60,7 +60,6 @@ class SqlEffects(SqlPart):
     """See ``EffectStore``."""
 
     async def claim(self, tenant: str, effect: EffectRecord, *, retry: bool = False) -> tuple[bool, EffectRecord]:
-        """See ``EffectStore``."""
         values = {**_COLUMNS.values(effect), "tenant": tenant, "version": ROW_VERSION, "retry": retry}
         for _ in range(_ATTEMPTS):
             taken = await self._write(_CLAIM, values)
@@ -94,7 +93,6 @@ class SqlEffects(SqlPart):
         note: str | None = None,
         of: Collection[EffectState] = OPEN_STATES,
     ) -> bool:
-        """See ``EffectStore``."""
         values: dict[str, Any] = {
             "tenant": tenant,
             "key": key,
@@ -110,18 +108,11 @@ class SqlEffects(SqlPart):
         return bool(await self._write(_SETTLE, values))
 
     async def get(self, tenant: str, key: str) -> EffectRecord | None:
-        """See ``EffectStore``."""
-        rows = await self._rows(_GET, {"tenant": tenant, "key": key})
-        if not rows:
-            return None
-        version, *row = rows[0]
-        same_version(version)
-        return _COLUMNS.record(row)
+        return await self._one(_GET, {"tenant": tenant, "key": key}, _COLUMNS)
 
     async def list(
         self, tenant: str | None, *, states: Collection[EffectState] = (), tool: str | None = None, limit: int = 100
     ) -> Sequence[tuple[str, EffectRecord]]:
-        """See ``EffectStore``."""
         query = _LIST
         values: dict[str, Any] = {"version": ROW_VERSION, "limit": limit}
         for name, given in (("tenant", tenant), ("tool", tool)):
@@ -135,15 +126,12 @@ class SqlEffects(SqlPart):
         return [(owner, _COLUMNS.record(row)) for owner, *row in rows]
 
     async def renew(self, owner: str, until: float) -> int:
-        """See ``EffectStore``."""
         return int(await self._write(_RENEW, {"owner": owner, "until": until, "version": ROW_VERSION}))
 
     async def expire(self, now: float) -> int:
-        """See ``EffectStore``."""
         return int(await self._write(_EXPIRE + self._chosen(_OVERDUE), {"now": now, "version": ROW_VERSION}))
 
     async def prune(self, before: float) -> int:
-        """See ``EffectStore``."""
         return int(await self._write(_PRUNE + self._chosen(_OVER), {"before": before, "version": ROW_VERSION}))
 
     def _chosen(self, condition: str) -> str:

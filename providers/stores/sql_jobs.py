@@ -8,7 +8,7 @@ from typing import Any
 
 from callgate.errors import StoreConflict
 from callgate.providers.stores.jobs import Job, JobState
-from callgate.providers.stores.sql_part import ROW_VERSION, Columns, SqlPart, same_version
+from callgate.providers.stores.sql_part import ROW_VERSION, Columns, SqlPart
 
 _COLUMNS = Columns(
     Job,
@@ -30,7 +30,7 @@ INSERT INTO callgate_jobs (tenant, version, {_LISTED})
 VALUES (:tenant, :version, {_COLUMNS.marks})
 ON CONFLICT DO NOTHING
 """  # noqa: S608
-_GET = f"SELECT version, tenant, {_LISTED} FROM callgate_jobs WHERE id = :id AND (tenant = :tenant) IS TRUE"  # noqa: S608
+_GET = f"SELECT version, {_LISTED} FROM callgate_jobs WHERE id = :id AND (tenant = :tenant) IS TRUE"  # noqa: S608
 
 # The next job is found by a loose index scan: each queue, each priority in it, the first job of each. The rows between
 # are not read, so the cost does not grow with the number of waiting jobs.
@@ -143,7 +143,6 @@ class SqlJobs(SqlPart):
     """See ``JobStore``."""
 
     async def add(self, tenant: str, job: Job) -> Job:
-        """See ``JobStore``."""
         if await self._write(_ADD, {**_COLUMNS.values(job), "tenant": tenant, "version": ROW_VERSION}):
             return job
         found = await self.get(tenant, job.id)
@@ -152,18 +151,11 @@ class SqlJobs(SqlPart):
         return found
 
     async def get(self, tenant: str, id: str) -> Job | None:
-        """See ``JobStore``."""
-        rows = await self._rows(_GET, {"tenant": tenant, "id": id})
-        if not rows:
-            return None
-        version, *row = rows[0]
-        same_version(version)
-        return _job(row)[1]
+        return await self._one(_GET, {"tenant": tenant, "id": id}, _COLUMNS)
 
     async def take(
         self, owner: str, now: float, until: float, *, id: str | None = None, queues: Collection[str] = ()
     ) -> tuple[str, Job] | None:
-        """See ``JobStore``."""
         values: dict[str, Any] = {"owner": owner, "now": float(now), "until": float(until), "version": ROW_VERSION}
         database = "sqlite" if self._database.lite else "postgresql"
         if id is not None:
@@ -178,12 +170,10 @@ class SqlJobs(SqlPart):
     async def end(
         self, tenant: str, id: str, token: int, state: JobState, *, at: float, result: bytes | None, reason: str | None
     ) -> bool:
-        """See ``JobStore``."""
         values = {**_held(tenant, id, token), "state": state.value, "at": float(at), "result": result, "reason": reason}
         return bool(await self._write(_FINISH, values))
 
     async def put_back(self, tenant: str, id: str, token: int, *, run_at: float, reason: str | None) -> bool:
-        """See ``JobStore``."""
         values = {
             **_held(tenant, id, token),
             "run_at": float(run_at),
@@ -193,39 +183,31 @@ class SqlJobs(SqlPart):
         return bool(await self._write(_PUT_BACK, values))
 
     async def cancel(self, tenant: str, id: str, at: float) -> JobState | None:
-        """See ``JobStore``."""
         row = await self._write(_CANCEL, {"tenant": tenant, "id": id, "version": ROW_VERSION, "at": float(at)})
         return None if row is None else JobState(row[0])
 
     async def stopped(self, owners: Collection[str]) -> Sequence[str]:
-        """See ``JobStore``."""
         return [owner for (owner,) in await self._rows(_STOPPED, {"owners": list(owners), "version": ROW_VERSION})]
 
     async def record_progress(self, tenant: str, id: str, token: int, progress: bytes) -> bool:
-        """See ``JobStore``."""
         return bool(await self._write(_TELL, {**_held(tenant, id, token), "progress": progress}))
 
     async def revive(self, tenant: str, id: str, run_at: float) -> bool:
-        """See ``JobStore``."""
         values = {"tenant": tenant, "id": id, "version": ROW_VERSION, "run_at": float(run_at)}
         return bool(await self._write(_REVIVE, values))
 
     async def renew(self, owners: Collection[str], until: float) -> Sequence[str]:
-        """See ``JobStore``."""
         rows = await self._write_rows(_RENEW, {"owners": list(owners), "until": float(until), "version": ROW_VERSION})
         return [id for (id,) in rows]
 
     async def mark_sent(self, ids: Collection[str], at: float) -> None:
-        """See ``JobStore``."""
         await self._write(_SENT + self._chosen(_THESE), {"ids": list(ids), "at": float(at), "version": ROW_VERSION})
 
     async def unsent(self, now: float, before: float, limit: int = 100) -> Sequence[tuple[str, Job]]:
-        """See ``JobStore``."""
         values = {"now": float(now), "before": float(before), "limit": limit, "version": ROW_VERSION}
         return [_job(row) for row in await self._rows(_UNSENT, values)]
 
     async def count(self, queues: Collection[str] = ()) -> dict[JobState, int]:
-        """See ``JobStore``."""
         values: dict[str, Any] = {"version": ROW_VERSION}
         query = _COUNT
         if queues:
@@ -237,7 +219,6 @@ class SqlJobs(SqlPart):
     async def list(
         self, tenant: str | None, *, state: JobState | None = None, limit: int = 100
     ) -> Sequence[tuple[str, Job]]:
-        """See ``JobStore``."""
         values = {"version": ROW_VERSION, "limit": limit}
         if tenant is None:
             rows = await self._rows(_LIST_ALL[state], values)
@@ -246,7 +227,6 @@ class SqlJobs(SqlPart):
         return [_job(row) for row in rows]
 
     async def prune(self, before: float) -> int:
-        """See ``JobStore``."""
         return int(await self._write(_PRUNE + self._chosen(_OVER), {"before": float(before), "version": ROW_VERSION}))
 
     def _chosen(self, condition: str) -> str:

@@ -62,7 +62,6 @@ class SqlCache:
         self._drop, self._drop_tag = text(_DROP), text(_DROP_TAG)
 
     async def get(self, tenant: str, key: str) -> CacheEntry | None:
-        """See ``CacheStore``."""
         values = {"tenant": tenant, "key": key, "version": _VERSION, "now": float(self._database.now())}
         rows = await self._database.rows(self._get, values)
         if not rows:
@@ -71,7 +70,6 @@ class SqlCache:
         return CacheEntry(bytes(value), made_at, fresh_until, stale_until, frozenset(json.loads(tags)))
 
     async def put(self, tenant: str, key: str, entry: CacheEntry) -> None:
-        """See ``CacheStore``."""
         where = {"tenant": tenant, "key": key}
         values = {
             **where,
@@ -90,12 +88,10 @@ class SqlCache:
         await self._database.wrote()
 
     async def drop(self, tenant: str, key: str) -> bool:
-        """See ``CacheStore``."""
         row = await self._database.write(self._drop, {"tenant": tenant, "key": key})
         return row is not None and bool(row[0] > self._database.now())
 
     async def drop_tags(self, tenant: str, tags: Collection[str]) -> int:
-        """See ``CacheStore``."""
         now, live = self._database.now(), 0
         async with self._database.writing() as connection:
             for tag in sorted(tags):
@@ -115,7 +111,6 @@ class SqlConsents:
         self._find, self._grant, self._list = text(_FIND), text(_GRANT), text(_LIST)
 
     async def find(self, tenant: str, user: str, tool: str, scope: str) -> Grant | None:
-        """See ``ConsentStore``."""
         values = {
             "tenant": tenant,
             "person": user,
@@ -128,7 +123,6 @@ class SqlConsents:
         return Grant(user, tool, scope, rows[0][0], rows[0][1]) if rows else None
 
     async def grant(self, tenant: str, grant: Grant) -> None:
-        """See ``ConsentStore``."""
         values = {
             "tenant": tenant,
             "person": grant.user,
@@ -141,7 +135,6 @@ class SqlConsents:
         await self._database.write(self._grant, values, durable=True)
 
     async def revoke(self, tenant: str, user: str, tool: str | None = None, scope: str | None = None) -> int:
-        """See ``ConsentStore``."""
         values = {"tenant": tenant, "person": user}
         statement = _REVOKE
         for name, given in (("tool", tool), ("scope", scope)):
@@ -154,6 +147,5 @@ class SqlConsents:
         return sum(row[0] is None or row[0] > now for row in rows)
 
     async def list(self, tenant: str, user: str) -> Sequence[Grant]:
-        """See ``ConsentStore``."""
         values = {"tenant": tenant, "person": user, "version": _VERSION, "now": float(self._database.now())}
         return [Grant(user, *row) for row in await self._database.rows(self._list, values)]

@@ -78,6 +78,19 @@ class SqlPart:
             return await self._database.rows(statement(sql), values)
         return await self._inside(sql, values)
 
+    async def _one(self, sql: str, values: dict[str, Any], columns: Columns[R]) -> R | None:
+        """Read one row, whose first column is its version. Return its record, or None.
+
+        Raises:
+            StoreError: another version of Callgate wrote the row.
+        """
+        rows = await self._rows(sql, values)
+        if not rows:
+            return None
+        version, *row = rows[0]
+        same_version(version)
+        return columns.record(row)
+
     def _unlocked(self, table: str, key: str, condition: str) -> str:
         """Return *condition* for a statement on many rows that skips locked rows, which prevents deadlocks.
 

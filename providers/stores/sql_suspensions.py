@@ -60,21 +60,13 @@ class SqlSuspensions(SqlPart):
     """See ``SuspensionStore``."""
 
     async def put(self, tenant: str, wait: SuspensionRecord) -> None:
-        """See ``SuspensionStore``."""
         if not await self._write(_PUT, _values(tenant, wait)):
             raise StoreConflict("a suspended call has that id already")
 
     async def get(self, tenant: str, id: str) -> SuspensionRecord | None:
-        """See ``SuspensionStore``."""
-        rows = await self._rows(_GET, {"tenant": tenant, "id": id})
-        if not rows:
-            return None
-        version, *row = rows[0]
-        same_version(version)
-        return SUSPENSION_COLUMNS.record(row)
+        return await self._one(_GET, {"tenant": tenant, "id": id}, SUSPENSION_COLUMNS)
 
     async def replace(self, tenant: str, wait: SuspensionRecord) -> bool:
-        """See ``SuspensionStore``."""
         return bool(await self._write(_REPLACE, _values(tenant, wait)))
 
     async def list(
@@ -85,7 +77,6 @@ class SqlSuspensions(SqlPart):
         user: str | None = None,
         limit: int = 100,
     ) -> Sequence[SuspensionRecord]:
-        """See ``SuspensionStore``."""
         query = _LIST
         values = {"tenant": tenant, "version": ROW_VERSION, "state": state.value, "limit": limit}
         if user is not None:
@@ -97,12 +88,10 @@ class SqlSuspensions(SqlPart):
         ]
 
     async def due(self, now: float, limit: int = 100) -> Sequence[tuple[str, SuspensionRecord]]:
-        """See ``SuspensionStore``."""
         rows = await self._rows(_DUE, {"version": ROW_VERSION, "now": now, "limit": limit})
         return [(tenant, SUSPENSION_COLUMNS.record(row)) for tenant, *row in rows]
 
     async def prune(self, before: float) -> int:
-        """See ``SuspensionStore``."""
         return int(await self._write(_PRUNE, {"version": ROW_VERSION, "before": before}))
 
 
@@ -110,12 +99,9 @@ class SqlPins(SqlPart):
     """See ``PinStore``."""
 
     async def find(self, tenant: str, provider: str, tool: str) -> Pin | None:
-        """See ``PinStore``."""
-        rows = await self._rows(_FIND, {"tenant": tenant, "provider": provider, "tool": tool})
-        return _pin(rows[0]) if rows else None
+        return await self._one(_FIND, {"tenant": tenant, "provider": provider, "tool": tool}, _PIN_COLUMNS)
 
     async def add(self, tenant: str, pin: Pin) -> Pin:
-        """See ``PinStore``."""
         if await self._write(_ADD, _pin_values(tenant, pin)):
             return pin
         found = await self.find(tenant, pin.provider, pin.tool)
@@ -124,12 +110,13 @@ class SqlPins(SqlPart):
         return found
 
     async def put(self, tenant: str, pin: Pin) -> None:
-        """See ``PinStore``."""
         await self._write(_REPIN, _pin_values(tenant, pin))
 
     async def list(self, tenant: str, provider: str) -> Sequence[Pin]:
-        """See ``PinStore``."""
-        return [_pin(row) for row in await self._rows(_PINS, {"tenant": tenant, "provider": provider})]
+        rows = await self._rows(_PINS, {"tenant": tenant, "provider": provider})
+        for version, *_ in rows:
+            same_version(version)
+        return [_PIN_COLUMNS.record(row) for _, *row in rows]
 
 
 def _values(tenant: str, wait: SuspensionRecord) -> dict[str, Any]:
@@ -138,9 +125,3 @@ def _values(tenant: str, wait: SuspensionRecord) -> dict[str, Any]:
 
 def _pin_values(tenant: str, pin: Pin) -> dict[str, Any]:
     return {**_PIN_COLUMNS.values(pin), "tenant": tenant, "version": ROW_VERSION}
-
-
-def _pin(row: Sequence[Any]) -> Pin:
-    version, *values = row
-    same_version(version)
-    return _PIN_COLUMNS.record(values)

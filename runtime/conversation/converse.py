@@ -14,8 +14,6 @@ from callgate.runtime.faces.placement import RunOn
 from callgate.runtime.models.wire.codec import Messages
 from callgate.tools.calls import ToolResult, User
 
-__all__ = ["ConverseOptions", "converse", "converse_events"]
-
 
 class ConverseOptions(TypedDict, total=False):
     """Options of a conversation. It checks its limits before each request to the model and before calls run.

@@ -9,18 +9,6 @@ from typing import Any, TypeAlias
 from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, Reply, TextDelta, Usage
 from callgate.tools.calls import Outcome, ToolCall, ToolResult
 
-__all__ = [
-    "CallFinished",
-    "Called",
-    "CallsStarted",
-    "Conversation",
-    "ConversationEvent",
-    "Ended",
-    "Ending",
-    "RoundEnded",
-    "RoundStarted",
-]
-
 
 class Ending(StrEnum):
     """The reason why a conversation ended.

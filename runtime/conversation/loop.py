@@ -25,7 +25,7 @@ from callgate.runtime.conversation.gates import ConversationGate
 from callgate.runtime.conversation.state import Progress, answer, load
 from callgate.runtime.faces.bound import Bound
 from callgate.runtime.faces.placement import RunOn
-from callgate.runtime.models.wire.codec import Codec, Messages, Translation
+from callgate.runtime.models.wire.codec import Codec, Messages, Translation, as_messages
 from callgate.runtime.models.wire.reply import CallReady, Done, ReasoningDelta, Reply, ReplyEvent, TextDelta
 from callgate.tools.calls import ANONYMOUS, Outcome, ToolCall, ToolResult, User
 from callgate.tools.definition import ToolDefinition
@@ -287,10 +287,9 @@ def _check_names(gate: ConversationGate, names: Sequence[str] | None) -> None:
 
 def _start(messages: Messages, options: Options, wire: str, user: User) -> Progress:
     if options.resume is None:
-        history = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         if not messages:
             raise ValueError("a conversation begins with a message")
-        return Progress([dict(message) for message in history])
+        return Progress(as_messages(messages))
     if messages:
         raise ValueError("give messages or a state to resume, not both")
     progress = load(options.resume, wire, user)

@@ -189,6 +189,3 @@ class SyncGate:
     def end_session(self, session_id: str) -> None:
         """See ``Gate.end_session``; a call joins a session by its option ``session_id``."""
         self._portal.run(lambda: self._gate.end_session(session_id))
-
-
-__all__ = ["SyncGate", "SyncStream"]

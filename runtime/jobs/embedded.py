@@ -38,7 +38,6 @@ class EmbeddedJobs(EngineBase):
         """See ``JobBackend``: the store is the queue."""
 
     async def submitted(self, job: Job) -> None:
-        """See ``JobBackend``."""
         self._wake()
 
     async def retry_later(self, job: Job, run_at: float) -> None:
@@ -53,7 +52,6 @@ class EmbeddedJobs(EngineBase):
     async def work(
         self, concurrency: int, queues: Collection[str], stop: asyncio.Event, grace: float, tally: Tally
     ) -> int:
-        """See ``JobBackend``."""
         await self.close()
         self._executor = Executor(self.jobs, concurrency, queues, tally)
         self._executor.start()
@@ -69,7 +67,6 @@ class EmbeddedJobs(EngineBase):
                 self._wake()
 
     async def close(self) -> None:
-        """See ``JobBackend``."""
         executor, self._executor = self._executor, None
         if executor is not None:
             await executor.stop(self.grace)

@@ -12,8 +12,6 @@ from callgate.runtime.models.wire.provider_errors import error_message
 from callgate.runtime.models.wire.retry_policy import Retries, Timeouts
 from callgate.runtime.models.wire.shapes import items, mapping
 
-__all__ = ["OpenAIEmbeddings"]
-
 
 class OpenAIEmbeddings(BaseClient):
     """An ``Embedder`` that calls OpenAI's API, or that of a compatible server named by *base_url*.

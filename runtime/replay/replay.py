@@ -237,6 +237,3 @@ async def replay(gate: Any, rows: Rows, hooks: Iterable[Any]) -> ReplayReport:
     for session in sessions:
         await close_all(gate.providers.sessions.end(session))
     return report
-
-
-__all__ = ["ReplayReport", "Replayed", "Verdict", "replay"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from callgate.errors import NotPending, StoreConflict
@@ -220,19 +220,7 @@ def _place(task: str) -> str:
 
 def _wanted_json(one: Wanted) -> dict[str, Any]:
     answer = None if one.answer is None else asdict(one.answer)
-    return {
-        "call_id": one.call_id,
-        "tool": one.tool,
-        "kind": one.kind,
-        "handle": one.handle,
-        "arguments": one.arguments,
-        "prompt": one.prompt,
-        "schema": one.schema,
-        "expires_at": one.expires_at,
-        "answer": answer,
-        "result": one.result,
-        "again": one.again,
-    }
+    return {each.name: getattr(one, each.name) for each in fields(one)} | {"answer": answer}
 
 
 def _read(tenant: str, task: str, wait: SuspensionRecord) -> Pending | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from callgate.errors import NotPending, ToolError
@@ -114,24 +114,8 @@ class Bound:
         )
 
 
-_PLAIN = (
-    "tool",
-    "version",
-    "policy",
-    "arguments",
-    "frozen",
-    "input_hash",
-    "request_id",
-    "session_id",
-    "call_id",
-    "synthetic_id",
-    "truncated",
-    "idempotency_key",
-    "place",
-    "prompt",
-    "schema",
-    "nonce",
-)
+_PLAIN = tuple(one.name for one in fields(Bound) if one.name not in {"user", "rules", "approvals", "answers"})
+"""The facts that are JSON as they are."""
 
 
 # ---------------------------------------------------------------------- signing

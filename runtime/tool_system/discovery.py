@@ -18,8 +18,6 @@ from callgate.tools.declaring.declare import tool
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.record import ToolRecord
 
-__all__ = ["Discovery"]
-
 NAMES = ("search_tools", "describe_tool", "call_tool")
 MAX_RESULTS = 25
 

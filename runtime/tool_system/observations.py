@@ -13,16 +13,6 @@ from typing import Any, Protocol
 
 from callgate.tools.calls import ToolResult
 
-__all__ = [
-    "InMemoryObservations",
-    "Observation",
-    "ObservationManager",
-    "ObservationType",
-    "ToolSystemFault",
-    "ask",
-    "ask_within",
-]
-
 
 class ObservationType(StrEnum):
     """The type of an observation."""

@@ -26,8 +26,6 @@ from callgate.tools.declaring.executor import ToolSchema
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.execution import CURRENT, ExecutionContext
 
-__all__ = ["ToolSystem"]
-
 PATIENCE = 10.0
 """Default timeout, in seconds, of one call of a state manager or an observation manager."""
 

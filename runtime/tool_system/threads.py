@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from callgate.tools.calls import ToolCall
-from callgate.tools.execution import ExecutionContext
-
-__all__ = ["ALL_TOOLS", "EnabledTools", "ExecutionContext", "InMemoryState", "ParsedToolCall", "StateManager"]
 
 
 class StateManager(Protocol):

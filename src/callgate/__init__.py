@@ -10,55 +10,68 @@ from typing import TYPE_CHECKING
 from callgate._lazy import lazy
 
 if TYPE_CHECKING:
-    from callgate.errors import (
-        CallgateError,
-        DeadlineExceeded,
-        DefinitionError,
-        Denied,
-        GateClosed,
-        Invalid,
-        InvocationError,
-        ModelError,
-        OutcomeUnknown,
-        RegistrationError,
-        RetryLater,
-        Suspended,
-        ToolError,
-        ToolFailed,
-        UnknownTool,
-    )
-    from callgate.hooks.base import Hook, on
-    from callgate.hooks.context import InvokeContext
-    from callgate.hooks.stages import Stage
-    from callgate.providers.logs import configure_logging
-    from callgate.providers.provide import Provide
-    from callgate.providers.registry import ProviderRegistry
-    from callgate.providers.scoped import Scoped
-    from callgate.runtime.conversation.converse import converse, converse_events
-    from callgate.runtime.conversation.events import Conversation
-    from callgate.runtime.effects.ledger import Effects
-    from callgate.runtime.faces.bound import Bound
-    from callgate.runtime.faces.options import Options, Sessions
-    from callgate.runtime.gate import Gate
-    from callgate.runtime.hosts.asgi.face import asgi, bound
-    from callgate.runtime.jobs.jobs import JobHandle
-    from callgate.runtime.jobs.options import Jobs
-    from callgate.runtime.models import codec
-    from callgate.runtime.standalone import invoke_tool
-    from callgate.runtime.suspensions.decisions import Approve, Decision, Deny, Edit, Respond
-    from callgate.runtime.suspensions.record_keeping import Suspensions
-    from callgate.runtime.suspensions.suspensions import Pending
-    from callgate.tools.approval import Approval
-    from callgate.tools.arguments.hydration import HydrationResult
-    from callgate.tools.calls import ErrorInfo, Outcome, ToolCall, ToolResult, User
-    from callgate.tools.context import ToolContext
-    from callgate.tools.declaring.component import ToolComponent
-    from callgate.tools.declaring.declare import as_tool, tool
-    from callgate.tools.definition import Effect, NoSchemaMode, ToolDefinition
-    from callgate.tools.limits import Limits
-    from callgate.tools.picking.pick import pick_tools
-    from callgate.tools.record import ToolRecord
-    from callgate.tools.registry import ToolRegistry
+    from callgate.errors import CallgateError as CallgateError
+    from callgate.errors import DeadlineExceeded as DeadlineExceeded
+    from callgate.errors import DefinitionError as DefinitionError
+    from callgate.errors import Denied as Denied
+    from callgate.errors import GateClosed as GateClosed
+    from callgate.errors import Invalid as Invalid
+    from callgate.errors import InvocationError as InvocationError
+    from callgate.errors import ModelError as ModelError
+    from callgate.errors import OutcomeUnknown as OutcomeUnknown
+    from callgate.errors import RegistrationError as RegistrationError
+    from callgate.errors import RetryLater as RetryLater
+    from callgate.errors import Suspended as Suspended
+    from callgate.errors import ToolError as ToolError
+    from callgate.errors import ToolFailed as ToolFailed
+    from callgate.errors import UnknownTool as UnknownTool
+    from callgate.hooks.base import Hook as Hook
+    from callgate.hooks.base import on as on
+    from callgate.hooks.context import InvokeContext as InvokeContext
+    from callgate.hooks.stages import Stage as Stage
+    from callgate.providers.logs import configure_logging as configure_logging
+    from callgate.providers.provide import Provide as Provide
+    from callgate.providers.registry import ProviderRegistry as ProviderRegistry
+    from callgate.providers.scoped import Scoped as Scoped
+    from callgate.runtime.conversation.converse import converse as converse
+    from callgate.runtime.conversation.converse import converse_events as converse_events
+    from callgate.runtime.conversation.events import Conversation as Conversation
+    from callgate.runtime.effects.ledger import Effects as Effects
+    from callgate.runtime.faces.bound import Bound as Bound
+    from callgate.runtime.faces.options import Options as Options
+    from callgate.runtime.faces.options import Sessions as Sessions
+    from callgate.runtime.gate import Gate as Gate
+    from callgate.runtime.hosts.asgi.face import asgi as asgi
+    from callgate.runtime.hosts.asgi.face import bound as bound
+    from callgate.runtime.jobs.jobs import JobHandle as JobHandle
+    from callgate.runtime.jobs.options import Jobs as Jobs
+    from callgate.runtime.models import codec as codec
+    from callgate.runtime.standalone import invoke_tool as invoke_tool
+    from callgate.runtime.suspensions.decisions import Approve as Approve
+    from callgate.runtime.suspensions.decisions import Decision as Decision
+    from callgate.runtime.suspensions.decisions import Deny as Deny
+    from callgate.runtime.suspensions.decisions import Edit as Edit
+    from callgate.runtime.suspensions.decisions import Respond as Respond
+    from callgate.runtime.suspensions.record_keeping import Suspensions as Suspensions
+    from callgate.runtime.suspensions.suspensions import Pending as Pending
+    from callgate.tools.approval import Approval as Approval
+    from callgate.tools.arguments.hydration import HydrationResult as HydrationResult
+    from callgate.tools.calls import ErrorInfo as ErrorInfo
+    from callgate.tools.calls import Outcome as Outcome
+    from callgate.tools.calls import ToolCall as ToolCall
+    from callgate.tools.calls import ToolResult as ToolResult
+    from callgate.tools.calls import User as User
+    from callgate.tools.context import ToolContext as ToolContext
+    from callgate.tools.declaring.component import ToolComponent as ToolComponent
+    from callgate.tools.declaring.declare import as_tool as as_tool
+    from callgate.tools.declaring.declare import tool as tool
+    from callgate.tools.definition import Effect as Effect
+    from callgate.tools.definition import NoSchemaMode as NoSchemaMode
+    from callgate.tools.definition import ToolDefinition as ToolDefinition
+    from callgate.tools.limits import Limits as Limits
+    from callgate.tools.picking.pick import pick_tools as pick_tools
+    from callgate.tools.record import ToolRecord as ToolRecord
+    from callgate.tools.registry import ToolRegistry as ToolRegistry
 
     __version__: str
 else:
@@ -136,69 +149,3 @@ else:
         from importlib.metadata import version
 
         return version("callgate")
-
-
-__all__ = [
-    "Approval",
-    "Approve",
-    "Bound",
-    "CallgateError",
-    "Conversation",
-    "DeadlineExceeded",
-    "Decision",
-    "DefinitionError",
-    "Denied",
-    "Deny",
-    "Edit",
-    "Effect",
-    "Effects",
-    "ErrorInfo",
-    "Gate",
-    "GateClosed",
-    "Hook",
-    "HydrationResult",
-    "Invalid",
-    "InvocationError",
-    "InvokeContext",
-    "JobHandle",
-    "Jobs",
-    "Limits",
-    "ModelError",
-    "NoSchemaMode",
-    "Options",
-    "Outcome",
-    "OutcomeUnknown",
-    "Pending",
-    "Provide",
-    "ProviderRegistry",
-    "RegistrationError",
-    "Respond",
-    "RetryLater",
-    "Scoped",
-    "Sessions",
-    "Stage",
-    "Suspended",
-    "Suspensions",
-    "ToolCall",
-    "ToolComponent",
-    "ToolContext",
-    "ToolDefinition",
-    "ToolError",
-    "ToolFailed",
-    "ToolRecord",
-    "ToolRegistry",
-    "ToolResult",
-    "UnknownTool",
-    "User",
-    "as_tool",
-    "asgi",
-    "bound",
-    "codec",
-    "configure_logging",
-    "converse",
-    "converse_events",
-    "invoke_tool",
-    "on",
-    "pick_tools",
-    "tool",
-]

@@ -56,23 +56,24 @@ GUESSES = {
 
 
 def lazy(module_name: str, table: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make ``__getattr__`` and ``__dir__`` of a public module.
+    """Make ``__getattr__`` and ``__dir__`` of a public module, and set its ``__all__``.
 
     Write ``__getattr__, __dir__ = lazy(__name__, {...})`` in the ``else`` branch of ``if TYPE_CHECKING:``, so that type
-    checkers read the imports of the other branch and still report an unknown name.
+    checkers read the imports of the other branch and still report an unknown name. ``import A as A`` exports a name to
+    them.
 
     Args:
         module_name: the public module.
-        table: by public name, the module that defines it; ``"module:name"`` where it has another name there.
+        table: by public name, the module that defines it.
     """
-    module = sys.modules[module_name]
+    module: Any = sys.modules[module_name]
+    module.__all__ = sorted(table, key=_order)
 
     def __getattr__(name: str) -> Any:  # noqa: N807
-        target = table.get(name)
-        if target is None:
+        source = table.get(name)
+        if source is None:
             return _submodule(module_name, name, table)
-        source, _, original = target.partition(":")
-        value = getattr(import_module(source), original or name)
+        value = getattr(import_module(source), name)
         setattr(module, name, value)  # the next access is a plain attribute
         return value
 
@@ -80,6 +81,11 @@ def lazy(module_name: str, table: Mapping[str, str]) -> tuple[Callable[[str], An
         return sorted({*vars(module), *table})
 
     return __getattr__, __dir__
+
+
+def _order(name: str) -> tuple[int, str]:
+    """Sort as the linter does: CONSTANTS, Classes, functions."""
+    return 0 if name.isupper() else 1 if name[0].isupper() else 2, name
 
 
 def _submodule(module_name: str, name: str, table: Mapping[str, str]) -> Any:

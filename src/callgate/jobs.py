@@ -5,14 +5,15 @@ from typing import TYPE_CHECKING
 from callgate._lazy import lazy
 
 if TYPE_CHECKING:
-    from callgate.providers.stores.jobs import JobState
-    from callgate.runtime.faces.sync_jobs import SyncJob
-    from callgate.runtime.hosts.celery import CeleryJobs
-    from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
-    from callgate.runtime.jobs.backend import JobBackend
-    from callgate.runtime.jobs.embedded import EmbeddedJobs
-    from callgate.runtime.jobs.jobs import JobHandle, JobStatus
-    from callgate.runtime.jobs.options import Jobs
+    from callgate.providers.stores.jobs import JobState as JobState
+    from callgate.runtime.faces.sync_jobs import SyncJob as SyncJob
+    from callgate.runtime.hosts.celery import CeleryJobs as CeleryJobs
+    from callgate.runtime.hosts.procrastinate import ProcrastinateJobs as ProcrastinateJobs
+    from callgate.runtime.jobs.backend import JobBackend as JobBackend
+    from callgate.runtime.jobs.embedded import EmbeddedJobs as EmbeddedJobs
+    from callgate.runtime.jobs.jobs import JobHandle as JobHandle
+    from callgate.runtime.jobs.jobs import JobStatus as JobStatus
+    from callgate.runtime.jobs.options import Jobs as Jobs
 else:
     __getattr__, __dir__ = lazy(
         __name__,
@@ -28,15 +29,3 @@ else:
             "SyncJob": "callgate.runtime.faces.sync_jobs",
         },
     )
-
-__all__ = [
-    "CeleryJobs",
-    "EmbeddedJobs",
-    "JobBackend",
-    "JobHandle",
-    "JobState",
-    "JobStatus",
-    "Jobs",
-    "ProcrastinateJobs",
-    "SyncJob",
-]

@@ -5,31 +5,39 @@ from typing import TYPE_CHECKING
 from callgate._lazy import lazy
 
 if TYPE_CHECKING:
-    from callgate.runtime.conversation.converse import ConverseOptions, converse, converse_events
-    from callgate.runtime.conversation.events import (
-        Called,
-        CallFinished,
-        CallsStarted,
-        Conversation,
-        ConversationEvent,
-        Ended,
-        Ending,
-        RoundEnded,
-        RoundStarted,
-    )
-    from callgate.runtime.conversation.loop import Model
-    from callgate.runtime.conversation.state import StateRefused
-    from callgate.runtime.models import codec, codecs
-    from callgate.runtime.models.anthropic import Anthropic
-    from callgate.runtime.models.gemini import Gemini
-    from callgate.runtime.models.ollama import Ollama
-    from callgate.runtime.models.openai_chat import OpenAIChat
-    from callgate.runtime.models.openai_embeddings import OpenAIEmbeddings
-    from callgate.runtime.models.openai_responses import OpenAIResponses
-    from callgate.runtime.models.wire.client import Client
-    from callgate.runtime.models.wire.codec import WireError
-    from callgate.runtime.models.wire.reply import CallDelta, CallReady, Done, ReasoningDelta, Reply, TextDelta, Usage
-    from callgate.runtime.models.wire.retry_policy import Retries, Timeouts
+    from callgate.runtime.conversation.converse import ConverseOptions as ConverseOptions
+    from callgate.runtime.conversation.converse import converse as converse
+    from callgate.runtime.conversation.converse import converse_events as converse_events
+    from callgate.runtime.conversation.events import Called as Called
+    from callgate.runtime.conversation.events import CallFinished as CallFinished
+    from callgate.runtime.conversation.events import CallsStarted as CallsStarted
+    from callgate.runtime.conversation.events import Conversation as Conversation
+    from callgate.runtime.conversation.events import ConversationEvent as ConversationEvent
+    from callgate.runtime.conversation.events import Ended as Ended
+    from callgate.runtime.conversation.events import Ending as Ending
+    from callgate.runtime.conversation.events import RoundEnded as RoundEnded
+    from callgate.runtime.conversation.events import RoundStarted as RoundStarted
+    from callgate.runtime.conversation.loop import Model as Model
+    from callgate.runtime.conversation.state import StateRefused as StateRefused
+    from callgate.runtime.models import codec as codec
+    from callgate.runtime.models import codecs as codecs
+    from callgate.runtime.models.anthropic import Anthropic as Anthropic
+    from callgate.runtime.models.gemini import Gemini as Gemini
+    from callgate.runtime.models.ollama import Ollama as Ollama
+    from callgate.runtime.models.openai_chat import OpenAIChat as OpenAIChat
+    from callgate.runtime.models.openai_embeddings import OpenAIEmbeddings as OpenAIEmbeddings
+    from callgate.runtime.models.openai_responses import OpenAIResponses as OpenAIResponses
+    from callgate.runtime.models.wire.client import Client as Client
+    from callgate.runtime.models.wire.codec import WireError as WireError
+    from callgate.runtime.models.wire.reply import CallDelta as CallDelta
+    from callgate.runtime.models.wire.reply import CallReady as CallReady
+    from callgate.runtime.models.wire.reply import Done as Done
+    from callgate.runtime.models.wire.reply import ReasoningDelta as ReasoningDelta
+    from callgate.runtime.models.wire.reply import Reply as Reply
+    from callgate.runtime.models.wire.reply import TextDelta as TextDelta
+    from callgate.runtime.models.wire.reply import Usage as Usage
+    from callgate.runtime.models.wire.retry_policy import Retries as Retries
+    from callgate.runtime.models.wire.retry_policy import Timeouts as Timeouts
 else:
     __getattr__, __dir__ = lazy(
         __name__,
@@ -69,39 +77,3 @@ else:
             "converse_events": "callgate.runtime.conversation.converse",
         },
     )
-
-__all__ = [
-    "Anthropic",
-    "CallDelta",
-    "CallFinished",
-    "CallReady",
-    "Called",
-    "CallsStarted",
-    "Client",
-    "Conversation",
-    "ConversationEvent",
-    "ConverseOptions",
-    "Done",
-    "Ended",
-    "Ending",
-    "Gemini",
-    "Model",
-    "Ollama",
-    "OpenAIChat",
-    "OpenAIEmbeddings",
-    "OpenAIResponses",
-    "ReasoningDelta",
-    "Reply",
-    "Retries",
-    "RoundEnded",
-    "RoundStarted",
-    "StateRefused",
-    "TextDelta",
-    "Timeouts",
-    "Usage",
-    "WireError",
-    "codec",
-    "codecs",
-    "converse",
-    "converse_events",
-]

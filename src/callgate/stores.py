@@ -5,15 +5,22 @@ from typing import TYPE_CHECKING
 from callgate._lazy import lazy
 
 if TYPE_CHECKING:
-    from callgate.providers.blobs import Blobs, FolderBlobs
-    from callgate.providers.stores.address import store_at
-    from callgate.providers.stores.base import AuditRow, Limit, Store, Transaction
-    from callgate.providers.stores.effects import EffectRecord, EffectState, EffectStore
-    from callgate.providers.stores.jobs import JobState, JobStore
-    from callgate.providers.stores.limits_quotas import LimitsQuotas
-    from callgate.providers.stores.memory import MemoryStore
-    from callgate.providers.stores.redis import RedisStore
-    from callgate.providers.stores.sql import SqlStore
+    from callgate.providers.blobs import Blobs as Blobs
+    from callgate.providers.blobs import FolderBlobs as FolderBlobs
+    from callgate.providers.stores.address import store_at as store_at
+    from callgate.providers.stores.base import AuditRow as AuditRow
+    from callgate.providers.stores.base import Limit as Limit
+    from callgate.providers.stores.base import Store as Store
+    from callgate.providers.stores.base import Transaction as Transaction
+    from callgate.providers.stores.effects import EffectRecord as EffectRecord
+    from callgate.providers.stores.effects import EffectState as EffectState
+    from callgate.providers.stores.effects import EffectStore as EffectStore
+    from callgate.providers.stores.jobs import JobState as JobState
+    from callgate.providers.stores.jobs import JobStore as JobStore
+    from callgate.providers.stores.limits_quotas import LimitsQuotas as LimitsQuotas
+    from callgate.providers.stores.memory import MemoryStore as MemoryStore
+    from callgate.providers.stores.redis import RedisStore as RedisStore
+    from callgate.providers.stores.sql import SqlStore as SqlStore
 else:
     __getattr__, __dir__ = lazy(
         __name__,
@@ -36,22 +43,3 @@ else:
             "store_at": "callgate.providers.stores.address",
         },
     )
-
-__all__ = [
-    "AuditRow",
-    "Blobs",
-    "EffectRecord",
-    "EffectState",
-    "EffectStore",
-    "FolderBlobs",
-    "JobState",
-    "JobStore",
-    "Limit",
-    "LimitsQuotas",
-    "MemoryStore",
-    "RedisStore",
-    "SqlStore",
-    "Store",
-    "Transaction",
-    "store_at",
-]

@@ -9,29 +9,50 @@ from typing import TYPE_CHECKING
 from callgate._lazy import lazy
 
 if TYPE_CHECKING:
-    from callgate.providers.clock import Clock, FakeClock
-    from callgate.runtime.models.wire.reply import Usage
-    from callgate.runtime.replay.replay import replay
-    from callgate.runtime.replay.report import ReplayReport
-    from callgate.runtime.testing.cancel import Scenario, SweepFailed, SweepFinding, SweepReport, every_cancel_point
-    from callgate.runtime.testing.fault_calls import Faults, InjectedFault
-    from callgate.runtime.testing.faults import Faulty, FaultyStore, faults_of
-    from callgate.runtime.testing.fixtures import EveryCancelPoint, OpenScriptedModel, TraceCall
-    from callgate.runtime.testing.lease_ledger import LeaseLedger
-    from callgate.runtime.testing.model.requests import (
-        GivenResult,
-        Message,
-        ModelRequest,
-        OfferedTool,
-        SeenCall,
-        SeenThought,
-    )
-    from callgate.runtime.testing.model.script import Call, Fault, Part, RawArguments, Say, Stop, Think
-    from callgate.runtime.testing.model.scripted import ScriptedModel
-    from callgate.runtime.testing.recording import Moment, RecordingHook
-    from callgate.runtime.testing.trace import Trace, TracedStep, trace
-    from callgate.runtime.testing.trace_log import TracedLease
-    from callgate.runtime.testing.virtual_time import FAR, LoopClock, Stuck, VirtualTime, run_virtual
+    from callgate.providers.clock import Clock as Clock
+    from callgate.providers.clock import FakeClock as FakeClock
+    from callgate.runtime.models.wire.reply import Usage as Usage
+    from callgate.runtime.replay.replay import replay as replay
+    from callgate.runtime.replay.report import ReplayReport as ReplayReport
+    from callgate.runtime.testing.cancel import Scenario as Scenario
+    from callgate.runtime.testing.cancel import SweepFailed as SweepFailed
+    from callgate.runtime.testing.cancel import SweepFinding as SweepFinding
+    from callgate.runtime.testing.cancel import SweepReport as SweepReport
+    from callgate.runtime.testing.cancel import every_cancel_point as every_cancel_point
+    from callgate.runtime.testing.fault_calls import Faults as Faults
+    from callgate.runtime.testing.fault_calls import InjectedFault as InjectedFault
+    from callgate.runtime.testing.faults import Faulty as Faulty
+    from callgate.runtime.testing.faults import FaultyStore as FaultyStore
+    from callgate.runtime.testing.faults import faults_of as faults_of
+    from callgate.runtime.testing.fixtures import EveryCancelPoint as EveryCancelPoint
+    from callgate.runtime.testing.fixtures import OpenScriptedModel as OpenScriptedModel
+    from callgate.runtime.testing.fixtures import TraceCall as TraceCall
+    from callgate.runtime.testing.lease_ledger import LeaseLedger as LeaseLedger
+    from callgate.runtime.testing.model.requests import GivenResult as GivenResult
+    from callgate.runtime.testing.model.requests import Message as Message
+    from callgate.runtime.testing.model.requests import ModelRequest as ModelRequest
+    from callgate.runtime.testing.model.requests import OfferedTool as OfferedTool
+    from callgate.runtime.testing.model.requests import SeenCall as SeenCall
+    from callgate.runtime.testing.model.requests import SeenThought as SeenThought
+    from callgate.runtime.testing.model.script import Call as Call
+    from callgate.runtime.testing.model.script import Fault as Fault
+    from callgate.runtime.testing.model.script import Part as Part
+    from callgate.runtime.testing.model.script import RawArguments as RawArguments
+    from callgate.runtime.testing.model.script import Say as Say
+    from callgate.runtime.testing.model.script import Stop as Stop
+    from callgate.runtime.testing.model.script import Think as Think
+    from callgate.runtime.testing.model.scripted import ScriptedModel as ScriptedModel
+    from callgate.runtime.testing.recording import Moment as Moment
+    from callgate.runtime.testing.recording import RecordingHook as RecordingHook
+    from callgate.runtime.testing.trace import Trace as Trace
+    from callgate.runtime.testing.trace import TracedStep as TracedStep
+    from callgate.runtime.testing.trace import trace as trace
+    from callgate.runtime.testing.trace_log import TracedLease as TracedLease
+    from callgate.runtime.testing.virtual_time import FAR as FAR
+    from callgate.runtime.testing.virtual_time import LoopClock as LoopClock
+    from callgate.runtime.testing.virtual_time import Stuck as Stuck
+    from callgate.runtime.testing.virtual_time import VirtualTime as VirtualTime
+    from callgate.runtime.testing.virtual_time import run_virtual as run_virtual
 else:
     __getattr__, __dir__ = lazy(
         __name__,
@@ -82,50 +103,3 @@ else:
             "trace": "callgate.runtime.testing.trace",
         },
     )
-
-__all__ = [
-    "FAR",
-    "Call",
-    "Clock",
-    "EveryCancelPoint",
-    "FakeClock",
-    "Fault",
-    "Faults",
-    "Faulty",
-    "FaultyStore",
-    "GivenResult",
-    "InjectedFault",
-    "LeaseLedger",
-    "LoopClock",
-    "Message",
-    "ModelRequest",
-    "Moment",
-    "OfferedTool",
-    "OpenScriptedModel",
-    "Part",
-    "RawArguments",
-    "RecordingHook",
-    "ReplayReport",
-    "Say",
-    "Scenario",
-    "ScriptedModel",
-    "SeenCall",
-    "SeenThought",
-    "Stop",
-    "Stuck",
-    "SweepFailed",
-    "SweepFinding",
-    "SweepReport",
-    "Think",
-    "Trace",
-    "TraceCall",
-    "TracedLease",
-    "TracedStep",
-    "Usage",
-    "VirtualTime",
-    "every_cancel_point",
-    "faults_of",
-    "replay",
-    "run_virtual",
-    "trace",
-]

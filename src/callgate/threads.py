@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 from callgate._lazy import lazy
 
 if TYPE_CHECKING:
-    from callgate.runtime.tool_system.observations import (
-        InMemoryObservations,
-        Observation,
-        ObservationManager,
-        ToolSystemFault,
-    )
-    from callgate.runtime.tool_system.system import ToolSystem
-    from callgate.runtime.tool_system.threads import InMemoryState, ParsedToolCall, StateManager
-    from callgate.tools.execution import ExecutionContext
+    from callgate.runtime.tool_system.observations import InMemoryObservations as InMemoryObservations
+    from callgate.runtime.tool_system.observations import Observation as Observation
+    from callgate.runtime.tool_system.observations import ObservationManager as ObservationManager
+    from callgate.runtime.tool_system.observations import ToolSystemFault as ToolSystemFault
+    from callgate.runtime.tool_system.system import ToolSystem as ToolSystem
+    from callgate.runtime.tool_system.threads import InMemoryState as InMemoryState
+    from callgate.runtime.tool_system.threads import ParsedToolCall as ParsedToolCall
+    from callgate.runtime.tool_system.threads import StateManager as StateManager
+    from callgate.tools.execution import ExecutionContext as ExecutionContext
 else:
     __getattr__, __dir__ = lazy(
         __name__,
@@ -29,15 +29,3 @@ else:
             "ToolSystemFault": "callgate.runtime.tool_system.observations",
         },
     )
-
-__all__ = [
-    "ExecutionContext",
-    "InMemoryObservations",
-    "InMemoryState",
-    "Observation",
-    "ObservationManager",
-    "ParsedToolCall",
-    "StateManager",
-    "ToolSystem",
-    "ToolSystemFault",
-]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from callgate.errors import Invalid, SchemaRefused
@@ -39,19 +39,8 @@ __all__ = [
     "Repairer",
     "ValidatorInfo",
     "hydrate",
-    "hydrate_all",
     "unknown",
 ]
-
-
-def hydrate_all(
-    calls: Iterable[ToolCall],
-    record_of: Callable[[str], ToolRecord | None],
-    validator_of: Callable[[str], Validator | None],
-    **options: Any,
-) -> list[HydrationResult]:
-    """Hydrate every call of a response: one result for each, in order."""
-    return [hydrate(call, record_of, validator_of, **options) for call in calls]
 
 
 def hydrate(

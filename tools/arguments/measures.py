@@ -11,8 +11,6 @@ import re
 from callgate.tools.arguments.parse_errors import beyond
 from callgate.tools.limits import Limits
 
-__all__ = ["admitted", "count_values", "deeper", "has_longer_number"]
-
 _SQUARE = bytes.maketrans(b"{}", b"[]")
 _NOT_STRUCTURE = bytes(set(range(256)) - set(b'"[]{}'))
 _ZEROS = bytes.maketrans(b"123456789", b"000000000")

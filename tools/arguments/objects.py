@@ -9,8 +9,6 @@ from typing import Any, cast
 from callgate.tools.arguments.parse_errors import ParseError, beyond, not_an_object
 from callgate.tools.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["parse_value"]
-
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 

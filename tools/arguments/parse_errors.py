@@ -7,8 +7,6 @@ from typing import Any
 
 from callgate.tools.limits import Limits
 
-__all__ = ["ParseError", "beyond", "explained", "not_an_object"]
-
 
 class ParseError(ValueError):
     """Arguments were refused before validation. The error holds nothing of the input.

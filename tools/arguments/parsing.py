@@ -19,8 +19,6 @@ from callgate.tools.arguments.parse_errors import ParseError, beyond, explained,
 from callgate.tools.arguments.tolerance import tolerate
 from callgate.tools.limits import DEFAULT_LIMITS, Limits
 
-__all__ = ["Parsed", "parse_arguments", "parse_strict"]
-
 _INFINITIES = frozenset({float("inf"), float("-inf")})
 _CAN_HIDE_INFINITY = frozenset({float, dict, list})
 _REPAIRABLE = frozenset({"invalid_json", "empty", "not_an_object"})

@@ -26,8 +26,6 @@ import json
 import re
 from typing import NamedTuple
 
-__all__ = ["RULES", "Tolerated", "tolerate"]
-
 RULES = (
     "bom",
     "special-token",

@@ -11,8 +11,6 @@ from callgate.tools.schemas.engines.base import MAX_TEXT, Validator, explain
 from callgate.tools.schemas.engines.texts import is_of_type, missing, types_of, unknown, wrong_type
 from callgate.tools.values import dump
 
-__all__ = ["ArgumentCheck", "argument_errors", "as_tool_call", "function_call"]
-
 MAX_ERRORS = 100
 MORE = "There may be more errors."
 _ORDER = ("Missing required parameter: ", "Unknown parameter: ", "Parameter ")  # all other issues come after these

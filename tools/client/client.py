@@ -25,8 +25,6 @@ from callgate.tools.schemas.engines.base import Rejected, Validator, explain, gu
 from callgate.tools.schemas.validation import OUTPUT_LIMITS, compile_schema
 from callgate.tools.values import clip, dump, thaw
 
-__all__ = ["ClientResult", "ClientToolProvider"]
-
 MAX_TEXT = 1_024
 """Characters of an error text of a client or of its callback."""
 _FAILED = "The client's tool failed."

@@ -21,8 +21,6 @@ from callgate.tools.schemas.engines.raw import INPUT_LIMITS, OUTPUT_LIMITS, Sche
 from callgate.tools.schemas.validation import verify_schema
 from callgate.tools.values import clip
 
-__all__ = ["Accepted", "Refused", "safe_validate_tool_definitions", "validate_tool_definitions"]
-
 MAX_TOOLS = 512
 MAX_KEYS = 64
 MAX_ERRORS = 50

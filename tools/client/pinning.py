@@ -25,8 +25,6 @@ from callgate.providers.stores.effects import Pin, PinStore
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.values import clip, dump, pointer
 
-__all__ = ["ChangedTool", "Pinned", "Shadowing", "ToolPins"]
-
 MAX_PINS = 1_024
 """Pinned tools of one provider; the limit protects the store from a provider that invents names."""
 MAX_CHANGES = 20

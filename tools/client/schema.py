@@ -8,8 +8,6 @@ from callgate.tools.definition_rules import NAME, TEXT_LIMIT
 from callgate.tools.schemas.engines.dialect import TYPES
 from callgate.tools.values import freeze
 
-__all__ = ["FunctionParameters", "JsonSchemaProperty", "ToolDefinitionSchema"]
-
 _References = TypedDict("_References", {"$ref": str, "$defs": dict[str, Any]}, total=False)
 
 

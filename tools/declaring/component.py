@@ -17,18 +17,6 @@ from callgate.tools.declaring.signature import is_context, resolve_hints
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.record import ToolRecord
 
-__all__ = [
-    "Constructor",
-    "ToolComponent",
-    "ToolType",
-    "attach_validator",
-    "attached_validator",
-    "component_record",
-    "definition_of",
-    "make_component",
-    "read_constructor",
-]
-
 _VARIADIC = frozenset({Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD})
 
 

@@ -7,45 +7,22 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 from weakref import WeakKeyDictionary, ref
 
 from callgate.errors import DefinitionError
-from callgate.tools.approval import Requirement
 from callgate.tools.arguments import conversion
 from callgate.tools.declaring.component import ToolComponent, component_record, make_component, read_constructor
 from callgate.tools.declaring.executor import executor_record, is_executor
 from callgate.tools.declaring.signature import read_colour, read_docstring, read_signature, resolve_hints
 from callgate.tools.declaring.typed import json_schema, make_adapter, read_output
 from callgate.tools.definition import Effect, NoSchemaMode, ToolAnnotations, ToolDefinition
-from callgate.tools.limits import Limits
 from callgate.tools.naming import did_you_mean, explain_attributes
-from callgate.tools.record import Place, Style, ToolRecord
-
-__all__ = ["FunctionTool", "ToolOptions", "as_tool", "tool"]
+from callgate.tools.record import AuthorSettings, RecordSettings, Style, ToolRecord
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 C = TypeVar("C", bound=type)
-
-_RECORD_OPTIONS = frozenset(
-    {
-        "deadline",
-        "dedupe",
-        "hard_deadline",
-        "hooks",
-        "hooks_by_stage",
-        "inline",
-        "limits",
-        "max_threads",
-        "parallel",
-        "requires_approval",
-        "resumable",
-        "run_on",
-        "within",
-    }
-)
-
 
 _INSTEAD = {
     "args_schema": "@tool(parameters=Model.model_json_schema())",
@@ -64,8 +41,8 @@ _INSTEAD = {
 """The option to write for names of other frameworks and of the source documents."""
 
 
-class ToolOptions(TypedDict, total=False):
-    """The options of ``@tool``: fields of ``ToolDefinition`` and of ``ToolRecord``, by the same names.
+class ToolOptions(AuthorSettings, total=False):
+    """The options of ``@tool``: fields of ``ToolDefinition``, and those of ``ToolRecord`` that an author sets.
 
     ``name`` defaults to the function's or class's name, ``description`` to its docstring.
     ``parameters`` is kept verbatim; by default it is generated from the signature.
@@ -94,18 +71,6 @@ class ToolOptions(TypedDict, total=False):
     no_schema_mode: NoSchemaMode | Literal["read-only", "human-approval", "full"] | None
     tolerant: bool | None
     metadata: Mapping[str, Any]
-    deadline: float | None
-    hard_deadline: bool
-    inline: bool
-    max_threads: int
-    parallel: bool
-    run_on: Place
-    limits: Limits | None
-    requires_approval: Requirement
-    resumable: bool
-    dedupe: Literal["arguments"] | None
-    within: float | None
-    hooks: Sequence[Any]
     hooks_by_stage: Mapping[str, Sequence[Any]]
 
 
@@ -264,7 +229,7 @@ def _from_class(cls: type) -> ToolRecord:
 
 def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split options into those of the definition and those of the record."""
-    record = {name: value for name, value in options.items() if name in _RECORD_OPTIONS}
+    record = {name: value for name, value in options.items() if name in RecordSettings.__annotations__}
     return {name: value for name, value in options.items() if name not in record}, record
 
 

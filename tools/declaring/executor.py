@@ -13,8 +13,6 @@ from callgate.tools.definition import ToolDefinition
 from callgate.tools.record import Style, ToolRecord
 from callgate.tools.values import thaw
 
-__all__ = ["ToolExecutor", "ToolSchema", "executor_record", "is_executor"]
-
 _RESULT_KEYS = frozenset({"status", "output", "error", "metadata", "callId", "toolName"})
 
 

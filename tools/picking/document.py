@@ -13,8 +13,6 @@ from callgate.tools.picking.text import MAX_TEXT, as_text, joined, terms
 from callgate.tools.picking.weights import FAINT_WORD, FIELDS, GROUP, K1, NUMBER, WEAK_WORD
 from callgate.tools.picking.words import FAINT, GROUPS, WEAK
 
-__all__ = ["GROUPS_OF", "member", "pairs_of", "read_tool", "texts_of", "weigh", "worth"]
-
 _MAX_PARAMETERS = 256
 _MAX_PARTS = 4_096
 _HOLDING = frozenset({"properties", "items", "anyOf", "oneOf", "allOf"})  # keywords of a schema that hold subschemas

@@ -12,8 +12,6 @@ from typing import Protocol, TypeAlias
 
 import orjson
 
-__all__ = ["BATCH", "MAX_CHARACTERS", "Embedder", "EmbeddingCache", "Embeddings", "EmbeddingsUnfit", "Vector"]
-
 Vector: TypeAlias = Sequence[float]
 """The embedding of a text; texts of similar meaning have similar directions."""
 

@@ -10,8 +10,6 @@ from typing import Any
 from callgate.errors import RegistrationError
 from callgate.providers.stores.base import CacheEntry, CacheStore, Store
 
-__all__ = ["StoredEmbeddings"]
-
 _AT_ONCE = 32
 _PREFIX = "embedding:"
 

@@ -10,8 +10,6 @@ from callgate.tools.declaring.declare import as_tool
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.picking.document import member
 
-__all__ = ["Entry", "definition_of", "entry_of"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:

@@ -13,8 +13,6 @@ from callgate.tools.picking.entry import Entry
 from callgate.tools.picking.index import ToolIndex
 from callgate.tools.picking.results import Excluded
 
-__all__ = ["PickContext", "Visible", "allowed_slots"]
-
 Visible = Callable[[Any], bool]
 """A rule from a tool's definition to True where the caller may know of the tool."""
 

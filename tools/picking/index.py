@@ -18,8 +18,6 @@ from callgate.tools.picking.text import terms
 from callgate.tools.picking.weights import IDF_PRIOR, LEAST_FACTOR, PAIR, SCORE_HALF, SCORE_STEEPNESS
 from callgate.tools.values import clip
 
-__all__ = ["Snapshot", "ToolIndex", "calibrated"]
-
 _BLOCK = 64
 _Read = tuple[tuple[str, ...], tuple[tuple[str, str], ...]]
 _NOTHING_READ: _Read = ((), ())

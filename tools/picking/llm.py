@@ -29,8 +29,6 @@ from callgate.tools.picking.scorers import (
 )
 from callgate.tools.picking.text import as_text, both_ends
 
-__all__ = ["Cascade", "LLMScorer", "Mixture", "Stage"]
-
 _MAX_TEXT = 1_024  # characters of a tool's name and of its description in the prompt
 _OBJECT = re.compile(r"\{[^{}]*\}")
 _PROMPT = """\
@@ -172,7 +170,7 @@ class Mixture:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class CascadeStage:
     """One later stage of a cascade: its scorer, and the number of tools that reach it.
 
     ``ties`` runs this scorer only where the two best scores so far differ by at most that.
@@ -186,11 +184,11 @@ class Stage:
 class Cascade:
     """A cascade of scorers, cheap ones first: each stage scores the best of the stage before, and drops the others.
 
-    An example is ``Cascade(Stage(semantic, keep=10), Stage(LLMScorer(ask), keep=5, ties=0.1))``;
+    An example is ``Cascade(CascadeStage(semantic, keep=10), CascadeStage(LLMScorer(ask), keep=5, ties=0.1))``;
     *first* is the default scorer unless another is given.
     """
 
-    def __init__(self, *stages: Stage, first: Scorer | ScorerFn | None = None) -> None:
+    def __init__(self, *stages: CascadeStage, first: Scorer | ScorerFn | None = None) -> None:
         if any(stage.keep < 1 for stage in stages):
             raise ValueError("a stage keeps at least 1 tool")
         self._first = as_scorer(first) if first is not None else Lexical()

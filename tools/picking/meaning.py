@@ -16,8 +16,6 @@ from callgate.tools.picking.embedding import MAX_CHARACTERS, Embeddings, Embeddi
 from callgate.tools.picking.entry import Entry
 from callgate.tools.picking.index import ToolIndex
 
-__all__ = ["Meanings", "text_of"]
-
 _WORD_ENDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\-./:]+")
 _DIGITS = 6
 

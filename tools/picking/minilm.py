@@ -21,8 +21,6 @@ from typing import Any
 from callgate.errors import RegistrationError
 from callgate.tools.picking.embedding import Vector
 
-__all__ = ["MiniLM"]
-
 _MAX_TOKENS = 256
 _DIMENSION, _LAYERS, _HEADS = 384, 6, 12
 _WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"

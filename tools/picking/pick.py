@@ -20,8 +20,6 @@ from callgate.tools.picking.scorers import Lexical, Query, Scorer, ScorerFn, as_
 from callgate.tools.picking.text import as_text
 from callgate.tools.record import ToolRecord
 
-__all__ = ["pick_tools"]
-
 _DEFAULT = Lexical()
 _KEPT = 4
 """Cached indexes of tool lists; a list of the same objects is not read again."""

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Excluded", "PickResult", "Picks", "Provenance", "Score"]
-
 FALLBACK = "fallback:registration-order"
 """The scorer's name in results after a timeout."""
 

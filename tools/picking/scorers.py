@@ -14,8 +14,6 @@ from callgate.tools.picking.index import ToolIndex, calibrated
 from callgate.tools.picking.results import Score
 from callgate.tools.picking.text import as_text, plain_words
 
-__all__ = ["Lexical", "Scorer", "ScorerFn", "as_scorer", "keyword_overlap"]
-
 ScorerFn = Callable[[Any, Any], Any]
 """A function of ``(input, tool)`` to a number, a ``Score`` or ``{"score", "reason", "details"}``; plain or async."""
 

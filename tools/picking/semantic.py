@@ -13,8 +13,6 @@ from callgate.tools.picking.meaning import Meanings
 from callgate.tools.picking.results import Score
 from callgate.tools.picking.scorers import Lexical, Query, cancelling, failure_of, matched
 
-__all__ = ["SemanticScorer", "mixed"]
-
 # One rule for every catalogue and model; benchmarks/semantic.py --tune finds the numbers.
 MEANING = 4.0
 """The weight of a cosine of 1 in the unit of BM25F, about that of three rare words.

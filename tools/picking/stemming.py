@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["stem"]
-
 _VOWELS = frozenset("aeiou")
 _DOUBLES = frozenset("bdfgmnprt")
 _LONG = (  # ending and replacement; the first match applies, where enough of the word is left

@@ -22,8 +22,6 @@ from uuid import UUID
 from callgate.tools.picking.stemming import stem
 from callgate.tools.picking.words import STOP
 
-__all__ = ["MAX_TEXT", "as_text", "both_ends", "joined", "plain_words", "terms"]
-
 MAX_TEXT = 20_000
 """Characters of a text that are read; of a longer text, half of them from the start and half from the end."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["FIELDS", "Field"]
-
 
 @dataclass(frozen=True, slots=True)
 class Field:

@@ -5,8 +5,6 @@ Plain data, written by hand; every word is stemmed before it is compared.
 
 from __future__ import annotations
 
-__all__ = ["FAINT", "GROUPS", "STOP", "WEAK"]
-
 STOP = frozenset(
     """
     a about also am an and any are as at be been but by can could d did do does for from give had has have he hello help her

@@ -13,18 +13,8 @@ from callgate.tools.calls import Issue
 from callgate.tools.schemas.engines.base import Compiled, Rejected, Validator, guard_json
 from callgate.tools.schemas.engines.budget import Budget
 from callgate.tools.schemas.engines.document import Document, read
-from callgate.tools.schemas.engines.raw import AUTHOR_LIMITS, INPUT_LIMITS, OUTPUT_LIMITS, SchemaLimits
+from callgate.tools.schemas.engines.raw import INPUT_LIMITS, SchemaLimits
 from callgate.tools.values import clip
-
-__all__ = [
-    "AUTHOR_LIMITS",
-    "INPUT_LIMITS",
-    "OUTPUT_LIMITS",
-    "Guard",
-    "SchemaLimits",
-    "admit",
-    "guarded",
-]
 
 _REFUSED = frozenset({"$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor", "$vocabulary", "$anchor"})
 _NESTED = frozenset({"$id", "id", "$schema"})

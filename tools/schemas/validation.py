@@ -24,41 +24,32 @@ from typing import Any, Literal
 
 from callgate.errors import SchemaRefused
 from callgate.tools.calls import Issue
-from callgate.tools.schemas.admission import Guard, SchemaLimits, admit, guarded
+from callgate.tools.schemas.admission import Guard, admit, guarded
 from callgate.tools.schemas.engines.base import (
     MAX_ISSUES,
     Check,
     Engine,
-    Rejected,
     Validator,
     explain,
     from_validate,
-    guard_depth,
-    guard_json,
 )
 from callgate.tools.schemas.engines.budget import Budget
 from callgate.tools.schemas.engines.document import Document, read
 from callgate.tools.schemas.engines.fast import FastEngine
 from callgate.tools.schemas.engines.lint import lint_schema
-from callgate.tools.schemas.engines.raw import AUTHOR_LIMITS, INPUT_LIMITS, OUTPUT_LIMITS
+from callgate.tools.schemas.engines.raw import AUTHOR_LIMITS, INPUT_LIMITS, OUTPUT_LIMITS, SchemaLimits
 from callgate.tools.schemas.engines.rust import RustEngine, rust_installed
 
 __all__ = [
-    "INPUT_LIMITS",
     "OUTPUT_LIMITS",
-    "Check",
     "Engine",
     "FastEngine",
     "LazyValidator",
-    "Rejected",
     "RustEngine",
-    "SchemaLimits",
     "Validator",
     "compile_schema",
     "explain",
     "from_validate",
-    "guard_depth",
-    "guard_json",
     "lint_schema",
     "verify_schema",
     "wrap_properties",

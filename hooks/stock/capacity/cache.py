@@ -257,6 +257,3 @@ def _whole_numbers(value: Any) -> Any:
     if kind is float and value.is_integer() and abs(value) < 2**53:
         return int(value)
     return value
-
-
-__all__ = ["Cache"]

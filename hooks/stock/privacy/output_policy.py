@@ -127,6 +127,3 @@ class OutputPolicy(Hook):
 
     def _refusal(self, data: bytes) -> Exception:
         return bad_output(f"the output has {len(data)} bytes; the maximum is {self.max_bytes}", code="output_too_large")
-
-
-__all__ = ["OutputPolicy"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Unpack
 
@@ -11,6 +10,7 @@ from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.stock.options import HookOptions, checked, set_options
 from callgate.providers.detectors import DETECTORS, MASK, detect
+from callgate.providers.redaction import plain_key
 from callgate.providers.registry import MISSING
 from callgate.providers.scrubbing import Scrubber
 from callgate.tools.naming import did_you_mean
@@ -158,7 +158,7 @@ class Redact(Hook):
             while shown in masked:  # two masked names stay two members
                 shown = f"{shown}*"
             if any(node.ends for node in below) or (
-                self._names and isinstance(key, str) and _plain(key) in self._names
+                self._names and isinstance(key, str) and (plain_key(key) or key) in self._names
             ):
                 found.append(item)
                 masked[shown] = self._mask
@@ -214,11 +214,7 @@ def _name(given: Any) -> str:
         raise HookError(f"Redact: {given!r} is not the name of a member; write Redact('password')")
     if given.startswith("/"):
         raise HookError(f"Redact: {given!r} is a JSON Pointer; write Redact(pointers=[{given!r}])")
-    return _plain(given)
-
-
-def _plain(key: str) -> str:
-    return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", key).casefold())) or key
+    return plain_key(given) or given
 
 
 def _texts(values: Iterable[Any]) -> Iterable[str]:
@@ -237,6 +233,3 @@ def _texts(values: Iterable[Any]) -> Iterable[str]:
 def _would(side: str, found: list[Any]) -> None:
     if found:
         raise CallgateError(f"Redact would have masked {len(found)} values of the {side}", code="shadow")
-
-
-__all__ = ["Redact"]

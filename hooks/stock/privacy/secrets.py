@@ -133,6 +133,3 @@ class Secrets(Hook):
 
 def _name(token: Any) -> str:
     return repr(token) if isinstance(token, str) else str(getattr(token, "__name__", type(token).__name__))
-
-
-__all__ = ["SecretMissing", "Secrets", "Source", "from_env", "from_keyring"]

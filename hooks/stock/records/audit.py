@@ -362,6 +362,3 @@ def _safe_hash(value: Any) -> str | None:
         return hash_of(value)
     except (TypeError, ValueError, RecursionError):
         return None
-
-
-__all__ = ["Audit"]

@@ -206,6 +206,3 @@ async def verify_rows(rows: Iterable[AuditRow] | AsyncIterable[AuditRow], anchor
         for row in rows:
             verifier.row(row)
     return verifier.end(anchors)
-
-
-__all__ = ["AuditProblem", "AuditReport", "verify_audit", "verify_rows"]

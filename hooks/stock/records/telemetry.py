@@ -276,9 +276,6 @@ def _from(provider: Any, method: str, hook: str) -> Any:
     return make("callgate")
 
 
-__all__ = ["Metrics", "Tracing"]
-
-
 # ---------------------------------------------------------------------- traces
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
 from callgate.runtime.models import codecs
 from callgate.tools.calls import User
 from callgate.tools.definition import ToolDefinition
+from callgate.tools.schemas.engines.dialect import SUB_MAP
 from callgate.tools.values import thaw
 
 _LISTED = (
@@ -26,9 +27,6 @@ _LISTED = (
 _CALL_FAILS = (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503, 504)
 _READ_FAILS = (401, 500, 503)
 _LITERALS = frozenset({"const", "enum", "default", "examples", "example"})  # their values are not schemas
-_SCHEMA_MAPS = frozenset(
-    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
-)  # name -> schema
 _TEXT = {"type": "string"}
 _TEXT_LIST = {"type": "array", "items": _TEXT}
 _OBJECT = {"type": "object"}
@@ -91,7 +89,7 @@ def _moved(node: Any, home: str) -> Any:
             made[key] = home + item[1:]
         elif key in _LITERALS:
             made[key] = item
-        elif key in _SCHEMA_MAPS and isinstance(item, dict):
+        elif key in SUB_MAP and isinstance(item, dict):
             made[key] = {name: _moved(schema, home) for name, schema in item.items()}
         else:
             made[key] = _moved(item, home)
@@ -99,27 +97,18 @@ def _moved(node: Any, home: str) -> Any:
 
 
 def _call(definition: ToolDefinition) -> dict[str, Any]:
-    answers: dict[str, Any] = {
-        "200": _json("The output.", {"$ref": f"#/components/schemas/{definition.name}.output"}),
-        "202": _json(
-            "The call is suspended until a person or a client answers.", {"$ref": "#/components/schemas/Suspended"}
-        ),
-    }
-    return _operation(definition, definition.name, answers)
+    output = {"$ref": f"#/components/schemas/{definition.name}.output"}
+    return _operation(definition, definition.name, _json("The output.", output))
 
 
 def _stream(definition: ToolDefinition) -> dict[str, Any]:
     text = "Server-sent events: any number of `progress` and `partial`, then one `result`; each holds a JSON value."
-    answers: dict[str, Any] = {
-        "200": {"description": text, "content": {"text/event-stream": {"schema": _EVENT}}},
-        "202": _json(
-            "The call is suspended until a person or a client answers.", {"$ref": "#/components/schemas/Suspended"}
-        ),
-    }
-    return _operation(definition, f"{definition.name}.stream", answers)
+    events = {"description": text, "content": {"text/event-stream": {"schema": _EVENT}}}
+    return _operation(definition, f"{definition.name}.stream", events)
 
 
-def _operation(definition: ToolDefinition, operation: str, answers: dict[str, Any]) -> dict[str, Any]:
+def _operation(definition: ToolDefinition, operation: str, done: dict[str, Any]) -> dict[str, Any]:
+    waits = "The call is suspended until a person or a client answers."
     media = {"schema": {"$ref": f"#/components/schemas/{definition.name}.arguments"}}
     made: dict[str, Any] = {
         "operationId": operation,
@@ -130,7 +119,11 @@ def _operation(definition: ToolDefinition, operation: str, answers: dict[str, An
             _header("Idempotency-Key", "The idempotency key of the effect.", r"^[\x21-\x7e]{1,255}$"),
         ],
         "requestBody": {"required": True, "content": {"application/json": media}},
-        "responses": answers | {str(status): {"$ref": f"#/components/responses/{status}"} for status in _CALL_FAILS},
+        "responses": {
+            "200": done,
+            "202": _json(waits, {"$ref": "#/components/schemas/Suspended"}),
+            **_failures(_CALL_FAILS),
+        },
     }
     if definition.title:
         made["summary"] = definition.title
@@ -169,8 +162,12 @@ def _list() -> dict[str, Any]:
 
 
 def _read(operation: str, text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    failures = {str(status): {"$ref": f"#/components/responses/{status}"} for status in _READ_FAILS}
-    return {"operationId": operation, "description": text, "responses": {"200": _json(text, schema), **failures}}
+    responses = {"200": _json(text, schema), **_failures(_READ_FAILS)}
+    return {"operationId": operation, "description": text, "responses": responses}
+
+
+def _failures(statuses: Iterable[int]) -> dict[str, Any]:
+    return {str(status): {"$ref": f"#/components/responses/{status}"} for status in statuses}
 
 
 def _json(description: str, schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -99,7 +99,6 @@ class CeleryJobs(EngineBase):
         self._lowest_first = self.app.connection_for_write().transport.driver_type == "redis"
 
     async def close(self) -> None:
-        """See ``JobBackend``."""
         senders, self._senders = self._senders, None
         if senders is not None:
             senders.close()
@@ -136,11 +135,9 @@ class CeleryJobs(EngineBase):
             raise RegistrationError(f"no worker serves the queue {job.queue!r}: CeleryJobs(queues=...) has {known}")
 
     async def submitted(self, job: Job) -> None:
-        """See ``JobBackend``."""
         await self._send(job, job.run_at)
 
     async def retry_later(self, job: Job, run_at: float) -> None:
-        """See ``JobBackend``."""
         await self._send(job, run_at)
 
     async def cancel(self, job: Job) -> None:

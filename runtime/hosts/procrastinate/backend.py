@@ -110,11 +110,9 @@ class ProcrastinateJobs(EngineBase):
         """Do nothing: the job was enqueued with its record."""
 
     async def retry_later(self, job: Job, run_at: float) -> None:
-        """See ``JobBackend``."""
         await self._enqueue(job.id, job.queue, job.priority, run_at)
 
     async def cancel(self, job: Job) -> None:
-        """See ``JobBackend``."""
         with suppress(StoreError), store_errors():  # the record says cancelled: a worker that gets the job skips it
             async with self.jobs.store.transaction() as within:
                 await self.rows.cancel(within, job.id)

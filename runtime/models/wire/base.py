@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from callgate.runtime.models.wire.codec import Messages, Request, Translation, as_messages, request_body
 from callgate.runtime.models.wire.decoder import Decoder, Fold
 from callgate.runtime.models.wire.framing import Framing, Sniffed
-from callgate.runtime.models.wire.reading import RawCall, count, error_of, pair, response_body, tool_calls, tool_namer
+from callgate.runtime.models.wire.reading import RawCall, count, error_of, pair, response_body
 from callgate.runtime.models.wire.reply import Reply, Usage
 from callgate.runtime.models.wire.shapes import mapping
 from callgate.tools.calls import ToolCall
@@ -40,7 +40,7 @@ class BaseCodec(ABC):
     def calls(self, response: Mapping[str, Any], translation: Translation | None = None) -> list[ToolCall]:
         """See ``Codec``."""
         body = response_body(response)
-        return [] if self.error_in(body) else tool_calls(self.calls_in(body), translation)
+        return [] if self.error_in(body) else [call for _, call in pair(self.calls_in(body), translation)]
 
     def reply(self, response: Mapping[str, Any], translation: Translation | None = None) -> Reply:
         """See ``Codec``."""
@@ -53,7 +53,7 @@ class BaseCodec(ABC):
 
     def decoder(self, translation: Translation | None = None) -> Decoder:
         """See ``Codec``."""
-        fold = self.new_fold(tool_namer(translation))
+        fold = self.new_fold(translation.names.tool if translation else str)
         return Decoder(fold, lambda body: self.reply(body, translation), self.framing())
 
     def request(

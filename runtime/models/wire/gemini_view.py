@@ -17,6 +17,7 @@ from callgate.runtime.models.wire.reverse import choice_text
 from callgate.runtime.models.wire.schema_views import Dropped, View, with_object_root
 from callgate.runtime.models.wire.view_builder import LOOKAROUND, Builder, InexpressibleError
 from callgate.tools.definition import ToolDefinition
+from callgate.tools.schemas.engines.texts import is_of_type
 
 JSON_SCHEMA = "parametersJsonSchema"
 OPENAPI = "parameters"
@@ -86,7 +87,7 @@ class _OpenAPI(Builder):
     def keeps(self, word: str, value: Any, types: Sequence[str]) -> bool:
         match word:
             case "default":
-                return any(walk.is_type(value, name) for name in types)
+                return is_of_type(value, types)
             case "format":
                 return bool(value == "date-time")  # one of Google's two servers refuses other formats
             case "pattern":
@@ -94,7 +95,7 @@ class _OpenAPI(Builder):
             case "additionalProperties":
                 return value is True or (not isinstance(value, bool) and not value)
             case "exclusiveMinimum" | "exclusiveMaximum":
-                return set(types) <= {"integer", "null"} and walk.is_type(value, "integer")
+                return set(types) <= {"integer", "null"} and is_of_type(value, ["integer"])
             case _:
                 return word in _KEPT
 

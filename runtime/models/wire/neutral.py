@@ -6,7 +6,6 @@ fields of a definition (effect, tags, safety); ``ToolDefinition.to_dict`` has th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from callgate.tools.definition import ToolDefinition
@@ -18,12 +17,3 @@ def to_neutral(definition: ToolDefinition) -> dict[str, Any]:
     """Copy those of the five fields that the definition sets, ``parameters`` verbatim."""
     whole = definition.to_dict()
     return {name: whole[name] for name in NEUTRAL_FIELDS if name in whole}
-
-
-def from_neutral(tool: Mapping[str, Any]) -> ToolDefinition:
-    """Make a definition from the flat form, or from the form wrapped in ``{type, function: {...}}``.
-
-    Raises:
-        DefinitionError: *tool* has neither form, or breaks a rule of definitions.
-    """
-    return ToolDefinition.from_dict(tool)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from callgate.runtime.models.wire.codec import Translation, WireError
@@ -80,18 +80,13 @@ def text_or_none(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def tool_calls(found: Iterable[RawCall], translation: Translation | None) -> list[ToolCall]:
-    """Make tool calls: names are mapped back, added nulls are dropped, every id is present and unique.
+def pair(found: Iterable[RawCall], translation: Translation | None) -> list[tuple[RawCall, ToolCall]]:
+    """Pair each raw call with its tool call: names are mapped back, added nulls are dropped, every id is unique.
 
     A call without a name is kept with an empty name, unless it is empty altogether: hydration refuses it, and the model
     gets a result. Missing and repeated ids are replaced by ``call_1``, ``call_2``, … by position and flagged
     ``synthetic_id``; they are unique within the response only.
     """
-    return [call for _, call in pair(found, translation)]
-
-
-def pair(found: Iterable[RawCall], translation: Translation | None) -> list[tuple[RawCall, ToolCall]]:
-    """Pair each raw call with its tool call; see ``tool_calls``."""
     calls = [call for call in found if (call.name and call.name.__class__ is str) or not call.phantom]
     ids = _ids([call.id for call in calls])
     return [
@@ -106,11 +101,6 @@ def with_calls(
     """Pair each part of a response with the tool call in it, or None."""
     left = list(reversed(found))
     return [(mapping(part), left.pop()[1] if left and left[-1][0].chunk is part else None) for part in parts]
-
-
-def tool_namer(translation: Translation | None) -> Callable[[str], str]:
-    """The function that maps a wire name to the tool's name."""
-    return translation.names.tool if translation else str
 
 
 def _tool_call(call: RawCall, call_id: str, synthetic: bool, translation: Translation | None) -> ToolCall:

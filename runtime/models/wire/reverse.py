@@ -11,6 +11,7 @@ import jiter
 
 from callgate.runtime.models.wire import schema_walk as walk
 from callgate.runtime.models.wire.shapes import is_list, is_mapping, items
+from callgate.tools.schemas.engines.texts import is_of_type
 
 _EXACT, _PLAIN, _OPEN = "has every property", "lacks optional properties", "has undeclared properties"
 _SLACKS = (_EXACT, _PLAIN, _OPEN)
@@ -115,7 +116,7 @@ class _Reverse:
         if at in self.spelled:
             value = choice_of_text(value, node)
         types = walk.declared_types(node)
-        if types and not any(walk.is_type(value, name) for name in types):
+        if types and not is_of_type(value, types):
             return False
         if "const" in node and not walk.same(value, node["const"]):
             return False

@@ -8,6 +8,8 @@ from typing import Any
 from urllib.parse import unquote
 
 from callgate.runtime.models.wire.shapes import is_list, is_mapping, items, mapping
+from callgate.tools.schemas.engines.dialect import SUB_LIST, SUB_MAP, SUB_ONE
+from callgate.tools.schemas.engines.texts import is_of_type
 from callgate.tools.values import pointer
 
 MAX_REFERENCES = 64  # in a chain of references
@@ -30,13 +32,6 @@ _TYPES: dict[str, frozenset[str]] = {
     **dict.fromkeys(_NUMBER.split(), frozenset({"number", "integer"})),
 }
 ASSERTIONS = frozenset(_TYPES) | frozenset(_ANY.split())
-
-_NODES = (
-    "items additionalItems contains additionalProperties propertyNames unevaluatedProperties unevaluatedItems "
-    "not if then else contentSchema"
-).split()
-_LISTS = "allOf anyOf oneOf prefixItems items".split()
-_MAPS = "properties patternProperties $defs definitions dependentSchemas dependencies".split()
 
 
 def applies(keyword: str, types: Iterable[str]) -> bool:
@@ -75,10 +70,10 @@ def below(at: str, *path: str | int) -> str:
 
 def subschemas(node: Mapping[str, Any]) -> Iterator[Any]:
     """The direct subschemas of a node; data such as ``enum`` and ``default`` is left out."""
-    yield from (node[word] for word in _NODES if word in node)
-    for word in _LISTS:
+    yield from (node[word] for word in SUB_ONE if word in node)
+    for word in SUB_LIST:
         yield from items(node.get(word))
-    for word in _MAPS:
+    for word in SUB_MAP:
         yield from mapping(node.get(word)).values()
 
 
@@ -130,10 +125,10 @@ def resolve_chain(root: Mapping[str, Any], node: Any, at: str) -> tuple[Mapping[
     return {}, at
 
 
-def choices(here: Mapping[str, Any], types: Iterable[str]) -> list[Any]:
+def choices(here: Mapping[str, Any], types: Sequence[str]) -> list[Any]:
     """The values of these types in ``const`` or ``enum``."""
     listed = [here["const"]] if "const" in here else items(here.get("enum"))
-    return [value for value in listed if any(is_type(value, name) for name in types)]
+    return [value for value in listed if is_of_type(value, types)]
 
 
 def types_of_values(here: Mapping[str, Any]) -> list[str]:
@@ -167,25 +162,3 @@ def _joined(found: Iterable[set[str] | None]) -> set[str] | None:
 def same(left: Any, right: Any) -> bool:
     """Compare JSON scalars; true does not equal 1."""
     return left == right and isinstance(left, bool) == isinstance(right, bool)
-
-
-def is_type(value: Any, name: str) -> bool:
-    """True if a JSON value has a JSON Schema type; 2.0 is an integer, and true is not a number."""
-    match name:
-        case "null":
-            return value is None
-        case "boolean":
-            return isinstance(value, bool)
-        case "integer":
-            number = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-            return number and not isinstance(value, bool)
-        case "number":
-            return isinstance(value, int | float) and not isinstance(value, bool)
-        case "string":
-            return isinstance(value, str)
-        case "array":
-            return is_list(value)
-        case "object":
-            return is_mapping(value)
-        case _:
-            return False

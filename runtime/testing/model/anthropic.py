@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from callgate.runtime.models.wire.reply import Usage
+from callgate.runtime.models.wire.shapes import items, mapping
 from callgate.runtime.testing.model.checks import check_tools, field, pair_results, require
 from callgate.runtime.testing.model.requests import (
     GivenResult,
@@ -19,8 +20,6 @@ from callgate.runtime.testing.model.requests import (
 from callgate.runtime.testing.model.script import Call, ContentPart, Say, Think, Turn
 from callgate.runtime.testing.model.wire_format import (
     WireFormat,
-    as_list,
-    as_object,
     content_text,
     pieces,
     read_each,
@@ -98,7 +97,7 @@ def _message(message: Mapping[str, Any], index: int) -> Message:
     role = field(message, "role", str, place)
     require(role in {"user", "assistant"}, f"{place}.role: unexpected role {role!r}")
     content = field(message, "content", (str, list), place)
-    blocks = [as_object(block) for block in as_list(content)]
+    blocks = [mapping(block) for block in items(content)]
     kinds = [field(block, "type", str, f"{place}.content") for block in blocks]
     require(bool(content), f"{place}: messages must have non-empty content")
     require(role == "assistant" or not {"tool_use", "thinking"} & {*kinds}, f"{place}: only an assistant calls tools")

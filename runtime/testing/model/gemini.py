@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from callgate.runtime.models.wire.reply import Usage
+from callgate.runtime.models.wire.shapes import items, mapping
 from callgate.runtime.testing.model.checks import check_tools, field, pair_results, require
 from callgate.runtime.testing.model.requests import (
     GivenResult,
@@ -21,8 +22,6 @@ from callgate.runtime.testing.model.requests import (
 from callgate.runtime.testing.model.script import Call, Say, Turn
 from callgate.runtime.testing.model.wire_format import (
     WireFormat,
-    as_list,
-    as_object,
     content_text,
     pieces,
     read_each,
@@ -68,7 +67,7 @@ class GeminiFormat(WireFormat):
         unknown = {*body} - _BODY
         require(not unknown, f"Invalid JSON payload received. Unknown name: {', '.join(sorted(unknown))}")
         named = re.search(r"/models/([^/:]+):", path)
-        system = content_text(as_object(body.get("systemInstruction")).get("parts"))
+        system = content_text(mapping(body.get("systemInstruction")).get("parts"))
         contents = read_each(field(body, "contents", list), _message)
         conversation = pair_results(contents, together=True)
         return ParsedRequest(
@@ -120,8 +119,7 @@ def _message(content: Mapping[str, Any], index: int) -> Message:
     role = content.get("role", "user")
     require(role in {"user", "model", "function"}, f"{place}.role: please use a valid role: user, model")
     parts = [
-        {_camel(name): value for name, value in as_object(part).items()}
-        for part in field(content, "parts", list, place)
+        {_camel(name): value for name, value in mapping(part).items()} for part in field(content, "parts", list, place)
     ]
     require(bool(parts), f"{place}.parts: must not be empty")
     calls = tuple(_seen(part, place) for part in parts if "functionCall" in part)
@@ -136,23 +134,23 @@ def _message(content: Mapping[str, Any], index: int) -> Message:
 
 
 def _seen(part: Mapping[str, Any], place: str) -> SeenCall:
-    call = as_object(part["functionCall"])
+    call = mapping(part["functionCall"])
     name = field(call, "name", str, f"{place}.function_call")
-    return SeenCall(name, as_object(call.get("args")), call.get("id"), part.get("thoughtSignature"))
+    return SeenCall(name, mapping(call.get("args")), call.get("id"), part.get("thoughtSignature"))
 
 
 def _result(response: Any, place: str) -> GivenResult:
-    given = as_object(response)
+    given = mapping(response)
     name = field(given, "name", str, f"{place}.function_response")
     return GivenResult(field(given, "response", dict, f"{place}.function_response"), given.get("id"), name)
 
 
 def _tools(tools: Any) -> Iterator[OfferedTool]:
-    for index, tool in enumerate(as_list(tools)):
-        for kind, functions in as_object(tool).items():
+    for index, tool in enumerate(items(tools)):
+        for kind, functions in mapping(tool).items():
             require(_camel(kind) == "functionDeclarations", f"tools[{index}]: {kind} is not a tool of this model")
-            for position, function in enumerate(as_list(functions)):
-                yield _tool(as_object(function), f"tools[{index}].function_declarations[{position}]")
+            for position, function in enumerate(items(functions)):
+                yield _tool(mapping(function), f"tools[{index}].function_declarations[{position}]")
 
 
 def _tool(function: Mapping[str, Any], place: str) -> OfferedTool:
@@ -161,7 +159,7 @@ def _tool(function: Mapping[str, Any], place: str) -> OfferedTool:
     require(not both, f"{place}: parameters and parametersJsonSchema are mutually exclusive")
     _openapi(given.get("parameters"), f"{place}.parameters")
     schema = given.get("parametersJsonSchema") or given.get("parameters")
-    return OfferedTool(field(given, "name", str, place), given.get("description"), as_object(schema))
+    return OfferedTool(field(given, "name", str, place), given.get("description"), mapping(schema))
 
 
 def _openapi(schema: Any, place: str) -> None:
@@ -169,12 +167,12 @@ def _openapi(schema: Any, place: str) -> None:
         return
     unknown = {*schema} - _SCHEMA
     require(not unknown, f"{place}: Invalid JSON payload received. Unknown name: {', '.join(sorted(unknown))}")
-    for name, inner in as_object(schema.get("properties")).items():
+    for name, inner in mapping(schema.get("properties")).items():
         _openapi(inner, f"{place}.properties[{name}]")
     _openapi(schema.get("items"), f"{place}.items")
-    for index, inner in enumerate(as_list(schema.get("anyOf"))):
+    for index, inner in enumerate(items(schema.get("anyOf"))):
         _openapi(inner, f"{place}.any_of[{index}]")
-    require(all(isinstance(value, str) for value in as_list(schema.get("enum"))), f"{place}.enum: must be strings")
+    require(all(isinstance(value, str) for value in items(schema.get("enum"))), f"{place}.enum: must be strings")
 
 
 def _parts(turn: Turn) -> Iterator[tuple[dict[str, Any], bool]]:

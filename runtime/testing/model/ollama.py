@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from callgate.runtime.models.wire.shapes import items, mapping
 from callgate.runtime.testing.model.checks import check_tools, field, pair_results, require
 from callgate.runtime.testing.model.requests import (
     GivenResult,
@@ -17,7 +18,7 @@ from callgate.runtime.testing.model.requests import (
     SeenThought,
 )
 from callgate.runtime.testing.model.script import Call, Say, Turn
-from callgate.runtime.testing.model.wire_format import WireFormat, as_list, as_object, pieces, read_each
+from callgate.runtime.testing.model.wire_format import WireFormat, pieces, read_each
 
 _STOP_REASONS = {"stop": "stop", "calls": "stop", "length": "length", "filter": "stop"}
 _CREATED_AT = "2025-10-09T08:53:20.000000Z"
@@ -78,7 +79,7 @@ def _message(message: Mapping[str, Any], index: int) -> Message:
     if role == "tool":
         tool, call_id = message.get("tool_name"), message.get("tool_call_id")
         return Message("tool", results=(GivenResult(text, call_id, tool),))
-    calls = tuple(_seen(as_object(call), f"{place}.tool_calls") for call in as_list(message.get("tool_calls")))
+    calls = tuple(_seen(mapping(call), f"{place}.tool_calls") for call in items(message.get("tool_calls")))
     thought = message.get("thinking")
     return Message(role, text, calls, thoughts=(SeenThought(thought),) if thought else ())
 
@@ -91,7 +92,7 @@ def _seen(call: Mapping[str, Any], place: str) -> SeenCall:
 def _tool(tool: Mapping[str, Any], index: int) -> OfferedTool:
     function = field(tool, "function", dict, f"tools.{index}")
     name = field(function, "name", str, f"tools.{index}")
-    return OfferedTool(name, function.get("description"), as_object(function.get("parameters")))
+    return OfferedTool(name, function.get("description"), mapping(function.get("parameters")))
 
 
 def _failed(turn: Turn) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from callgate.runtime.models.wire.reply import Usage
+from callgate.runtime.models.wire.shapes import items, mapping
 from callgate.runtime.testing.model.checks import check_tools, field, pair_results, require
 from callgate.runtime.testing.model.requests import (
     GivenResult,
@@ -20,8 +21,6 @@ from callgate.runtime.testing.model.script import Call, Say, Think, Turn
 from callgate.runtime.testing.model.wire_format import (
     CREATED,
     WireFormat,
-    as_list,
-    as_object,
     content_text,
     openai_error,
     parse_if_text,
@@ -69,7 +68,7 @@ class ChatFormat(WireFormat):
         events = [chunk({"role": "assistant", "content": ""})]
         events += [chunk(delta) for delta in _deltas(turn)]
         events.append(chunk({}, turn.stop_reason(_STOP_REASONS)))
-        if as_object(request.body.get("stream_options")).get("include_usage"):
+        if mapping(request.body.get("stream_options")).get("include_usage"):
             events.append(sse({**head, "choices": [], "usage": _usage(turn.usage)}))
         return [*events, b"data: [DONE]\n\n"]
 
@@ -85,7 +84,7 @@ def _message(message: Mapping[str, Any], index: int) -> Message:
     if role == "tool":
         require(isinstance(message.get("content"), str | list), f"{place}.content: field required")
         return Message("tool", results=(GivenResult(text, field(message, "tool_call_id", str, place)),))
-    calls = tuple(_seen(as_object(call), f"{place}.tool_calls") for call in as_list(message.get("tool_calls")))
+    calls = tuple(_seen(mapping(call), f"{place}.tool_calls") for call in items(message.get("tool_calls")))
     thought = message.get("reasoning_content")
     return Message(_ROLES[role], text, calls, thoughts=(SeenThought(thought),) if thought else ())
 
@@ -102,7 +101,7 @@ def _tool(tool: Mapping[str, Any], index: int) -> OfferedTool:
     require(tool.get("type") == "function", f"{place}.type: {tool.get('type')!r} is not 'function'")
     function = field(tool, "function", dict, place)
     name = field(function, "name", str, place)
-    return OfferedTool(name, function.get("description"), as_object(function.get("parameters")), function.get("strict"))
+    return OfferedTool(name, function.get("description"), mapping(function.get("parameters")), function.get("strict"))
 
 
 def _call(call: Call) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from callgate.runtime.models.wire.reply import Usage
+from callgate.runtime.models.wire.shapes import items, mapping
 from callgate.runtime.testing.model.checks import check_tools, field, pair_results, require
 from callgate.runtime.testing.model.requests import (
     GivenResult,
@@ -20,8 +21,6 @@ from callgate.runtime.testing.model.script import Call, ContentPart, Say, Turn
 from callgate.runtime.testing.model.wire_format import (
     CREATED,
     WireFormat,
-    as_list,
-    as_object,
     content_text,
     openai_error,
     parse_if_text,
@@ -54,7 +53,7 @@ class ResponsesFormat(WireFormat):
             conversation: tuple[Message, ...] = (Message("user", given),)
         else:
             conversation = pair_results(
-                _joined(_message(as_object(item), index) for index, item in enumerate(given)), together=False
+                _joined(_message(mapping(item), index) for index, item in enumerate(given)), together=False
             )
         tools = read_each(body.get("tools"), _tool)
         return ParsedRequest(
@@ -65,18 +64,18 @@ class ResponsesFormat(WireFormat):
         )
 
     def keeps_signatures(self, request: ModelRequest) -> bool:
-        return "reasoning.encrypted_content" in as_list(request.body.get("include"))
+        return "reasoning.encrypted_content" in items(request.body.get("include"))
 
     def answer(self, turn: Turn, request: ModelRequest) -> dict[str, Any]:
         cut = _CUT.get(turn.stop or "")
-        items = [_item(part, index, request, "completed") for index, part in enumerate(turn.parts)]
-        if cut and items:
-            items[-1] = _item(turn.parts[-1], len(items) - 1, request, "incomplete")
+        output = [_item(part, index, request, "completed") for index, part in enumerate(turn.parts)]
+        if cut and output:
+            output[-1] = _item(turn.parts[-1], len(output) - 1, request, "incomplete")
         return {
             **_head(request),
             "status": "incomplete" if cut else "completed",
             "incomplete_details": {"reason": cut} if cut else None,
-            "output": items,
+            "output": output,
             "usage": _usage(turn.usage),
         }
 
@@ -146,7 +145,7 @@ def _tool(tool: Mapping[str, Any], index: int) -> OfferedTool:
     place = f"tools[{index}]"
     require(tool.get("type") == "function", f"{place}.type: {tool.get('type')!r} is not 'function'")
     name = field(tool, "name", str, place)
-    return OfferedTool(name, tool.get("description"), as_object(tool.get("parameters")), tool.get("strict"))
+    return OfferedTool(name, tool.get("description"), mapping(tool.get("parameters")), tool.get("strict"))
 
 
 def _item(part: ContentPart, index: int, request: ModelRequest, status: str) -> dict[str, Any]:
@@ -158,7 +157,7 @@ def _item(part: ContentPart, index: int, request: ModelRequest, status: str) -> 
         content = [{"type": "output_text", "text": part.text, "annotations": [], "logprobs": []}]
         return {"id": f"msg_{place}", "type": "message", "role": "assistant", "status": status, "content": content}
     shown = [{"type": "summary_text", "text": part.text}] if part.text else []
-    wanted = "reasoning.encrypted_content" in as_list(request.body.get("include"))
+    wanted = "reasoning.encrypted_content" in items(request.body.get("include"))
     secret = without_none(encrypted_content=part.signature if wanted else None)
     return {"id": f"rs_{place}", "type": "reasoning", "summary": shown, **secret}
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
+from callgate.runtime.models.wire.shapes import items, mapping
 from callgate.runtime.testing.model.requests import ModelRequest, ParsedRequest
 from callgate.runtime.testing.model.script import Turn
 
@@ -64,7 +65,7 @@ def openai_error(status: int, message: str) -> dict[str, Any]:
 
 def read_each(values: Any, read: Callable[[Mapping[str, Any], int], T]) -> list[T]:
     """Read the objects of a list, each with its index."""
-    return [read(as_object(value), index) for index, value in enumerate(as_list(values))]
+    return [read(mapping(value), index) for index, value in enumerate(items(values))]
 
 
 def sse(data: Mapping[str, Any], event: str | None = None) -> bytes:
@@ -79,21 +80,11 @@ def pieces(text: str, size: int = 8) -> Iterator[str]:
         yield text[start : start + size]
 
 
-def as_list(value: Any) -> Sequence[Any]:
-    """The value if it is a list, else an empty one."""
-    return value if isinstance(value, list) else ()
-
-
-def as_object(value: Any) -> Mapping[str, Any]:
-    """The value if it is an object, else an empty one."""
-    return value if isinstance(value, dict) else {}
-
-
 def content_text(content: Any) -> str:
     """The text of a content: a string, or a list of parts with ``text`` fields."""
     if isinstance(content, str):
         return content
-    return "".join(str(as_object(part).get("text") or "") for part in as_list(content))
+    return "".join(str(mapping(part).get("text") or "") for part in items(content))
 
 
 def parse_if_text(arguments: Any) -> Any:

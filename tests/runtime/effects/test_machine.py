@@ -12,8 +12,8 @@ from hypothesis.errors import Flaky
 from callgate import Approval
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
-from callgate.providers.stores.memory_effects import HeldEffects, MemoryEffects
-from callgate.providers.stores.memory_suspensions import HeldSuspensions
+from callgate.providers.stores.memory_effects import MemoryEffects
+from callgate.providers.stores.memory_suspensions import MemorySuspensions
 from callgate.runtime.suspensions.resumption import Bound, Resumed
 from callgate.runtime.suspensions.suspensions import SuspensionManager
 from tests.runtime.effects.machine import search
@@ -50,12 +50,12 @@ def every_mac_is_right(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_use_changes_nothing(patch: pytest.MonkeyPatch) -> None:
-    real = HeldSuspensions.replace
+    real = MemorySuspensions.replace
 
     async def forgets(self: Any, tenant: str, wait: SuspensionRecord) -> bool:
         return wait.state is SuspensionState.USED or await real(self, tenant, wait)
 
-    patch.setattr(HeldSuspensions, "replace", forgets)
+    patch.setattr(MemorySuspensions, "replace", forgets)
 
 
 def arguments_are_not_compared(patch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,6 @@ def every_claim_wins(patch: pytest.MonkeyPatch) -> None:
         return True, effect
 
     patch.setattr(MemoryEffects, "claim_now", claim)
-    patch.setattr(HeldEffects, "claim_now", claim)
 
 
 def versions_and_policies_do_not_count(patch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ import pytest
 from callgate.errors import DefinitionError
 from callgate.runtime.models import codec
 from callgate.runtime.models.wire.names import GEMINI_NAME, MAX_NAME, WIRE_NAME, NameMap
-from callgate.runtime.models.wire.neutral import from_neutral, to_neutral
+from callgate.runtime.models.wire.neutral import to_neutral
+from callgate.tools.definition import ToolDefinition
 from tests.runtime.models.wires import RICH, tool
 
 # ------------------------------------------------------------------------------------------------ the neutral format
@@ -31,22 +32,26 @@ def test_contract_c4_flat_and_wrapped_definitions_are_read_alike() -> None:
     """Contract C4."""
     flat = to_neutral(tool(RICH, description="Weather.", strict=False))
     wrapped = {"type": "function", "function": {name: value for name, value in flat.items() if name != "type"}}
-    assert from_neutral(flat) == from_neutral(wrapped) == tool(RICH, description="Weather.", strict=False)
-    assert to_neutral(from_neutral(wrapped)) == flat
+    assert (
+        ToolDefinition.from_dict(flat)
+        == ToolDefinition.from_dict(wrapped)
+        == tool(RICH, description="Weather.", strict=False)
+    )
+    assert to_neutral(ToolDefinition.from_dict(wrapped)) == flat
 
 
 @pytest.mark.parametrize("wire", ["openai_chat", "ollama"])
 def test_contract_c4_what_a_wrapping_wire_is_sent_reads_back_as_the_definition(wire: str) -> None:
     """Contract C4."""
     definition = tool(RICH, description="Weather.")
-    assert from_neutral(codec(wire).translate([definition]).request["tools"][0]) == definition
+    assert ToolDefinition.from_dict(codec(wire).translate([definition]).request["tools"][0]) == definition
 
 
 @pytest.mark.parametrize("wrong", [None, 5, [], "get_weather", {"type": "function", "function": "x"}, {"type": "web"}])
 def test_contract_c4_what_is_neither_is_refused(wrong: Any) -> None:
     """Contract C4."""
     with pytest.raises(DefinitionError):
-        from_neutral(wrong)
+        ToolDefinition.from_dict(wrong)
 
 
 # ------------------------------------------------------------------------------------------------------------- names

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import AfterValidator
 
 from callgate import Provide, ToolCall, ToolContext, ToolDefinition, ToolRecord, as_tool, tool
-from callgate.tools.arguments.hydration import HydrationError, HydrationResult, Provenance, Repair, hydrate, hydrate_all
+from callgate.tools.arguments.hydration import HydrationError, HydrationResult, Provenance, Repair, hydrate
 from callgate.tools.definition import Effect, NoSchemaMode
 from callgate.tools.limits import Limits
 from callgate.tools.schemas.validation import LazyValidator, Validator, compile_schema, from_validate
@@ -542,7 +542,7 @@ def test_every_call_of_an_answer_has_its_result_in_order() -> None:
     def compiled(name: str) -> Validator:
         return compile_schema(records[name].definition.parameters or {})
 
-    results = hydrate_all(iter(calls), records.get, compiled, wire="anthropic")
+    results = [hydrate(call, records.get, compiled, wire="anthropic") for call in calls]
     assert [result.call for result in results] == calls
     assert [result.success for result in results] == [True, False, False] * len(ALL) + [False] * 3
     assert {result.provenance.wire for result in results} == {"anthropic"}

@@ -13,7 +13,7 @@ import pytest
 from callgate import ToolDefinition, pick_tools, tool
 from callgate.picking import PickResult, ToolIndex, keyword_overlap
 from callgate.tools.picking.filters import PickContext
-from callgate.tools.picking.llm import Cascade, LLMScorer, Mixture, Stage
+from callgate.tools.picking.llm import Cascade, CascadeStage, LLMScorer, Mixture
 from callgate.tools.picking.results import FALLBACK, Picks, Score
 
 ANY = {"type": "object", "properties": {}}
@@ -245,9 +245,9 @@ async def test_a_cascade_asks_the_dear_scorer_about_the_best_only() -> None:
         return 0.7 if item is MAIL else 0.6
 
     both = [made("weather_map", "Weather on a map."), *TOOLS]
-    assert names(await pick_tools("weather", both, scorer=Cascade(Stage(dear, keep=1)))) == [asked[0]]
+    assert names(await pick_tools("weather", both, scorer=Cascade(CascadeStage(dear, keep=1)))) == [asked[0]]
     assert len(asked) == 1
-    tie = Cascade(Stage(dear, ties=0.01), first=lambda _, one: 0.9 if one is MAIL else 0.1)
+    tie = Cascade(CascadeStage(dear, ties=0.01), first=lambda _, one: 0.9 if one is MAIL else 0.1)
     assert names(await pick_tools("x", TOOLS, scorer=tie, max_candidates=1)) == ["sendEmail"]
     assert len(asked) == 1, "no tie, no question"
 

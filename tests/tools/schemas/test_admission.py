@@ -13,18 +13,11 @@ import pytest
 
 from callgate.errors import SchemaRefused
 from callgate.tools.calls import Issue
-from callgate.tools.schemas.admission import (
-    AUTHOR_LIMITS,
-    INPUT_LIMITS,
-    OUTPUT_LIMITS,
-    Guard,
-    SchemaLimits,
-    admit,
-    guarded,
-)
+from callgate.tools.schemas.admission import Guard, admit, guarded
 from callgate.tools.schemas.engines.base import Rejected, guard_depth, guard_json
 from callgate.tools.schemas.engines.budget import Budget
 from callgate.tools.schemas.engines.document import read
+from callgate.tools.schemas.engines.raw import AUTHOR_LIMITS, INPUT_LIMITS, OUTPUT_LIMITS, SchemaLimits
 from callgate.tools.schemas.validation import compile_schema, from_validate
 from tests.harness.cpu import cpu_seconds
 from tests.tools.schemas.test_engines_samples import mcp_schemas

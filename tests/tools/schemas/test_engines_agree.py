@@ -15,12 +15,12 @@ import jsonschema_rs
 import pytest
 
 from callgate.errors import SchemaRefused
-from callgate.tools.schemas.admission import OUTPUT_LIMITS
 from callgate.tools.schemas.engines import gate, rust
 from callgate.tools.schemas.engines.base import MAX_TEXT
 from callgate.tools.schemas.engines.dialect import KEYWORDS
 from callgate.tools.schemas.engines.document import read
 from callgate.tools.schemas.engines.fast import FastEngine
+from callgate.tools.schemas.engines.raw import OUTPUT_LIMITS
 from callgate.tools.schemas.validation import Validator, compile_schema, explain, lint_schema, verify_schema
 from tests.tools.schemas.test_engines_samples import DRAFT7, DRAFT2020, broken, mcp_schemas, random_schema, value_for
 
