@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from callgate import (
     Gate,
@@ -21,7 +24,7 @@ from callgate import (
     configure_logging,
     tool,
 )
-from callgate.hooks import Audit
+from callgate.hooks import Audit, Tracing
 from callgate.providers.principal_json import user_as_json, user_from_json
 
 CANARY = "tok-CANARY-8f3a"
@@ -84,7 +87,14 @@ def stored_in(folder: Path) -> bytes:
 
 
 async def shown_everywhere(user: User, secret: str, folder: Path) -> str:
-    """Run calls that succeed, fail and are suspended, and return every text that they leave behind."""
+    """Run calls that succeed, fail, are suspended and run as a job; return every text that they leave behind."""
+
+    @tool(effect="idempotent")
+    async def count(ctx: ToolContext) -> int:
+        """Count, in a job: a token does not leave the process of its request."""
+        assert ctx.user == user
+        assert ctx.user.token is None
+        return 1
 
     @tool(effect="read")
     async def ask(ctx: ToolContext) -> str:
@@ -107,12 +117,15 @@ async def shown_everywhere(user: User, secret: str, folder: Path) -> str:
         """Pay."""
         return f"{cents}"
 
+    spans = InMemorySpanExporter()
+    tracing = TracerProvider()
+    tracing.add_span_processor(SimpleSpanProcessor(spans))
     events: list[Any] = []
     configure_logging(events.append, level="DEBUG", errors="text")
     try:
         gate = Gate(
-            [ask, fail, refuse, pay],
-            [Audit()],
+            [ask, fail, refuse, pay, count],
+            [Audit(), Tracing(tracing)],
             store=f"sqlite:///{folder}/store.db",
             allow_unguarded=True,
             signing_keys=["k" * 32],
@@ -122,14 +135,18 @@ async def shown_everywhere(user: User, secret: str, folder: Path) -> str:
                 await gate.call(ToolCall(name=name, arguments=arguments), user=user, trace=True)
                 for name, arguments in [("ask", {}), ("fail", {}), ("refuse", {}), ("pay", {"cents": 7})]
             ]
+            job = await (await gate.submit("count", {}, user=user))
             waiting = [repr(one) for one in await gate.waits.pending(User("max", "acme", {"manager"}))]
     finally:
         configure_logging()
     assert [one.outcome for one in results] == [Outcome.SUCCESS, Outcome.ERROR, Outcome.ERROR, Outcome.SUSPENDED]
-    return f"{results!r} {waiting} {events!r} {stored_in(folder)!r}"
+    assert job.output == 1
+    traces = [span.to_json() for span in spans.get_finished_spans()]
+    assert len(traces) > len(results)
+    return f"{results!r} {job!r} {waiting} {events!r} {traces} {stored_in(folder)!r}"
 
 
-async def test_the_token_is_in_no_log_audit_row_error_or_stored_record(tmp_path: Path) -> None:
+async def test_the_token_is_in_no_log_audit_row_span_error_job_or_stored_record(tmp_path: Path) -> None:
     shown = await shown_everywhere(ANN, CANARY, tmp_path)
     assert CANARY not in shown
     assert "the order service refused" in shown, "the error itself is logged"
