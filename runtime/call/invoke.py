@@ -91,10 +91,9 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (the whole 
         await fail(plan, ctx, error)
     if state.special and state.alarm is not None:
         await stand_down(ctx)
-    if plan.closing or state.leases is not None:
-        rest = iter(closing_steps(plan, ctx))
-        if (waiting := _close_until_wait(ctx, rest, None)) is not None:
-            await _close_from(ctx, rest, waiting)
+    closes = plan.closing or state.leases is not None
+    if closes and (closing := close(ctx, closing_steps(plan, ctx))) is not None:
+        await closing
     if state.scope is None:
         state.scope = plan.ended  # a later access raises the error of an ended scope
     elif state.ends_scope:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
 
@@ -15,11 +17,14 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 
 
-def test_the_quick_start_prints_what_the_readme_says(tmp_path: Path) -> None:
-    (program,) = blocks("python")
+PROGRAMS = dict(zip(("a first tool", "the quick start"), blocks("python"), strict=True))
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_a_program_prints_what_the_readme_says(program: str, tmp_path: Path) -> None:
     said = README.split(program)[1]
-    (printed,) = re.findall(r"^It prints:\n\n```text\n(.*?)^```$", said, re.DOTALL | re.MULTILINE)
-    path = tmp_path / "quick_start.py"
+    printed = re.findall(r"^It prints:\n\n```text\n(.*?)^```$", said, re.DOTALL | re.MULTILINE)[0]
+    path = tmp_path / "program.py"
     path.write_text(program, "utf-8")
     done = subprocess.run(
         [sys.executable, "-W", "error", str(path)],
@@ -29,12 +34,17 @@ def test_the_quick_start_prints_what_the_readme_says(tmp_path: Path) -> None:
         timeout=300,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
     assert done.stdout == printed
+    if "development" in program:
+        assert "development mode, not for production" in done.stderr
+        assert "plan of add 1" in done.stderr
+    else:
+        assert done.stderr == ""
 
 
-def test_the_quick_start_stays_short() -> None:
-    (program,) = blocks("python")
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_a_program_stays_short(program: str) -> None:
     assert len([line for line in program.splitlines() if line]) <= 30
 
 
