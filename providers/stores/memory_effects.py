@@ -134,7 +134,8 @@ class MemoryEffects(MemoryPart[MemoryKey, EffectRecord | End]):
         return self._live.get(at) or self._ended.get(at)
 
     def _write(self, at: MemoryKey, value: EffectRecord | End | None) -> None:
-        self._note(at, value)
+        if self._log is not None:  # no call of a method outside of a transaction: each tool call comes here
+            self._note(at, value)
         self._live.pop(at, None)
         self._ended.pop(at, None)
         if isinstance(value, End):
