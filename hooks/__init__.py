@@ -1,40 +1,62 @@
-"""The public module for hooks: the base class, the stages, and the stock hooks. Each name is imported on first use.
-
-Each name appears in the type-checker import, in the table, and in ``__all__``. A test compares the three.
-"""
+"""The public module for hooks: the base class, the stages, and the stock hooks. Each name is imported on first use."""
 
 from typing import TYPE_CHECKING
 
 from callgate._lazy import lazy
 
 if TYPE_CHECKING:
-    from callgate.hooks.base import Hook, Next, on
-    from callgate.hooks.context import InvokeContext
-    from callgate.hooks.effects import Committed, NoEffect, Reconciler
-    from callgate.hooks.installed import load
-    from callgate.hooks.selection import collect_hooks_for_stage, sort_for_stage
-    from callgate.hooks.stages import TOOL_ERROR_STAGES, TOOL_POST_STAGES, TOOL_PRE_STAGES, Stage
-    from callgate.hooks.stock.capacity.cache import Cache
-    from callgate.hooks.stock.capacity.concurrency import Concurrency
-    from callgate.hooks.stock.capacity.quota import Quota
-    from callgate.hooks.stock.options import HookOptions
-    from callgate.hooks.stock.policy.approvals import RequireApproval
-    from callgate.hooks.stock.policy.authorize import Authorize
-    from callgate.hooks.stock.policy.cedar import CedarPolicy
-    from callgate.hooks.stock.policy.consent import Consent
-    from callgate.hooks.stock.policy.feature_flags import FeatureFlags
-    from callgate.hooks.stock.policy.rules import Decider, Rule, Ruling, Verdict, forbid, permit
-    from callgate.hooks.stock.privacy.output_policy import OutputPolicy
-    from callgate.hooks.stock.privacy.redact import Redact
-    from callgate.hooks.stock.privacy.secrets import SecretMissing, Secrets, from_env, from_keyring
-    from callgate.hooks.stock.records.audit import Audit
-    from callgate.hooks.stock.records.audit_verify import AuditProblem, AuditReport, verify_audit, verify_rows
-    from callgate.hooks.stock.records.telemetry import Metrics, Tracing
-    from callgate.hooks.stock.resilience.circuit_breaker import CircuitBreaker
-    from callgate.hooks.stock.resilience.recovery import Backoff, Deadline, Retry, Timeout
-    from callgate.hooks.stock.sampling import sampled
-    from callgate.providers.stores.base import AuditRow, Limit
-    from callgate.runtime.call.stage_helpers import will_bind_providers_stage, wrap_with_around
+    from callgate.hooks.base import Hook as Hook
+    from callgate.hooks.base import Next as Next
+    from callgate.hooks.base import on as on
+    from callgate.hooks.context import InvokeContext as InvokeContext
+    from callgate.hooks.effects import Committed as Committed
+    from callgate.hooks.effects import NoEffect as NoEffect
+    from callgate.hooks.effects import Reconciler as Reconciler
+    from callgate.hooks.installed import load as load
+    from callgate.hooks.selection import collect_hooks_for_stage as collect_hooks_for_stage
+    from callgate.hooks.selection import sort_for_stage as sort_for_stage
+    from callgate.hooks.stages import TOOL_ERROR_STAGES as TOOL_ERROR_STAGES
+    from callgate.hooks.stages import TOOL_POST_STAGES as TOOL_POST_STAGES
+    from callgate.hooks.stages import TOOL_PRE_STAGES as TOOL_PRE_STAGES
+    from callgate.hooks.stages import Stage as Stage
+    from callgate.hooks.stock.capacity.cache import Cache as Cache
+    from callgate.hooks.stock.capacity.concurrency import Concurrency as Concurrency
+    from callgate.hooks.stock.capacity.quota import Quota as Quota
+    from callgate.hooks.stock.options import HookOptions as HookOptions
+    from callgate.hooks.stock.policy.approvals import RequireApproval as RequireApproval
+    from callgate.hooks.stock.policy.authorize import Authorize as Authorize
+    from callgate.hooks.stock.policy.cedar import CedarPolicy as CedarPolicy
+    from callgate.hooks.stock.policy.consent import Consent as Consent
+    from callgate.hooks.stock.policy.feature_flags import FeatureFlags as FeatureFlags
+    from callgate.hooks.stock.policy.rules import Decider as Decider
+    from callgate.hooks.stock.policy.rules import Rule as Rule
+    from callgate.hooks.stock.policy.rules import Ruling as Ruling
+    from callgate.hooks.stock.policy.rules import Verdict as Verdict
+    from callgate.hooks.stock.policy.rules import forbid as forbid
+    from callgate.hooks.stock.policy.rules import permit as permit
+    from callgate.hooks.stock.privacy.output_policy import OutputPolicy as OutputPolicy
+    from callgate.hooks.stock.privacy.redact import Redact as Redact
+    from callgate.hooks.stock.privacy.secrets import SecretMissing as SecretMissing
+    from callgate.hooks.stock.privacy.secrets import Secrets as Secrets
+    from callgate.hooks.stock.privacy.secrets import from_env as from_env
+    from callgate.hooks.stock.privacy.secrets import from_keyring as from_keyring
+    from callgate.hooks.stock.records.audit import Audit as Audit
+    from callgate.hooks.stock.records.audit_verify import AuditProblem as AuditProblem
+    from callgate.hooks.stock.records.audit_verify import AuditReport as AuditReport
+    from callgate.hooks.stock.records.audit_verify import verify_audit as verify_audit
+    from callgate.hooks.stock.records.audit_verify import verify_rows as verify_rows
+    from callgate.hooks.stock.records.telemetry import Metrics as Metrics
+    from callgate.hooks.stock.records.telemetry import Tracing as Tracing
+    from callgate.hooks.stock.resilience.circuit_breaker import CircuitBreaker as CircuitBreaker
+    from callgate.hooks.stock.resilience.recovery import Backoff as Backoff
+    from callgate.hooks.stock.resilience.recovery import Deadline as Deadline
+    from callgate.hooks.stock.resilience.recovery import Retry as Retry
+    from callgate.hooks.stock.resilience.recovery import Timeout as Timeout
+    from callgate.hooks.stock.sampling import sampled as sampled
+    from callgate.providers.stores.base import AuditRow as AuditRow
+    from callgate.providers.stores.base import Limit as Limit
+    from callgate.runtime.call.stage_helpers import will_bind_providers_stage as will_bind_providers_stage
+    from callgate.runtime.call.stage_helpers import wrap_with_around as wrap_with_around
 else:
     __getattr__, __dir__ = lazy(
         __name__,
@@ -93,58 +115,3 @@ else:
             "wrap_with_around": "callgate.runtime.call.stage_helpers",
         },
     )
-
-__all__ = [
-    "TOOL_ERROR_STAGES",
-    "TOOL_POST_STAGES",
-    "TOOL_PRE_STAGES",
-    "Audit",
-    "AuditProblem",
-    "AuditReport",
-    "AuditRow",
-    "Authorize",
-    "Backoff",
-    "Cache",
-    "CedarPolicy",
-    "CircuitBreaker",
-    "Committed",
-    "Concurrency",
-    "Consent",
-    "Deadline",
-    "Decider",
-    "FeatureFlags",
-    "Hook",
-    "HookOptions",
-    "InvokeContext",
-    "Limit",
-    "Metrics",
-    "Next",
-    "NoEffect",
-    "OutputPolicy",
-    "Quota",
-    "Reconciler",
-    "Redact",
-    "RequireApproval",
-    "Retry",
-    "Rule",
-    "Ruling",
-    "SecretMissing",
-    "Secrets",
-    "Stage",
-    "Timeout",
-    "Tracing",
-    "Verdict",
-    "collect_hooks_for_stage",
-    "forbid",
-    "from_env",
-    "from_keyring",
-    "load",
-    "on",
-    "permit",
-    "sampled",
-    "sort_for_stage",
-    "verify_audit",
-    "verify_rows",
-    "will_bind_providers_stage",
-    "wrap_with_around",
-]

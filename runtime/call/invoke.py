@@ -201,7 +201,7 @@ async def attempt(plan: Plan, ctx: InvokeContext) -> Any:
     return ctx.run.output
 
 
-async def walk(ctx: InvokeContext, steps: tuple[Compiled, ...]) -> None:
+async def walk(ctx: InvokeContext, steps: Iterable[Compiled]) -> None:
     """Run the steps of a stage in order."""
     for kind, call, step in steps:
         ctx.run.step = step
@@ -252,12 +252,11 @@ async def reshape(plan: Plan, ctx: InvokeContext, response: ControlRespond) -> N
         stopped = ctx.run.step
         shaping = await responded(plan, ctx, response)
         try:
-            for kind, call, step in shaping:
-                if step.row.position > stopped.row.position or (step.hook is None and step.stage is stopped.stage):
-                    ctx.run.step = step
-                    answer = await call(ctx) if kind else call(ctx)
-                    if answer is not None:
-                        await answered(ctx, step, answer)
-            return
+            return await walk(ctx, [one for one in shaping if _follows(one[2], stopped)])
         except ControlRespond as again:
             response = again
+
+
+def _follows(step: Step, stopped: Step) -> bool:
+    """Return True for steps of later stages, and for the runtime's own step of the same stage."""
+    return step.row.position > stopped.row.position or (step.hook is None and step.stage is stopped.stage)
