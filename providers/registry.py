@@ -13,7 +13,7 @@ from callgate.providers.exits import Exit
 from callgate.providers.ranks import Rank, ScopeName
 from callgate.providers.recipes import MISSING, Recipe, describe_token
 from callgate.providers.scope import ProviderScope, World, missing_provider
-from callgate.providers.sessions import Membership, Sessions
+from callgate.providers.sessions import Membership, SessionTable
 
 __all__ = ["MISSING", "ProviderRegistry", "ScopeName", "as_pairs", "describe_token", "missing_provider"]
 
@@ -39,7 +39,7 @@ class ProviderRegistry:
         self.container = container
         self.world = World(container)
         self.recipes = self.world.recipes
-        self.sessions = Sessions(self.world, now, ttl=session_ttl, maximum=max_sessions)
+        self.sessions = SessionTable(self.world, now, ttl=session_ttl, maximum=max_sessions)
         self._tokens: dict[Any, None] = {}  # in the order given
         self.ended = ProviderScope(self.world, Rank.REQUEST)
         self.ended.end()

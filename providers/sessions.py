@@ -28,7 +28,7 @@ class Session:
         self.used_at = now
 
 
-class Sessions:
+class SessionTable:
     """The live sessions, least recently used first. The owner None is the application, which may use every session.
 
     A session ends after *ttl* seconds without use, or as the least recently used one of more than *maximum* sessions.
@@ -175,7 +175,7 @@ class Membership:
 
     __slots__ = ("_has_ended", "_id", "_owner", "_sessions", "entered")
 
-    def __init__(self, sessions: Sessions, session_id: str, owner: Any) -> None:
+    def __init__(self, sessions: SessionTable, session_id: str, owner: Any) -> None:
         self._sessions = sessions
         self._id = session_id
         self._owner = owner

@@ -10,13 +10,15 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 
 import callgate
+from callgate._lazy import FACES
 
 ROOT = Path(__file__).resolve().parents[1]
 FACE = ROOT / "src" / "callgate"
@@ -268,3 +270,45 @@ def test_no_file_and_no_function_is_too_long() -> None:
                 if long > MAX_FUNCTION_LINES:
                     wrong.append(f"{name}:{node.lineno} {node.name}: {long} lines, at most {MAX_FUNCTION_LINES}")
     assert wrong == []
+
+
+# ---------------------------------------------------------------------- one name, one thing
+
+SHARED = {
+    "migrations define both": "downgrade upgrade",
+    "commands, stores and hooks that do the same for things of their own": "main prune register show_list show_one",
+    "rooms that do not meet": (
+        "Answer Dialect Engine Entry Executor Progress Refused Rows as_text ask definition_of explain guarded is_async "
+        "is_mapping kind_of name_of plain refusal require_json resolve signed unknown"
+    ),
+}
+"""Public names inside the rooms that two or more modules define. The list may only get shorter."""
+
+
+def definitions(files: Iterable[Path]) -> dict[str, set[Path]]:
+    """The modules that define each public top-level class or function."""
+    found: dict[str, set[Path]] = {}
+    for path in files:
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name[0] != "_":
+                found.setdefault(node.name, set()).add(path)
+    return found
+
+
+def shared(files: Iterable[Path]) -> set[str]:
+    return {name for name, paths in definitions(files).items() if len(paths) > 1}
+
+
+def exported() -> set[str]:
+    faces = map(import_module, FACES)
+    return {name for face in faces for name in vars(face).get("__all__", ()) or vars(face)}
+
+
+def test_a_name_that_the_package_exports_stands_for_one_thing(tmp_path: Path) -> None:
+    assert shared(sources()) & exported() == set()
+    (tmp_path / "another.py").write_text("class Gate: ...\n")
+    assert shared([*sources(), tmp_path / "another.py"]) & exported() == {"Gate"}, "the control"
+
+
+def test_the_other_names_that_stand_for_two_things_are_listed() -> None:
+    assert shared(sources()) == {name for names in SHARED.values() for name in names.split()}

@@ -15,7 +15,7 @@ from callgate.runtime.conversation.gates import ConversationGate
 from callgate.runtime.faces.placement import Placement, RunOn
 from callgate.runtime.models.wire.result_text import result_text
 from callgate.runtime.models.wire.shapes import is_mapping
-from callgate.tools.arguments.hydration import HydrationResult, Provenance
+from callgate.tools.arguments.hydration import HydrationProvenance, HydrationResult
 from callgate.tools.calls import ErrorInfo, Outcome, ToolCall, ToolResult, User
 
 _WHY = {
@@ -52,7 +52,7 @@ def shown(call: ToolCall, result: ToolResult, most: int) -> ToolResult:
     """
     seen = result.provenance if is_mapping(result.provenance) else {}
     if seen.get("hydration") is None:
-        made = Provenance(call.name, call.id, call.synthetic_id, None)
+        made = HydrationProvenance(call.name, call.id, call.synthetic_id, None)
         result = replace(result, provenance={**seen, "hydration": made})
     if not result.ok:
         return result  # an error text is short

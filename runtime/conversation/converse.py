@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack
 from callgate.runtime.conversation.channel import events_of
 from callgate.runtime.conversation.events import Conversation, ConversationEvent
 from callgate.runtime.conversation.gates import ConversationGate
-from callgate.runtime.conversation.loop import Model, Options, Talk, tell_nobody
+from callgate.runtime.conversation.loop import LoopOptions, Model, Talk, tell_nobody
 from callgate.runtime.faces.bound import Bound
 from callgate.runtime.faces.placement import RunOn
 from callgate.runtime.models.wire.codec import Messages
@@ -70,7 +70,7 @@ async def converse(
         GateClosed: the gate is not open; use ``async with gate``.
         CancelledError: the caller cancelled. Running calls are cancelled and awaited first; nothing runs afterwards.
     """
-    return await Talk(client, gate, messages, Options(**options)).run(tell_nobody)
+    return await Talk(client, gate, messages, LoopOptions(**options)).run(tell_nobody)
 
 
 def converse_events(
@@ -84,4 +84,4 @@ def converse_events(
     Raises the errors of ``converse``: wrong arguments at once, other errors while the events are read.
     """
     options.setdefault("stream", True)
-    return events_of(Talk(client, gate, messages, Options(**options)).run)
+    return events_of(Talk(client, gate, messages, LoopOptions(**options)).run)

@@ -22,7 +22,7 @@ from callgate.runtime.conversation.events import (
     RoundStarted,
 )
 from callgate.runtime.conversation.gates import ConversationGate
-from callgate.runtime.conversation.state import Progress, answer, load
+from callgate.runtime.conversation.state import Progress, answer, load_state
 from callgate.runtime.faces.bound import Bound
 from callgate.runtime.faces.placement import RunOn
 from callgate.runtime.models.wire.codec import Codec, Messages, Translation, as_messages
@@ -60,7 +60,7 @@ async def tell_nobody(_: ConversationEvent) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class LoopOptions:
     """``ConverseOptions`` with defaults."""
 
     user: User | None = None
@@ -93,7 +93,7 @@ class Options:
 class Talk:
     """One run of a conversation."""
 
-    def __init__(self, client: Model, gate: ConversationGate | Bound, messages: Messages, options: Options) -> None:
+    def __init__(self, client: Model, gate: ConversationGate | Bound, messages: Messages, options: LoopOptions) -> None:
         self.client = client
         self.options = options
         self.gate, self.user, self.session_id = _for_whom(gate, options)
@@ -269,7 +269,7 @@ class Talk:
         )
 
 
-def _for_whom(gate: ConversationGate | Bound, options: Options) -> tuple[ConversationGate, User, str | None]:
+def _for_whom(gate: ConversationGate | Bound, options: LoopOptions) -> tuple[ConversationGate, User, str | None]:
     if not isinstance(gate, Bound):
         return gate, options.user or ANONYMOUS, options.session_id
     if options.user not in (None, gate.user):
@@ -285,14 +285,14 @@ def _check_names(gate: ConversationGate, names: Sequence[str] | None) -> None:
             raise ValueError(f"tools: the gate has no {name!r}{did_you_mean(name, known)}")
 
 
-def _start(messages: Messages, options: Options, wire: str, user: User) -> Progress:
+def _start(messages: Messages, options: LoopOptions, wire: str, user: User) -> Progress:
     if options.resume is None:
         if not messages:
             raise ValueError("a conversation begins with a message")
         return Progress(as_messages(messages))
     if messages:
         raise ValueError("give messages or a state to resume, not both")
-    progress = load(options.resume, wire, user)
+    progress = load_state(options.resume, wire, user)
     answer(progress, options.results)
     return progress
 

@@ -64,7 +64,7 @@ class Progress:
         return state
 
 
-def load(state: Any, wire: str, user: User) -> Progress:
+def load_state(state: Any, wire: str, user: User) -> Progress:
     """Return the progress in a state.
 
     Raises:

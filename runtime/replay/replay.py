@@ -19,7 +19,7 @@ from callgate.runtime.call.invoke import run, walk
 from callgate.runtime.call.results import surface_original
 from callgate.runtime.engine import close_all
 from callgate.runtime.replay.context import ReplayContext
-from callgate.runtime.replay.report import Replayed, ReplayReport, Rows, Verdict
+from callgate.runtime.replay.report import Replayed, ReplayReport, ReplayVerdict, Rows
 from callgate.tools.calls import Outcome, User
 
 _RECORDERS = frozenset({"audit", "metrics", "tracing"})
@@ -78,7 +78,7 @@ class _Replaying:
         body = row.body
         was = _recorded(body)
         if was is None:
-            return Replayed(row, Verdict(str(body["outcome"])), None, "it was cancelled before any verdict")
+            return Replayed(row, ReplayVerdict(str(body["outcome"])), None, "it was cancelled before any verdict")
         if body.get("code") == "unknown_tool":
             there = body["called"] in self.gate.registry
             return Replayed(row, was, None if there else was, "there is such a tool now" if there else None)
@@ -98,14 +98,14 @@ class _Replaying:
                 raise
         return self._judge(row, was, ctx)
 
-    def _judge(self, row: AuditRow, was: Verdict, ctx: ReplayContext) -> Replayed:
+    def _judge(self, row: AuditRow, was: ReplayVerdict, ctx: ReplayContext) -> Replayed:
         if ctx.why is not None:
             return Replayed(row, was, None, ctx.why)
         if isinstance(ctx.run.error, _Unread):
             return self._unread(row, was, ctx)
         if ctx.run.error is None:
             what = "allowed" if ctx.run.output is _REACHED or ctx.run.cache_hit else "answered"
-            return Replayed(row, was, Verdict(what))
+            return Replayed(row, was, ReplayVerdict(what))
         if ctx.row["masked"] and not isinstance(ctx.run.error, InvocationError):
             return Replayed(
                 row,
@@ -115,7 +115,7 @@ class _Replaying:
             )
         return Replayed(row, was, _refused(ctx))
 
-    def _unread(self, row: AuditRow, was: Verdict, ctx: ReplayContext) -> Replayed:
+    def _unread(self, row: AuditRow, was: ReplayVerdict, ctx: ReplayContext) -> Replayed:
         """Judge a call that reaches argument parsing, if the record has no valid arguments."""
         plan = ctx.run.plan
         if was.what == "invalid":
@@ -128,7 +128,7 @@ class _Replaying:
             return Replayed(
                 row, was, None, f"it gets past {was.hook}, and {who} may refuse its arguments, which are not recorded"
             )
-        return Replayed(row, was, Verdict("allowed, if its arguments are valid"))
+        return Replayed(row, was, ReplayVerdict("allowed, if its arguments are valid"))
 
 
 class _Unread(InvocationError):
@@ -177,26 +177,26 @@ def _stop_inside(plan: Plan) -> Any:
     return nested(zip(plan.around, chosen, strict=True), stop)
 
 
-def _recorded(body: Mapping[str, Any]) -> Verdict | None:
+def _recorded(body: Mapping[str, Any]) -> ReplayVerdict | None:
     """Return the recorded verdict of the hooks; None if the call was cancelled before it."""
     outcome, stage = body["outcome"], str(body.get("stage"))
     if outcome == Outcome.SUCCESS:
-        return Verdict("allowed" if body["executed"] or body["cache_hit"] else "answered")
-    refusal = Verdict(outcome, body["code"], stage, body["hook"])
+        return ReplayVerdict("allowed" if body["executed"] or body["cache_hit"] else "answered")
+    refusal = ReplayVerdict(outcome, body["code"], stage, body["hook"])
     section = STAGES[Stage(stage)].section
     if section in (Section.BEFORE, Section.CACHE):
         return None if outcome == Outcome.CANCELLED else refusal
     if section is Section.EXECUTE and not body["own"] and outcome in _DECIDED:
         return refusal
-    return Verdict("allowed")  # the hooks before the tool allowed it, whatever its outcome
+    return ReplayVerdict("allowed")  # the hooks before the tool allowed it, whatever its outcome
 
 
-def _refused(ctx: Any) -> Verdict:
+def _refused(ctx: Any) -> ReplayVerdict:
     error, outcome = ctx.run.error, ctx.run.outcome
     code = getattr(error, "code", None) if isinstance(error, InvocationError) else None
     if code is None:
         code = "policy_error" if outcome is Outcome.DENIED else "hook_failed"
-    return Verdict(outcome.value, code, ctx.run.failed_in.stage.value, ctx.run.failed_in.name)
+    return ReplayVerdict(outcome.value, code, ctx.run.failed_in.stage.value, ctx.run.failed_in.name)
 
 
 async def _all(gate: Any, rows: Any) -> AsyncIterator[AuditRow]:

@@ -13,7 +13,7 @@ Rows: TypeAlias = "Iterable[AuditRow] | AsyncIterable[AuditRow] | tuple[Any, Any
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ReplayVerdict:
     """The verdict of the hooks on a call: ``allowed``, ``answered`` (by a hook), ``denied``, ``retry_later`` and so on.
 
     For a refusal, ``code``, ``stage`` and ``hook`` identify the hook that refused.
@@ -35,8 +35,8 @@ class Replayed:
     """One recorded call with old and new verdict. ``now`` is None if it is undecidable; ``why`` gives the reason."""
 
     row: AuditRow
-    was: Verdict
-    now: Verdict | None
+    was: ReplayVerdict
+    now: ReplayVerdict | None
     why: str | None = None
 
     @property

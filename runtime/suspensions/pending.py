@@ -68,7 +68,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingTask:
     """A pending task. ``state`` is the state of its conversation, None for a single call; ``tools`` are the client's.
 
     ``taken_at`` is when a process took the task to resume it; None while it waits. Only one process can take
@@ -106,13 +106,13 @@ class PendingTasks:
         """Seconds since the epoch."""
         return self._now()
 
-    async def find(self, user: User, task: str) -> Pending | None:
+    async def find(self, user: User, task: str) -> PendingTask | None:
         """Return the pending task of this user; None if it is unknown, taken, another user's, expired or damaged."""
         pending = await self.look(user.tenant or "", task)
         free = pending is not None and pending.taken_at is None and pending.user == user.id
         return pending if free else None
 
-    async def look(self, tenant: str, task: str, *, ended: bool = False) -> Pending | None:
+    async def look(self, tenant: str, task: str, *, ended: bool = False) -> PendingTask | None:
         """Return a task of any user in the tenant, taken or not; with *ended*, also a task that has ended."""
         wait = await self._waits().get(tenant, _place(task))
         states = (SuspensionState.WAITING, SuspensionState.USED) if ended else (SuspensionState.WAITING,)
@@ -122,7 +122,7 @@ class PendingTasks:
             return None
         return _read(tenant, task, wait)
 
-    async def hold(self, pending: Pending) -> Pending:
+    async def hold(self, pending: PendingTask) -> PendingTask:
         """Store a pending task: a new task, or a resumed task that waits again.
 
         Raises:
@@ -134,7 +134,7 @@ class PendingTasks:
         await self._waits().put(new.tenant, self._written(new, SuspensionState.WAITING))
         return new
 
-    async def answer(self, pending: Pending, answers: Mapping[str, Answer]) -> Pending:
+    async def answer(self, pending: PendingTask, answers: Mapping[str, Answer]) -> PendingTask:
         """Record a client's answers to suspended calls: all of them or none.
 
         Raises:
@@ -148,7 +148,7 @@ class PendingTasks:
         wanted = [replace(one, answer=answers.get(one.call_id, one.answer)) for one in pending.wanted]
         return await self._replaced(replace(pending, wanted=tuple(wanted)))
 
-    async def settle(self, pending: Pending, call_id: str, result: Mapping[str, Any]) -> Pending:
+    async def settle(self, pending: PendingTask, call_id: str, result: Mapping[str, Any]) -> PendingTask:
         """Record the result of a decided call.
 
         Raises:
@@ -159,7 +159,7 @@ class PendingTasks:
             raise NotPending("no call of that id waits")
         return await self.change(pending, replace(found, result=result))
 
-    async def change(self, pending: Pending, one: Wanted) -> Pending:
+    async def change(self, pending: PendingTask, one: Wanted) -> PendingTask:
         """Replace the entry of one call.
 
         Raises:
@@ -168,7 +168,7 @@ class PendingTasks:
         wanted = [one if known.call_id == one.call_id else known for known in pending.wanted]
         return await self._replaced(replace(pending, wanted=tuple(wanted)))
 
-    async def take(self, pending: Pending) -> Pending:
+    async def take(self, pending: PendingTask) -> PendingTask:
         """Take a task in order to resume it; no other process can take it.
 
         Raises:
@@ -176,18 +176,18 @@ class PendingTasks:
         """
         return await self._replaced(replace(pending, taken_at=self.now))
 
-    async def end(self, pending: Pending) -> bool:
+    async def end(self, pending: PendingTask) -> bool:
         """End a task; False if another process has changed it meanwhile."""
         done = replace(pending, number=pending.number + 1)
         return await self._waits().replace(done.tenant, self._written(done, SuspensionState.USED))
 
-    async def _replaced(self, pending: Pending) -> Pending:
+    async def _replaced(self, pending: PendingTask) -> PendingTask:
         changed = replace(pending, number=pending.number + 1)
         if not await self._waits().replace(changed.tenant, self._written(changed, SuspensionState.WAITING)):
             raise StoreConflict("another process changed the task meanwhile")
         return changed
 
-    def _written(self, pending: Pending, state: SuspensionState) -> SuspensionRecord:
+    def _written(self, pending: PendingTask, state: SuspensionState) -> SuspensionRecord:
         body = dump(
             {
                 "v": VERSION,
@@ -223,13 +223,13 @@ def _wanted_json(one: Wanted) -> dict[str, Any]:
     return {each.name: getattr(one, each.name) for each in fields(one)} | {"answer": answer}
 
 
-def _read(tenant: str, task: str, wait: SuspensionRecord) -> Pending | None:
+def _read(tenant: str, task: str, wait: SuspensionRecord) -> PendingTask | None:
     """Return the task in a record; None for another version. The MAC is valid, so the body is complete."""
     body = json.loads(wait.body)  # not orjson: it makes floats of integers beyond 64 bits
     if body["v"] != VERSION:
         return None
     wanted = [Wanted(**one | {"answer": one["answer"] and Answer(**one["answer"])}) for one in body["wanted"]]
-    return Pending(
+    return PendingTask(
         task,
         body["context"],
         wait.user,

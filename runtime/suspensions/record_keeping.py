@@ -27,7 +27,7 @@ from callgate.runtime.engine import Engine
 from callgate.runtime.lifespan.background import BackgroundTask
 from callgate.runtime.plans import Plans
 from callgate.runtime.suspensions.decisions import Decision
-from callgate.runtime.suspensions.resumption import Bound, Resumed
+from callgate.runtime.suspensions.resumption import Resumed, SuspendedCall
 from callgate.runtime.suspensions.suspensions import Pending, SuspensionManager, context_of_resumed, refused_context
 from callgate.tools.calls import Outcome, ToolResult
 from callgate.tools.record import ToolRecord
@@ -169,7 +169,7 @@ async def resume(
     return result_of(ctx)
 
 
-def _again(records: CallRecords, bound: Bound, decided: Resumed, *, trace: bool) -> InvokeContext:
+def _again(records: CallRecords, bound: SuspendedCall, decided: Resumed, *, trace: bool) -> InvokeContext:
     plan = records.plans.of(bound.tool, trace=trace)
     if not records.waits.is_bound_to(plan, bound):
         raise Stale(f"{bound.tool} or its policies have changed while its user was looked up")
@@ -185,7 +185,7 @@ async def current_user(refresh: RefreshUser | None, known: User) -> User | None:
     return user if user is not None and (user.id, user.tenant) == (known.id, known.tenant) else None
 
 
-def _still_waits(bound: Bound, pending: Pending) -> ToolResult:
+def _still_waits(bound: SuspendedCall, pending: Pending) -> ToolResult:
     waits = Suspension(
         pending.kind, bound.prompt, bound.schema, None, pending.handle, rules=bound.rules, place=bound.place
     )

@@ -28,7 +28,7 @@ from callgate.runtime.call.results import run_to_result
 from callgate.runtime.effects.keys import identifier
 from callgate.runtime.effects.receipts import answer_from
 from callgate.runtime.suspensions.record_keeping import CallRecords
-from callgate.runtime.suspensions.resumption import Bound, Resumed, handle_of, id_in
+from callgate.runtime.suspensions.resumption import Resumed, SuspendedCall, handle_of, id_in
 from callgate.runtime.suspensions.suspensions import SuspensionManager, context_of_resumed
 from callgate.tools.calls import Outcome, ToolResult
 from callgate.tools.definition import Effect
@@ -81,7 +81,7 @@ async def repeat_read(records: CallRecords, handle: str, user: User, deadline: f
     return await run_to_result(ctx)
 
 
-async def in_session(waits: SuspensionManager, session_id: str, user: User) -> list[tuple[str, Bound]]:
+async def in_session(waits: SuspensionManager, session_id: str, user: User) -> list[tuple[str, SuspendedCall]]:
     """The suspended calls of this user in a session, with their handles."""
     tenant = user.tenant or ""
     rows = await waits.store().suspensions.list(tenant, user=user.id, limit=MAX_SEARCHED)
@@ -93,7 +93,7 @@ async def in_session(waits: SuspensionManager, session_id: str, user: User) -> l
     ]
 
 
-async def _find(waits: SuspensionManager, handle: str, user: User) -> tuple[SuspensionRecord, Bound] | None:
+async def _find(waits: SuspensionManager, handle: str, user: User) -> tuple[SuspensionRecord, SuspendedCall] | None:
     """A suspended call of this user in any state; None for an unknown, foreign or damaged row."""
     tenant = user.tenant or ""
     wait = await waits.store().suspensions.get(tenant, id_in(waits.keys, tenant, handle))
@@ -101,7 +101,7 @@ async def _find(waits: SuspensionManager, handle: str, user: User) -> tuple[Susp
     return None if wait is None or bound is None or bound.user.id != user.id else (wait, bound)
 
 
-def _context(records: CallRecords, wait: SuspensionRecord, bound: Bound, user: User) -> InvokeContext | None:
+def _context(records: CallRecords, wait: SuspensionRecord, bound: SuspendedCall, user: User) -> InvokeContext | None:
     """The context in which the call was resumed; None if its tool no longer exists."""
     try:
         plan = records.plans.of(bound.tool)
@@ -112,7 +112,7 @@ def _context(records: CallRecords, wait: SuspensionRecord, bound: Bound, user: U
     return ctx
 
 
-async def _resumed(records: CallRecords, wait: SuspensionRecord, bound: Bound, user: User) -> Resolution | None:
+async def _resumed(records: CallRecords, wait: SuspensionRecord, bound: SuspendedCall, user: User) -> Resolution | None:
     """The resolution of a call that was resumed: it waits again, or has a receipt, or is a read."""
     if bound.session_id is not None:
         for handle, other in await in_session(records.waits, bound.session_id, user):
@@ -136,7 +136,7 @@ async def _resumed(records: CallRecords, wait: SuspensionRecord, bound: Bound, u
     return Resolution(_replayed(bound, effect.receipt))
 
 
-def _replayed(bound: Bound, receipt: bytes | None) -> ToolResult:
+def _replayed(bound: SuspendedCall, receipt: bytes | None) -> ToolResult:
     try:
         answer_from(receipt)
     except ControlRespond as answer:
@@ -145,7 +145,7 @@ def _replayed(bound: Bound, receipt: bytes | None) -> ToolResult:
         return replace(_failed_result(bound, error), replayed=True)
 
 
-def _failed_result(bound: Bound | None, error: InvocationError) -> ToolResult:
+def _failed_result(bound: SuspendedCall | None, error: InvocationError) -> ToolResult:
     call_id, tool = ("", "") if bound is None else (bound.call_id or "", bound.tool)
     denies = isinstance(error, Denied | NotPending | Stale)
     outcome = Outcome.UNKNOWN if isinstance(error, OutcomeUnknown) else Outcome.DENIED if denies else Outcome.ERROR

@@ -43,7 +43,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class SuspendedCall:
     """The facts that a suspended call is bound to. ``arguments`` are frozen, or raw text if they were not parsed yet.
 
     ``version`` is the digest of the tool's definition, ``policy`` the digest of its policies. ``place`` is the place of
@@ -96,7 +96,7 @@ class Bound:
         return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
 
     @classmethod
-    def load(cls, data: bytes) -> Bound:
+    def load(cls, data: bytes) -> SuspendedCall:
         """Read the JSON that ``dump`` wrote.
 
         Raises:
@@ -114,7 +114,7 @@ class Bound:
         )
 
 
-_PLAIN = tuple(one.name for one in fields(Bound) if one.name not in {"user", "rules", "approvals", "answers"})
+_PLAIN = tuple(one.name for one in fields(SuspendedCall) if one.name not in {"user", "rules", "approvals", "answers"})
 """The facts that are JSON as they are."""
 
 
@@ -165,7 +165,7 @@ class Resumed:
 
     __slots__ = ("_keys", "bound", "id", "tenant", "wait")
 
-    def __init__(self, keys: SigningKeys, tenant: str, wait: SuspensionRecord, bound: Bound) -> None:
+    def __init__(self, keys: SigningKeys, tenant: str, wait: SuspensionRecord, bound: SuspendedCall) -> None:
         self._keys = keys
         self.tenant = tenant
         self.wait = wait
@@ -192,7 +192,7 @@ class Resumed:
         return signed(self._keys, self.tenant, after)
 
 
-def call_text(bound: Bound) -> str:
+def call_text(bound: SuspendedCall) -> str:
     """Return a call as text, made from the arguments that would run and escaped against spoofing."""
     if not bound.frozen or not isinstance(bound.arguments, dict):
         return f"{bound.tool}(…)"

@@ -24,8 +24,8 @@ from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
 from callgate.runtime.suspensions.decisions import Approve, Deny, Edit, Respond, as_decision, name_of
 from callgate.runtime.suspensions.resumption import (
     Answer,
-    Bound,
     Resumed,
+    SuspendedCall,
     call_text,
     handle_of,
     id_in,
@@ -111,16 +111,16 @@ class SuspensionManager:
                 await written.suspensions.put(tenant, wait)
         return replace(asked, expires=lasts, handle=handle_of(self.keys, tenant, wait.id))
 
-    def _bind(self, ctx: InvokeContext, asked: Suspension) -> Bound:
+    def _bind(self, ctx: InvokeContext, asked: Suspension) -> SuspendedCall:
         frozen = ctx.run.input_state == FROZEN
         raw = ctx.raw_input if not isinstance(ctx.raw_input, Mapping) else thaw(dict(ctx.raw_input))
         call, resumed = ctx.tool_call, ctx.run.resumed
-        before: Bound | None = None if resumed is None else resumed.bound
+        before: SuspendedCall | None = None if resumed is None else resumed.bound
         decided_on = None if before is None else before.input_hash
         input_hash = ctx.input_hash if frozen else decided_on
         if decided_on not in {None, input_hash}:  # earlier decisions apply to other arguments
             before = None
-        return Bound(
+        return SuspendedCall(
             tool=ctx.tool_id,
             version=ctx.tool.digest,
             policy=self.policy_of(ctx.run.plan),
@@ -171,7 +171,7 @@ class SuspensionManager:
                 return found[:limit]
             most *= 4  # the viewer may decide few of these rows: read more
 
-    def _shown(self, tenant: str, wait: SuspensionRecord, bound: Bound, now: float) -> Pending:
+    def _shown(self, tenant: str, wait: SuspensionRecord, bound: SuspendedCall, now: float) -> Pending:
         return Pending(
             handle_of(self.keys, tenant, wait.id),
             wait.kind,
@@ -201,7 +201,7 @@ class SuspensionManager:
             raise NotPending("not this viewer's")
         return self._shown(tenant, wait, bound, now)
 
-    async def _find(self, tenant: str, handle: Any) -> tuple[SuspensionRecord, Bound]:
+    async def _find(self, tenant: str, handle: Any) -> tuple[SuspensionRecord, SuspendedCall]:
         wait = await self.store().suspensions.get(tenant, id_in(self.keys, tenant, handle))
         if wait is None or wait.state is not SuspensionState.WAITING:
             raise NotPending("unknown or used")
@@ -212,19 +212,19 @@ class SuspensionManager:
             raise NotPending("expired")
         return wait, bound
 
-    def opened(self, tenant: str, wait: SuspensionRecord) -> Bound | None:
+    def opened(self, tenant: str, wait: SuspensionRecord) -> SuspendedCall | None:
         """Return the facts in a row; None for a damaged row or a task (``runtime/suspensions/pending.py``)."""
         if not is_whole(self.keys, tenant, wait):
             emit(LogEvent.SUSPENSION_DAMAGED, tool=wait.tool, kind=wait.kind)
             return None
         try:
-            return Bound.load(wait.body)
+            return SuspendedCall.load(wait.body)
         except (ValueError, TypeError, KeyError):
             return None
 
     # ------------------------------------------------------------------ deciding
 
-    async def decide(self, handle: str, given: Any, approver: User) -> tuple[Bound, Resumed | Denied | Pending]:
+    async def decide(self, handle: str, given: Any, approver: User) -> tuple[SuspendedCall, Resumed | Denied | Pending]:
         """Record a decision; return the call to run, the denial, or the call that still waits for approvals.
 
         Raises:
@@ -280,7 +280,7 @@ class SuspensionManager:
         if not await self.store().suspensions.replace(tenant, wait):
             raise NotPending("another approver decided it meanwhile")
 
-    async def _unchanged(self, tenant: str, wait: SuspensionRecord, bound: Bound) -> Plan:
+    async def _unchanged(self, tenant: str, wait: SuspensionRecord, bound: SuspendedCall) -> Plan:
         """Return the plan of the tool if the tool and its policies are unchanged."""
         try:
             plan = self.plan_for(bound.tool)
@@ -291,13 +291,13 @@ class SuspensionManager:
             raise Stale(f"{bound.tool} or its policies have changed since it was asked for")
         return plan
 
-    def is_bound_to(self, plan: Plan, bound: Bound) -> bool:
+    def is_bound_to(self, plan: Plan, bound: SuspendedCall) -> bool:
         """Return whether the tool and its policies are those that the call is bound to."""
         return plan.definition.digest == bound.version and self.policy_of(plan) == bound.policy
 
     def _decided(
-        self, plan: Plan, bound: Bound, decision: Approve | Edit | Respond, approver: User, waited: float
-    ) -> Bound:
+        self, plan: Plan, bound: SuspendedCall, decision: Approve | Edit | Respond, approver: User, waited: float
+    ) -> SuspendedCall:
         answer = Answer(by=approver.id)
         if isinstance(decision, Respond):
             answer = Answer(self._fitting(plan, bound, decision), decision.error, approver.id)
@@ -318,7 +318,7 @@ class SuspensionManager:
             bound = replace(bound, approvals=(*others, (bound.place, approver, waited)))
         return bound if bound.place == PLACE else replace(bound, answers={**bound.answers, bound.place: answer})
 
-    def _fitting(self, plan: Plan, bound: Bound, decision: Respond) -> Any:
+    def _fitting(self, plan: Plan, bound: SuspendedCall, decision: Respond) -> Any:
         """Return the answer if it fits the requested schema."""
         if decision.error is not None:
             return None
@@ -361,19 +361,19 @@ def _check(validator: Validator | None, value: Any) -> None:
             raise refusal(validator, value) from error
 
 
-def _is_final(decision: Any, bound: Bound) -> bool:
+def _is_final(decision: Any, bound: SuspendedCall) -> bool:
     """Return whether a decision needs no further approval: it replaces the run, or ends the call with an error."""
     return isinstance(decision, Respond) and (bound.place == PLACE or decision.error is not None)
 
 
-def may_decide(bound: Bound, person: User, waited: float) -> bool:
+def may_decide(bound: SuspendedCall, person: User, waited: float) -> bool:
     """Return whether a person of the caller's tenant may decide: by any rule, or as caller without rules."""
     if not bound.rules:
         return person.id == bound.user.id
     return any(rule.allows(person, bound.user.id, waited) for rule in bound.rules)
 
 
-def context_of_resumed(plan: Plan, bound: Bound, resumed: Resumed | None) -> InvokeContext:
+def context_of_resumed(plan: Plan, bound: SuspendedCall, resumed: Resumed | None) -> InvokeContext:
     """Return a new context for the same call; *resumed* is None if the call must not run."""
     ctx = InvokeContext(plan, bound.arguments, bound.user, plan.now())
     ctx.run.tool_call = call = ToolCall(
@@ -391,7 +391,7 @@ def context_of_resumed(plan: Plan, bound: Bound, resumed: Resumed | None) -> Inv
     return ctx
 
 
-def refused_context(plan: Plan, bound: Bound, refused: Denied) -> InvokeContext:
+def refused_context(plan: Plan, bound: SuspendedCall, refused: Denied) -> InvokeContext:
     """Return the context of a call that must not run; *plan* notifies the hooks that observe and record."""
     ctx = context_of_resumed(plan, bound, None)
     ctx.run.step, ctx.run.unknown = plan.start, refused

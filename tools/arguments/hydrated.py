@@ -62,7 +62,7 @@ class Repair:
 
 
 @dataclass(frozen=True)
-class Provenance:
+class HydrationProvenance:
     """Provenance of arguments: received text, parsed value, tolerance, validation and repair.
 
     ``rules`` names the tolerance rules that were applied. ``validated`` is the value that passed. ``is_validated`` is
@@ -115,7 +115,7 @@ class HydrationResult:
 
     call: ToolCall
     success: bool
-    provenance: Provenance
+    provenance: HydrationProvenance
     arguments: dict[str, Any] | None = None
     tool: Any = None
     errors: tuple[HydrationError, ...] = ()
@@ -157,7 +157,7 @@ class StrictResult(HydrationResult):
         self.__dict__.update(fields)
 
     @cached_property
-    def provenance(self) -> Provenance:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def provenance(self) -> HydrationProvenance:  # pyright: ignore[reportIncompatibleVariableOverride]
         """See ``HydrationResult``."""
         token: Attestation = self.token
         return token.provenance(self.arguments)
@@ -174,7 +174,7 @@ class Checker(Protocol):
     validator: Validator | None
     digest: str
 
-    def provenance(self, call: ToolCall, wire: str | None, arguments: Any, seconds: float) -> Provenance:
+    def provenance(self, call: ToolCall, wire: str | None, arguments: Any, seconds: float) -> HydrationProvenance:
         """Build the provenance of strict, valid arguments."""
         ...
 
@@ -202,7 +202,7 @@ class Attestation:
             return False
         return evidence_of(result.call) == self._raw and _written(result.arguments) == _written(self._arguments)
 
-    def provenance(self, arguments: Any) -> Provenance:
+    def provenance(self, arguments: Any) -> HydrationProvenance:
         """The provenance of strict, valid arguments."""
         return self._by.provenance(self._call, self._wire, arguments, self._seconds)
 

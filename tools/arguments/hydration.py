@@ -11,9 +11,9 @@ from callgate.errors import Invalid, SchemaRefused
 from callgate.tools.arguments.hydrated import (
     Attestation,
     HydrationError,
+    HydrationProvenance,
     HydrationResult,
     HydrationStage,
-    Provenance,
     Repair,
     Repairer,
     StrictResult,
@@ -31,10 +31,10 @@ from callgate.tools.values import freeze, thaw
 
 __all__ = [
     "HydrationError",
+    "HydrationProvenance",
     "HydrationResult",
     "HydrationStage",
     "Hydrator",
-    "Provenance",
     "Repair",
     "Repairer",
     "ValidatorInfo",
@@ -134,10 +134,10 @@ class Hydrator:
         token = Attestation(self, call, raw, arguments, wire, took)
         return StrictResult(call=call, success=True, arguments=freeze(arguments), token=token)
 
-    def provenance(self, call: ToolCall, wire: str | None, arguments: Any, seconds: float) -> Provenance:
+    def provenance(self, call: ToolCall, wire: str | None, arguments: Any, seconds: float) -> HydrationProvenance:
         """Build the provenance of strict, valid arguments."""
         facts = _seen(call, wire) | {"definition": self.digest, "parsed": arguments, "validated": arguments}
-        return Provenance.of(facts | {"is_validated": True, "validator": self._info(seconds)})
+        return HydrationProvenance.of(facts | {"is_validated": True, "validator": self._info(seconds)})
 
     def _info(self, seconds: float) -> ValidatorInfo | None:
         """The validator's names; None for a lazy one whose schema was refused."""
@@ -174,7 +174,7 @@ class Hydrator:
         token = None
         if self.validator is not None and not facts.get("repaired"):
             token = Attestation(self, call, evidence_of(call), parsed.value, None, 0.0)
-        return HydrationResult(call, True, Provenance.of(facts), arguments, tool, token=token)
+        return HydrationResult(call, True, HydrationProvenance.of(facts), arguments, tool, token=token)
 
     def _issues(self, arguments: dict[str, Any], facts: dict[str, Any]) -> tuple[Issue, ...]:
         """The issues of the arguments; notes the validator, or the mode in which a tool without a schema runs."""
@@ -228,7 +228,7 @@ def _repaired(repair: Repairer, call: ToolCall, reason: HydrationError) -> Repai
 def _failed(
     call: ToolCall, facts: dict[str, Any], stage: HydrationStage, message: str, detail: Any = None
 ) -> HydrationResult:
-    return HydrationResult(call, False, Provenance.of(facts), errors=(HydrationError(stage, message, detail),))
+    return HydrationResult(call, False, HydrationProvenance.of(facts), errors=(HydrationError(stage, message, detail),))
 
 
 def _kept(value: Any) -> Any:

@@ -16,7 +16,7 @@ from callgate.runtime.hosts.a2a.parts import data_part
 from callgate.runtime.hosts.a2a.task_runner import DECISIONS, TaskRunner
 from callgate.runtime.hosts.a2a.task_store import TaskStore, is_over
 from callgate.runtime.suspensions.decisions import Approve, Deny
-from callgate.runtime.suspensions.pending import Answer, Pending, Wanted
+from callgate.runtime.suspensions.pending import Answer, PendingTask, Wanted
 from callgate.tools.calls import Outcome, ToolResult, User
 
 MAX_CONTEXT_ID = 128
@@ -111,7 +111,7 @@ class Dispatcher:
                 continue
             return ClientMessage(resumes=True)
 
-    def _by_text(self, parsed: ClientMessage, pending: Pending) -> Mapping[str, Answer]:
+    def _by_text(self, parsed: ClientMessage, pending: PendingTask) -> Mapping[str, Answer]:
         """Take a text as the answer to the only open question."""
         wanted = pending.open(self._runner.pending.now)
         if not parsed.text or parsed.call or len(wanted) != 1 or wanted[0].kind in (*DECISIONS, "client_tool"):
@@ -142,7 +142,7 @@ class Dispatcher:
         parts = [data_part(one) for one in verdicts]
         return Message(message_id=new_id(), role=Role.ROLE_AGENT, context_id=pending.context, parts=parts)
 
-    async def _decide(self, pending: Pending, call_id: str, decision: Decision, user: User) -> ToolResult:
+    async def _decide(self, pending: PendingTask, call_id: str, decision: Decision, user: User) -> ToolResult:
         from a2a.utils.errors import TaskNotFoundError
 
         wanted = pending.find(call_id)

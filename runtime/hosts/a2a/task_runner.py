@@ -22,7 +22,7 @@ from callgate.runtime.gate import Gate
 from callgate.runtime.hosts.a2a.client_tools import client_tools
 from callgate.runtime.hosts.a2a.messages import ClientMessage
 from callgate.runtime.suspensions.decisions import Respond
-from callgate.runtime.suspensions.pending import Pending, PendingTasks, Wanted
+from callgate.runtime.suspensions.pending import PendingTask, PendingTasks, Wanted
 from callgate.runtime.suspensions.resolution import in_session
 from callgate.tools.calls import Outcome, ToolCall, ToolResult, User
 
@@ -58,13 +58,13 @@ class TaskRunner:
         self.pending = pending
         self.deadline = deadline
 
-    def gate_for(self, pending: Pending) -> Gate:
+    def gate_for(self, pending: PendingTask) -> Gate:
         """Return the gate with the client tools of a task."""
         return self.gate.with_tools(client_tools(pending.tools)) if pending.tools else self.gate
 
     async def start(self, parsed: ClientMessage, user: User, task: str, context: str) -> TaskResult:
         """Start a task: run the call, or answer the text."""
-        fresh = Pending(task, context, user.id, user.tenant or "", (), tools=parsed.tools)
+        fresh = PendingTask(task, context, user.id, user.tenant or "", (), tools=parsed.tools)
         gate = self.gate_for(fresh)
         if parsed.call is not None:
             result = await self._call(gate, parsed.call, parsed.key, user, task)
@@ -75,7 +75,7 @@ class TaskRunner:
         )
         return await self._after_conversation(gate, fresh, conversation, user)
 
-    async def resume(self, pending: Pending, user: User) -> TaskResult:
+    async def resume(self, pending: PendingTask, user: User) -> TaskResult:
         """Resume a task once all its calls are answered, decided or expired.
 
         Raises:
@@ -98,7 +98,7 @@ class TaskRunner:
         )
         return await self._after_conversation(gate, taken, conversation, user)
 
-    async def refresh(self, pending: Pending, user: User) -> Pending:
+    async def refresh(self, pending: PendingTask, user: User) -> PendingTask:
         """Add the decisions of other requests and processes to a task.
 
         Raises:
@@ -181,7 +181,7 @@ class TaskRunner:
         return min(limit for limit in limits if limit is not None)
 
     async def _after_calls(
-        self, gate: Gate, pending: Pending, results: Mapping[str, ToolResult], user: User
+        self, gate: Gate, pending: PendingTask, results: Mapping[str, ToolResult], user: User
     ) -> TaskResult:
         waiting = [call_id for call_id, result in results.items() if result.outcome is Outcome.SUSPENDED]
         if waiting:
@@ -196,7 +196,7 @@ class TaskRunner:
         return TaskResult(State.REJECTED if result.outcome is Outcome.DENIED else State.FAILED, result=result)
 
     async def _after_conversation(
-        self, gate: Gate, pending: Pending, conversation: Conversation, user: User
+        self, gate: Gate, pending: PendingTask, conversation: Conversation, user: User
     ) -> TaskResult:
         if conversation.ended is Ending.SUSPENDED:
             wanted = [await self._wanted(gate, one.call_id, one.pending.handle, user) for one in conversation.pending]
@@ -214,11 +214,11 @@ class TaskRunner:
             call_id, shown.tool, shown.kind, handle, arguments, prompt, shown.schema, expires_at=shown.expires_at
         )
 
-    async def _wait(self, pending: Pending, wanted: Iterable[Wanted]) -> TaskResult:
+    async def _wait(self, pending: PendingTask, wanted: Iterable[Wanted]) -> TaskResult:
         held = await self.pending.hold(replace(pending, wanted=tuple(wanted)))
         return TaskResult(State.WAITING, wanted=held.open(self.pending.now))
 
-    async def _end(self, pending: Pending) -> None:
+    async def _end(self, pending: PendingTask) -> None:
         if pending.number:
             await self.pending.end(pending)
         await self.gate.end_session(session_of(pending.task))

@@ -14,7 +14,7 @@ from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
 from callgate.providers.stores.memory_effects import MemoryEffects
 from callgate.providers.stores.memory_suspensions import MemorySuspensions
-from callgate.runtime.suspensions.resumption import Bound, Resumed
+from callgate.runtime.suspensions.resumption import Resumed, SuspendedCall
 from callgate.runtime.suspensions.suspensions import SuspensionManager
 from tests.runtime.effects.machine import search
 from tests.runtime.effects.machine_world import World
@@ -94,7 +94,7 @@ def nothing_expires(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_approval_is_enough(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Bound, "is_met", True)
+    patch.setattr(SuspendedCall, "is_met", True)
     patch.setattr(Resumed, "approved", lambda self, rules, input_hash: input_hash == self.bound.input_hash)
 
 
@@ -105,7 +105,7 @@ def nobody_is_looked_up_again(patch: pytest.MonkeyPatch) -> None:
 def approvals_outlive_an_edit(patch: pytest.MonkeyPatch) -> None:
     real = SuspensionManager._decided
 
-    def decided(self: Any, plan: Any, bound: Bound, *rest: Any) -> Bound:
+    def decided(self: Any, plan: Any, bound: SuspendedCall, *rest: Any) -> SuspendedCall:
         after = real(self, plan, bound, *rest)
         return (
             after

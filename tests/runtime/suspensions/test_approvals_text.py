@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from callgate import Approval, Edit, ToolCall, User, tool
 from callgate.providers.principal import ANONYMOUS
-from callgate.runtime.suspensions.resumption import Bound, call_text
+from callgate.runtime.suspensions.resumption import SuspendedCall, call_text
 from tests.runtime.effects.scene_desk import ANN, BOB, asked, gate_of
 
 NASTY = [
@@ -91,7 +91,7 @@ def shown(arguments: dict[str, Any]) -> str:
         None,
         (),
     )
-    return call_text(Bound(*ready, nonce="n"))
+    return call_text(SuspendedCall(*ready, nonce="n"))
 
 
 @pytest.mark.parametrize("value", NASTY)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import AfterValidator
 
 from callgate import Provide, ToolCall, ToolContext, ToolDefinition, ToolRecord, as_tool, tool
-from callgate.tools.arguments.hydration import HydrationError, HydrationResult, Provenance, Repair, hydrate
+from callgate.tools.arguments.hydration import HydrationError, HydrationProvenance, HydrationResult, Repair, hydrate
 from callgate.tools.definition import Effect, NoSchemaMode
 from callgate.tools.limits import Limits
 from callgate.tools.schemas.validation import LazyValidator, Validator, compile_schema, from_validate
@@ -567,7 +567,7 @@ def test_hydration_never_raises_for_what_is_in_a_call(name: str, raw: Any, mende
     call = ToolCall(id="c", name=name, arguments=raw, truncated=truncated)
     found = run(call, repair=lambda call, error: mended)
     assert found.success is not bool(found.errors)
-    assert isinstance(found.provenance, Provenance)
+    assert isinstance(found.provenance, HydrationProvenance)
     if found.success:
         assert isinstance(found.arguments, Mapping)
         assert isinstance(found.arguments["city"], str)

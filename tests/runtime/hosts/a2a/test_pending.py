@@ -18,7 +18,7 @@ from callgate.errors import NotPending, StoreConflict
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
 from callgate.providers.stores.sql import SqlStore
-from callgate.runtime.suspensions.pending import LONGEST_WAIT, Answer, Pending, PendingTasks, Wanted
+from callgate.runtime.suspensions.pending import LONGEST_WAIT, Answer, PendingTask, PendingTasks, Wanted
 from callgate.stores import MemoryStore
 
 ANN, BEN, EVE = User("ann", "acme"), User("ben", "acme"), User("ann", "other")
@@ -36,9 +36,9 @@ def wanted(call_id: str, **more: Any) -> Wanted:
     return Wanted(call_id, "search", "client_tool", f"handle of {call_id}", {"n": 2**70}, "Run it.", **more)
 
 
-def task(*ids: str, **more: Any) -> Pending:
+def task(*ids: str, **more: Any) -> PendingTask:
     state = {"messages": [{"role": "user"}]}
-    return Pending("t1", "ctx", "ann", "acme", tuple(map(wanted, ids)), state, [{"name": "search"}], **more)
+    return PendingTask("t1", "ctx", "ann", "acme", tuple(map(wanted, ids)), state, [{"name": "search"}], **more)
 
 
 @asynccontextmanager
@@ -117,7 +117,7 @@ async def test_of_two_answers_at_once_one_counts(store: Any) -> None:
     ended = await asyncio.gather(
         *(tasks.answer(kept, {"c1": Answer(number)}) for number in range(8)), return_exceptions=True
     )
-    assert sorted(type(one).__name__ for one in ended) == ["Pending"] + ["StoreConflict"] * 7
+    assert sorted(type(one).__name__ for one in ended) == ["PendingTask"] + ["StoreConflict"] * 7
 
 
 async def test_a_task_is_taken_once_and_then_by_nobody_else(store: Any) -> None:
@@ -125,7 +125,7 @@ async def test_a_task_is_taken_once_and_then_by_nobody_else(store: Any) -> None:
     tasks = tasks_in(store)
     kept = await tasks.answer(await tasks.hold(task("c1")), {"c1": Answer(1)})
     ended = await asyncio.gather(*(tasks.take(kept) for _ in range(8)), return_exceptions=True)
-    taken = [one for one in ended if isinstance(one, Pending)]
+    taken = [one for one in ended if isinstance(one, PendingTask)]
     assert len(taken) == 1
     assert await tasks.find(ANN, "t1") is None
     held = await tasks.hold(replace(taken[0], wanted=(wanted("c2"),)))
