@@ -144,20 +144,29 @@ async def test_a_worker_goes_on_when_its_broker_is_back(
 
 @pytest.mark.parametrize("one", ["redis"], indirect=True)
 async def test_control_a_full_worker_that_is_not_told_of_the_outage_runs_nothing_more(one: Broker) -> None:
-    """The control of the test above: what the worker's step of our own is for."""
-    with way_to(one.address) as (way, address):
+    """The control of the test above: what the worker's step of our own is for.
+
+    Such a worker sometimes meets the outage while it reads, and then it goes on: one of a few does not.
+    """
+    address = one.address
+    for number in range(5):
         one.address = address
-        one.start("tests.runtime.jobs.engine_celery_unwatched")
-        async with a_gate(one, address) as gate:
-            await (await submit(gate, "before"))
-            await end_in_an_outage(gate, way, ["held-0", "held-1"])
-            after = await submit(gate, "after")
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(3 * engine_app.LEASE):
-                    await after
-        assert one.worker is not None
-        assert one.worker.poll() is None
-    assert "after" not in effects()
+        with way_to(address) as (way, one.address):
+            one.start("tests.runtime.jobs.engine_celery_unwatched")
+            async with a_gate(one, one.address) as gate:
+                await (await submit(gate, f"before-{number}"))
+                await end_in_an_outage(gate, way, [f"held-{number}-0", f"held-{number}-1"])
+                after = await submit(gate, f"after-{number}")
+                try:
+                    async with asyncio.timeout(3 * engine_app.LEASE):
+                        await after
+                except TimeoutError:
+                    assert one.worker is not None
+                    assert one.worker.poll() is None
+                    assert f"after-{number}" not in effects()
+                    return
+            one.kill()
+    pytest.fail("no worker was stopped by the outage")
 
 
 async def end_in_an_outage(gate: Gate, way: Way, names: list[str]) -> list[JobHandle]:
