@@ -114,14 +114,14 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.dictionaries(st.text(), st.text() | st.integers()), st.dictionaries(st.text(), st.text() | st.integers()))
 def test_two_calls_with_different_arguments_never_read_alike(one: dict[str, Any], two: dict[str, Any]) -> None:
     """I5."""
     assert (shown(one) == shown(two)) == (list(one.items()) == list(two.items()))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.dictionaries(st.text(), JSON))
 def test_the_text_of_a_call_is_one_line_of_plain_letters_that_says_all(arguments: dict[str, Any]) -> None:
     """I5."""
