@@ -26,13 +26,8 @@ def shared_data() -> Path:
     return DATA
 
 
-WAITING = ("tests/runtime/jobs/", "tests/runtime/hosts/test_services.py", "tests/examples/")
-"""Tests that wait for other processes and leave the processor to others: they begin first, beside those that compute."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put first what waits; skip what is marked ``needs_data`` where there is none."""
-    items.sort(key=lambda item: not item.nodeid.startswith(WAITING))
+    """Skip what is marked ``needs_data`` where there is none."""
     if not DATA.is_dir():
         for item in items:
             if item.get_closest_marker("needs_data"):
