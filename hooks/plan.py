@@ -217,10 +217,17 @@ class Plan:
             if ctx.run.cache_hit is None and always:
                 ctx.run.cache_hit = False
             steps = hit if ctx.run.cache_hit else miss if ctx.run.cache_hit is False else ()
-            return observe(ctx, steps) if steps else None
+            for number, (_, call, step) in enumerate(steps, 1):
+                ctx.run.step = step
+                answer = call(ctx)
+                if answer is not None:
+                    return after(answer, ctx, steps[number:])
+            return None
 
-        async def observe(ctx: Any, steps: tuple[Compiled, ...]) -> None:
-            for _, call, step in steps:
+        async def after(answer: Any, ctx: Any, rest: tuple[Compiled, ...]) -> None:
+            if inspect.isawaitable(answer):
+                await answer
+            for _, call, step in rest:
                 ctx.run.step = step
                 answer = call(ctx)
                 if inspect.isawaitable(answer):
