@@ -321,10 +321,8 @@ class InvokeContext:
 
         A resumed call starts from the top, and this method then returns the answer: None for an approval, else a JSON
         value that fits *schema*. A hook must therefore make its requests in a deterministic order. *prompt* is the
-        text for the
-        approver, *expires* is in seconds. *by* names the users who may answer. The default is the caller, and for an
-        approval any
-        other user of the caller's tenant.
+        text for the approver, *expires* is in seconds. *by* names the users who may answer. The default is the caller,
+        and for an approval any other user of the caller's tenant.
 
         Raises:
             StageError: the stage is later than ``will_authorize_input``, except in the body of a ``resumable`` tool.
@@ -372,7 +370,7 @@ class InvokeContext:
     def suppress(self, error: BaseException) -> None:
         """Record a failure of the current step without changing the outcome."""
         run = self.run
-        error = error if run.scrubber is None else run.scrubber.error(error)
+        error = run.scrubbed(error)
         run.suppressed = [*(run.suppressed or ()), Suppressed(run.step.stage, run.step.name, error)]
         emit_suppressed(self, error)
 

@@ -42,12 +42,10 @@ class Plan:
     """One tool's compiled lifecycle; it never changes.
 
     Sections have the names of ``runtime/call/invoke.py``. ``merged`` means that the tool runs exactly once, so the
-    steps
-    next to it are inlined. ``straight`` is the fast path: a coroutine function for plans that need nothing else.
+    steps next to it are inlined. ``straight`` is the fast path: a coroutine function for plans that need nothing else.
     ``supplies`` maps functions and classes to the values of their marked parameters. ``prepare`` converts frozen
-    arguments
-    to those of the tool. ``surface`` converts a failed context to the exception raised. ``limit`` is the deadline in
-    seconds.
+    arguments to those of the tool. ``surface`` converts a failed context to the exception raised. ``limit`` is the
+    deadline in seconds.
     """
 
     __slots__ = (

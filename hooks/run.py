@@ -94,6 +94,10 @@ class Run:
         self.leases: Any = None
         self.error: BaseException | None = None
 
+    def scrubbed(self, error: BaseException) -> BaseException:
+        """Return the error without the secrets of this invocation: the same object if it shows none."""
+        return error if self.scrubber is None else cast("BaseException", self.scrubber.error(error))
+
     def request_scope(self) -> ProviderScope:
         """The provider scope of this invocation and its nested calls; it closes when the invocation ends."""
         scope = self.scope

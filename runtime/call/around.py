@@ -59,14 +59,11 @@ class _Turn:
         try:
             self.output = await self.inner(self.ctx)
         except (KeyboardInterrupt, SystemExit) as error:  # wrappers see a crash as a failure and may retry it
-            told = crashed(self.ctx, error)
-            told = told if self.ctx.run.scrubber is None else self.ctx.run.scrubber.error(told)
+            told = self.ctx.run.scrubbed(crashed(self.ctx, error))
             self.state, self.error, self.failed_in = "failed", told, self.ctx.run.step
             raise told from error
         except BaseException as error:
-            told = (
-                error if self.ctx.run.scrubber is None else self.ctx.run.scrubber.error(error)
-            )  # before a wrapper records it
+            told = self.ctx.run.scrubbed(error)  # before a wrapper records it
             self.state, self.error, self.failed_in = "failed", told, self.ctx.run.step
             if told is not error:
                 raise told from None

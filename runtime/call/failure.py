@@ -62,8 +62,7 @@ async def fail(plan: Plan, ctx: Any, error: BaseException) -> None:
         ctx.run.claim.failed(error)
     if isinstance(error, GeneratorExit) and failed_at is not plan.running:
         raise error  # the coroutine is being closed: awaiting is no longer possible
-    told = contain(ctx, error)
-    ctx.run.error = told = told if ctx.run.scrubber is None else ctx.run.scrubber.error(told)
+    ctx.run.error = told = ctx.run.scrubbed(contain(ctx, error))
     ctx.run.outcome = Outcome.UNKNOWN if ctx.run.abandoned else outcome_of(told, failed_at)
     attempted = ctx.run.tries and failed_at.row.section is Section.EXECUTE
     if (
@@ -126,8 +125,7 @@ def _replace(ctx: Any, known: BaseException) -> None:
         return
     if ctx.run.error.__cause__ is None:
         ctx.run.error.__cause__ = known
-    if ctx.run.scrubber is not None:
-        ctx.run.error = ctx.run.scrubber.error(ctx.run.error)
+    ctx.run.error = ctx.run.scrubbed(ctx.run.error)
     ctx.run.outcome = outcome_of(ctx.run.error, ctx.run.step)
 
 
