@@ -30,8 +30,7 @@ class Reconciler(Protocol):
     """A hook that can find the outcome of an effect whose process ended before it recorded one.
 
     It queries the service that the tool used, by ``effect.idempotency_key`` or by the input of that key. The runtime
-    calls
-    it when a caller repeats the call, and in the gate's maintenance. If it raises, the effect stays unknown.
+    calls it when a caller repeats the call, and in the gate's maintenance. If it raises, the effect stays unknown.
     """
 
     async def reconcile(self, tenant: str, effect: EffectRecord) -> Finding:
@@ -59,5 +58,5 @@ class EffectRecorder(Protocol):
         ...
 
     def sealing(self, host: Any, body: dict[str, Any]) -> AbstractAsyncContextManager[Rows]:
-        """Return a row that the hook has put into ``ctx.claim.records``."""
+        """Return a row that the hook has put into ``ctx.run.claim.records``."""
         ...

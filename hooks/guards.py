@@ -27,7 +27,7 @@ Call: TypeAlias = Callable[..., Any]
 def bind(registration: Registration, stage: Stage) -> tuple[bool, Call]:
     """Return the stage method as ``(is_async, call)``; a hook class becomes its instance of the invocation.
 
-    Marked parameters get their values from ``ctx.plan.supplies``.
+    Marked parameters get their values from ``ctx.run.plan.supplies``.
     """
     method = getattr(registration.hook, stage.value)
     function = getattr(method, "__func__", method)
@@ -190,7 +190,7 @@ def limited(call: Call, seconds: float, step: Step) -> Call:
 
 
 def traced(step: Step, call: Call) -> Call:
-    """Wrap *call* so that it adds a row to ``ctx.trace``."""
+    """Wrap *call* so that it adds a row to ``ctx.run.trace``."""
 
     async def recorded(ctx: Any, *rest: Any) -> Any:
         began = time.perf_counter()

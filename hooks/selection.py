@@ -170,8 +170,7 @@ def sort_for_stage(stage: Stage | str, hooks: Iterable[H]) -> list[H]:
     """Sort hooks in the order in which a stage runs them.
 
     Higher priority runs first, and ties keep the given order; ``did_*`` stages run in the exact reverse order. Hooks
-    may
-    be objects, classes, or both.
+    may be objects, classes, or both.
 
     Raises:
         HookError: the stage does not exist, or a priority is not a number.
@@ -197,10 +196,9 @@ def collect_hooks_for_stage(
 ) -> list[Any]:
     """Return the hooks that one stage of a call runs, in running order: global hooks and the tool's own.
 
-    *tool* is any value that a gate accepts as a tool. *resolve* makes an instance of each hook class; ``ctx.hook``
-    returns
-    the instances of an invocation. A hook listed only under an acquire stage is also collected for its release. Filters
-    and tenants are not evaluated, because they depend on the call.
+    *tool* is any value that a gate accepts as a tool. *resolve* makes an instance of each hook class. A hook
+    listed only under an acquire stage is also collected for its release. Filters and tenants are not evaluated, because
+    they depend on the call.
 
     Raises:
         HookError: the stage does not exist, or a hook is refused.

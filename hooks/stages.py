@@ -87,8 +87,7 @@ class Row:
     """One row of the table.
 
     ``mirrored`` stages run low priority first, so that they undo in reverse. ``gives_back`` names the acquire stage
-    whose
-    leases this stage releases. ``built_in`` names the runtime's own step there, which runs after every hook.
+    whose leases this stage releases. ``built_in`` names the runtime's own step there, which runs after every hook.
     """
 
     stage: Stage

@@ -17,8 +17,10 @@ import pytest
 
 from callgate.hooks import base
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.run import Run
 from callgate.hooks.stages import Stage, diagram
 from callgate.tools.calls import ANONYMOUS
+from callgate.tools.context import ToolContext
 from callgate.tools.declaring.declare import ToolOptions
 from scripts.docs_tables import DOCS, GENERATED, refreshed
 
@@ -107,6 +109,25 @@ def test_the_page_of_hooks_names_every_option_and_only_members_that_the_context_
     ctx = InvokeContext(None, {}, ANONYMOUS, 0.0)
     assert members - {*dir(ctx)} == set()
     assert {"respond", "input_history", "get", "lease"} <= members
+
+
+def unknown_members(text: str) -> list[str]:
+    """The attributes of ``ctx`` in code spans that neither hooks nor tools have, and those of ``ctx.run`` that it lacks."""
+    run = InvokeContext(None, {}, ANONYMOUS, 0.0).run
+    known = {*dir(InvokeContext), *dir(ToolContext)}
+    return [
+        match[0][1:]
+        for match in re.finditer(r"`ctx\.(\w+)(?:\.(\w+))?", text)
+        if match[1] not in known
+        or (match[1] == "run" and match[2] and match[2] not in {*dir(run), *Run.__annotations__})
+    ]
+
+
+def test_texts_name_only_members_that_a_context_has() -> None:
+    sources = [path for folder in ("hooks", "runtime", "tools", "providers") for path in (ROOT / folder).rglob("*.py")]
+    found = {path.name: unknown_members(path.read_text("utf-8")) for path in [*WRITTEN, ROOT / "README.md", *sources]}
+    assert {name: members for name, members in found.items() if members} == {}
+    assert unknown_members("`ctx.plan`, `ctx.user` and ``ctx.run.nothing``") == ["ctx.plan", "ctx.run.nothing"]
 
 
 def test_the_page_of_tools_names_every_option() -> None:

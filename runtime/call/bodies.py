@@ -249,7 +249,7 @@ async def _abandonable(ctx: Any, call: Callable[[], Any]) -> Any:
 async def _outlive(ctx: Any, body: asyncio.Future[Any], *, cancels: bool) -> Any:
     """Wait for the body; if it outlives a cancellation by the grace period, abandon it with its leases.
 
-    The leases are released when the body ends; until then, ``ctx.pending_release`` is True. If a body overruns its
+    The leases are released when the body ends; until then, ``ctx.run.pending_release`` is True. If a body overruns its
     deadline but ends within the grace period, its own result or error counts.
     """
     try:

@@ -1,6 +1,6 @@
 """Leases: acquired capacity that is released exactly once, on every path.
 
-The ledger is ``ctx.leases``, a stack of compiled release steps, pushed when an acquire returns. A step that acquires or
+The ledger is ``ctx.run.leases``, a stack of compiled release steps, pushed when an acquire returns. A step that acquires or
 releases runs *shielded*, in the caller's own task. ``current_task()``, context variables and cancel scopes therefore
 keep their meaning. A cancellation from outside that arrives while the step waits is deferred until the step ends. A
 step that never waits costs one ``send``; no task is ever made.
@@ -230,7 +230,7 @@ async def awaited(awaitable: Awaitable[Any]) -> Any:
 
 
 async def carry_on(ctx: Any, coroutine: Coroutine[Any, Any, Any], pending: Any, mark: object, limit: float) -> Any:
-    """Finish a shielded step that began with *mark* and waits for *pending*; ``ctx.deferred`` keeps a cancellation."""
+    """Finish a shielded step that began with *mark* and waits for *pending*; ``ctx.run.deferred`` keeps a cancellation."""
     carried = Carried(coroutine, mark, limit=limit)
     try:
         return await carried.through(pending)
