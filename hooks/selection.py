@@ -18,6 +18,8 @@ from callgate.tools.definition import ToolDefinition
 from callgate.tools.record import ToolRecord
 
 H = TypeVar("H")
+MAX_HOOKS = 512
+"""Maximum number of hooks of one tool."""
 BESIDE = ("approval_for", "reconcile")
 """Methods beside the stages; an object with one of them is a hook even without a stage."""
 _PASS_ALL = Hook.filter
@@ -218,8 +220,8 @@ def gather_registrations(
         found += register_by_stage(by_stage, "global")
     found += [register(hook, f"tool {definition.name}") for hook in record.hooks]
     found += register_by_stage(record.hooks_by_stage, f"tool {definition.name}")
-    if sum(1 for _ in found) > 512:
-        raise HookError(f"{definition.name} has {len(found)} hooks; 512 is the most")
+    if len(found) > MAX_HOOKS:
+        raise HookError(f"{definition.name} has {len(found)} hooks; {MAX_HOOKS} is the most")
     return found
 
 
@@ -271,19 +273,3 @@ def is_async(function: Any) -> bool:
     """Return True if a stage method is ``async def``; registration decides this once."""
     target = inspect.unwrap(function)
     return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(getattr(target, "__call__", None))  # noqa: B004
-
-
-__all__ = [
-    "FunctionHook",
-    "Registration",
-    "collect_hooks_for_stage",
-    "gather_registrations",
-    "is_async",
-    "may_hide",
-    "priority_of",
-    "register",
-    "register_by_stage",
-    "select_for_stage",
-    "sort_for_stage",
-    "why_not",
-]
