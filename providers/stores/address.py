@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from typing import cast
+from typing import Any, TypeAlias, cast
 
 from callgate.errors import StoreError
+from callgate.providers.installed import Unusable, load_installed
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.memory import MemoryStore
 
 GROUP = "callgate.stores"
+Factory: TypeAlias = Callable[[str, Callable[[], float]], Store]
+_SCHEMES = ("memory", "sqlite", "postgresql", "redis", "rediss")
 _KNOWN = "memory://, sqlite:///file.db, sqlite:// (in memory), postgresql://, redis:// and rediss://"
 
 
@@ -53,32 +56,12 @@ def store_at(address: Store | str | None, now: Callable[[], float] = time.time) 
             return _of_package(name)(address, now)
 
 
-def _of_package(scheme: str) -> Callable[[str, Callable[[], float]], Store]:
+def _of_package(scheme: str) -> Factory:
     """Load the store factory that another package declares for a scheme."""
-    from importlib.metadata import entry_points
+    return load_installed(GROUP, scheme, "store", StoreError, _factory, dict.fromkeys(_SCHEMES, ""))
 
-    found = {point.value: point for point in entry_points(group=GROUP) if point.name == scheme}
-    if not found:
-        raise StoreError(
-            f"no store has addresses that begin with {scheme}://; use one of {_KNOWN}, or install the package that "
-            f"declares {scheme!r} in the entry point group {GROUP!r}"
-        )
-    owners = ", ".join(
-        sorted(f"{point.dist.name if point.dist else 'an unknown package'} ({value})" for value, point in found.items())
-    )
-    if len(found) > 1:
-        raise StoreError(f"several packages declare stores for {scheme}://: {owners}; uninstall all but one of them")
-    (point,) = found.values()
-    try:
-        factory = point.load()
-    except Exception as error:
-        raise StoreError(
-            f"the store for {scheme}:// of {owners} cannot be imported: {type(error).__name__}; reinstall the package, "
-            "or the package that it depends on"
-        ) from error
-    if not callable(factory):
-        raise StoreError(
-            f"the store for {scheme}:// of {owners} cannot be called; its entry point has to name a function "
-            "(address, now) -> Store"
-        )
-    return cast("Callable[[str, Callable[[], float]], Store]", factory)
+
+def _factory(loaded: Any) -> Factory:
+    if not callable(loaded):
+        raise Unusable("it is not a function (address, now) -> Store")
+    return cast("Factory", loaded)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache
-from importlib import import_module, metadata
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from callgate.providers.installed import Unusable, load_installed, names_of
 from callgate.runtime.models.wire.codec import Codec, WireError
 
 WIRES_GROUP = "callgate.wires"
@@ -50,52 +49,24 @@ def codec(name: str) -> Codec:
 
 
 @cache
-def registered() -> Mapping[str, tuple[metadata.EntryPoint, ...]]:
-    """The entry points of installed packages, by name. The metadata of packages is read once."""
-    found: dict[str, tuple[metadata.EntryPoint, ...]] = {}
-    for point in metadata.entry_points(group=WIRES_GROUP):
-        if point.name not in _MODULES:
-            found[point.name] = (*found.get(point.name, ()), point)
-    return found
+def registered() -> frozenset[str]:
+    """The wires of installed packages, by name. The metadata of packages is read once."""
+    return frozenset(names_of(WIRES_GROUP) - _MODULES.keys())
 
 
 @cache
 def of_package(name: str) -> Codec:
     """Load the codec that another package registered under *name*; see ``codec``."""
-    points = list(registered().get(name, ()))
-    if not points:
-        near = [f"; did you mean {found!r}?" for found in get_close_matches(name, codecs(), n=1)]
-        raise WireError(
-            f"no codec {name!r}{near[0] if near else ''}; known: {', '.join(codecs())}. "
-            f"Another package adds a wire by an entry point in the group {WIRES_GROUP!r}."
-        )
-    packages = [point.dist.name if point.dist else point.value for point in points]
-    if len(points) > 1:
-        raise WireError(f"the wire {name!r} is registered by {' and '.join(sorted(packages))}; uninstall all but one")
-    try:
-        found: Any = points[0].load()
+
+    def use(found: Any) -> Codec:
         made: Any = found.CODEC if isinstance(found, ModuleType) else found
-    except Exception as error:
-        raise _broken(name, packages[0], points[0].value, f"{type(error).__name__}: {error}") from error
-    problem = _problem(made, name)
-    if problem:
-        raise _broken(name, packages[0], points[0].value, problem)
-    codec: Codec = made
-    return codec
+        if isinstance(made, type):
+            raise Unusable("it is a class, not an instance")
+        if missing := [member for member in _MEMBERS if not hasattr(made, member)]:
+            raise Unusable(f"it has no {', '.join(missing)}")
+        if made.name != name:
+            raise Unusable(f"its name is {made.name!r}")
+        known: Codec = made
+        return known
 
-
-def _problem(made: Any, name: str) -> str | None:
-    """The reason why an object cannot be the codec of a wire, or None."""
-    if isinstance(made, type):
-        return "it is a class, not an instance"
-    missing = [member for member in _MEMBERS if not hasattr(made, member)]
-    if missing:
-        return f"it has no {', '.join(missing)}"
-    return None if made.name == name else f"its name is {made.name!r}"
-
-
-def _broken(name: str, package: str, value: str, reason: str) -> WireError:
-    return WireError(
-        f"the wire {name!r} of the package {package!r} cannot be loaded from {value!r}: {reason}; "
-        f"upgrade or repair {package}, or uninstall it"
-    )
+    return load_installed(WIRES_GROUP, name, "wire", WireError, use, dict.fromkeys(_MODULES.values(), ""))

@@ -74,12 +74,27 @@ async def test_a_hook_of_another_package_is_loaded_by_name() -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("geofense", r"no installed package declares a hook 'geofense'.*; did you mean 'geofence'\?; install"),
-        ("shared", r"several packages declare a hook 'shared': acme-geofence \(.*\), other-geofence \(.*\); import"),
-        ("broken", r"of acme-geofence cannot be imported from 'acme_geofence\.missing:Hook'.*; reinstall"),
-        ("text", r"'text' of acme-geofence is a str; the entry point has to name a class"),
+        (
+            "geofense",
+            r"no hook 'geofense'; did you mean 'geofence'\?; known: .*'callgate\.hooks'; install that package",
+        ),
+        ("shared", r"the hook 'shared' is registered by acme-geofence and other-geofence; uninstall all but one"),
+        (
+            "broken",
+            r"'broken' of the package 'acme-geofence' .* 'acme_geofence\.missing:Hook': ModuleNotFoundError: .*; upgrade or",
+        ),
+        ("text", r"'text' of the package 'acme-geofence' .*: it is a str, not a class or a function.*; upgrade"),
     ],
 )
 def test_what_cannot_be_loaded_is_refused_with_what_to_do(name: str, says: str) -> None:
     with pytest.raises(HookError, match=says):
         callgate.hooks.load(name)
+
+
+def test_a_package_that_is_listed_twice_is_one(tmp_path: Path) -> None:
+    """As for an editable installation beside an older one."""
+    info = tmp_path / "acme_geofence-1.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-geofence\nVersion: 1.1\n")
+    (info / "entry_points.txt").write_text("[callgate.hooks]\ngeofence = acme_geofence:Geofence\n")
+    assert callgate.hooks.load("geofence").__name__ == "Geofence"

@@ -34,13 +34,16 @@ def test_the_scheme_names_the_factory(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([], r"install the package that declares 'etcd' in the entry point group 'callgate\.stores'"),
+        ([], r"no store 'etcd'; known: memory, .*entry point in the group 'callgate\.stores'; install that package"),
         (
             [f"{__name__}:of_package", "another:make"],
-            "several packages declare stores for etcd://.*uninstall all but one",
+            rf"the store 'etcd' is registered by another:make and {__name__}:of_package; uninstall all but one",
         ),
-        (["no_such_package_here:make"], "cannot be imported: ModuleNotFoundError; reinstall the package"),
-        ([f"{__name__}:no_function"], "cannot be called; its entry point has to name a function"),
+        (
+            ["no_such_package_here:make"],
+            "cannot be loaded from 'no_such_package_here:make': ModuleNotFoundError.*; upgrade",
+        ),
+        ([f"{__name__}:no_function"], r"it is not a function \(address, now\) -> Store; upgrade or repair"),
     ],
 )
 def test_a_package_that_is_missing_or_broken_is_refused_with_the_remedy(

@@ -220,9 +220,9 @@ def test_a_codec_is_found_by_its_names(alias: str, name: str) -> None:
 
 
 def test_an_unknown_codec_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(WireError, match="no codec 'antropic'; did you mean 'anthropic'"):
+    with pytest.raises(WireError, match="no wire 'antropic'; did you mean 'anthropic'"):
         codec("antropic")
-    with pytest.raises(WireError, match=r"no codec 'xyzzy'; known: .*anthropic"):
+    with pytest.raises(WireError, match=r"no wire 'xyzzy'; known: .*anthropic"):
         codec("xyzzy")
 
 

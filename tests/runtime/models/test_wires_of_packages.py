@@ -84,9 +84,7 @@ def test_a_wire_of_callgate_cannot_be_replaced(site: Path) -> None:
 
 def test_an_unknown_name_lists_the_wires_of_packages_too(site: Path) -> None:
     install(site, "callgate-mine", "mine = wire_of_test", wire_of_test=WIRE)
-    with pytest.raises(
-        WireError, match=r"no codec 'nine'; did you mean 'mine'\?; known: anthropic, .*mine, "
-    ) as caught:
+    with pytest.raises(WireError, match=r"no wire 'nine'; did you mean 'mine'\?; known: anthropic, .*mine, ") as caught:
         codec("nine")
     assert "entry point in the group 'callgate.wires'" in str(caught.value)
 
