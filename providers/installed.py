@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from importlib import metadata
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -18,8 +17,10 @@ class Unusable(Exception):
     """An entry point leads to an object that cannot be used; the text says why."""
 
 
-def names_of(group: str) -> set[str]:
+def declared_names(group: str) -> set[str]:
     """Return the names that installed packages declare in a group of entry points."""
+    from importlib import metadata
+
     return {point.name for point in metadata.entry_points(group=group)}
 
 
@@ -57,18 +58,18 @@ def load_installed(
         raise _broken(point, package, what, refuse, error) from error
 
 
-def _find(
-    group: str, name: str, what: str, refuse: type[CallgateError], own: Mapping[str, str]
-) -> tuple[metadata.EntryPoint, str]:
+def _find(group: str, name: str, what: str, refuse: type[CallgateError], own: Mapping[str, str]) -> tuple[Any, str]:
     """Return the entry point of a name, and the package that declares it."""
+    from importlib import metadata
+
     if own.get(name):
         return metadata.EntryPoint(name, own[name], group), "callgate"
-    found: dict[str, metadata.EntryPoint] = {}
+    found: dict[str, Any] = {}
     for point in metadata.entry_points(group=group):
-        if point.name == name:  # a package that is installed twice counts as the one that is imported
+        if point.name == name:  # of a package that is installed twice, Python imports the first
             found.setdefault(point.dist.name if point.dist else point.value, point)
     if not found:
-        known = sorted({*own, *names_of(group)})
+        known = sorted({*own, *declared_names(group)})
         near = [f"; did you mean {one!r}?" for one in get_close_matches(name, known, n=1)]
         listed = f"; known: {', '.join(known)}" if known else ""
         raise refuse(
@@ -81,9 +82,7 @@ def _find(
     return point, package
 
 
-def _broken(
-    point: metadata.EntryPoint, package: str, what: str, refuse: type[CallgateError], error: Exception
-) -> CallgateError:
+def _broken(point: Any, package: str, what: str, refuse: type[CallgateError], error: Exception) -> CallgateError:
     reason = str(error) if isinstance(error, Unusable) else f"{type(error).__name__}: {error}"
     return refuse(
         f"the {what} {point.name!r} of the package {package!r} cannot be loaded from {point.value!r}: {reason}; "

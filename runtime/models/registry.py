@@ -7,7 +7,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from callgate.providers.installed import Unusable, load_installed, names_of
+from callgate.providers.installed import Unusable, declared_names, load_installed
 from callgate.runtime.models.wire.codec import Codec, WireError
 
 WIRES_GROUP = "callgate.wires"
@@ -51,7 +51,7 @@ def codec(name: str) -> Codec:
 @cache
 def registered() -> frozenset[str]:
     """The wires of installed packages, by name. The metadata of packages is read once."""
-    return frozenset(names_of(WIRES_GROUP) - _MODULES.keys())
+    return frozenset(declared_names(WIRES_GROUP) - _MODULES.keys())
 
 
 @cache
