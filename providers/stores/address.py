@@ -14,7 +14,7 @@ from callgate.providers.stores.memory import MemoryStore
 
 GROUP = "callgate.stores"
 Factory: TypeAlias = Callable[[str, Callable[[], float]], Store]
-_SCHEMES = ("memory", "sqlite", "postgresql", "redis", "rediss")
+_SCHEMES = ("memory://", "sqlite://", "postgresql://", "redis://", "rediss://")
 _KNOWN = "memory://, sqlite:///file.db, sqlite:// (in memory), postgresql://, redis:// and rediss://"
 
 

@@ -34,7 +34,7 @@ def test_the_scheme_names_the_factory(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([], r"no store 'etcd'; known: memory, .*entry point in the group 'callgate\.stores'; install that package"),
+        ([], r"no store 'etcd'; known: memory://, .*entry point in the group 'callgate\.stores'; install that package"),
         (
             [f"{__name__}:of_package", "another:make"],
             rf"the store 'etcd' is registered by another:make and {__name__}:of_package; uninstall all but one",
