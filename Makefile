@@ -23,7 +23,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 MISSING := $(filter-out $(wildcard $(LINKS)),$(LINKS))
 MOVED   := $(shell [ "$$(cat .venv/.made-in 2>/dev/null)" = "$$(pwd -P)" ] || echo moved)
 
-.PHONY: help install run run-workers test soak check format wheel-check bench bench-selection bench-semantic bench-workers test-semantic docs pages page-check clean example-fastapi example-django example-flask example-celery example-chat example-approvals moved $(MISSING)
+.PHONY: help install run run-workers test test-versions soak check format wheel-check bench bench-selection bench-semantic bench-workers test-semantic docs pages page-check clean example-fastapi example-django example-flask example-celery example-chat example-approvals moved $(MISSING)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ run-workers: $(READY) ## two workers, one is killed, and the tally of 500 calls;
 
 test: $(READY) ## run the tests, and print the ten slowest; ARGS="..." goes to pytest
 	@$(PYTHON) -m pytest -n $(JOBS) --dist worksteal --durations 10 $(ARGS)
+
+test-versions: $(READY) ## run a core selection of the tests under each installed version of Python, and under uvloop
+	@$(PYTHON) scripts/interpreters.py
 
 example-chat: $(READY) ## talk with a scripted model, or yours: CALLGATE_PROVIDER, CALLGATE_MODEL; MESSAGE=TEXT
 	@$(PYTHON) -m examples.chat $(if $(MESSAGE),--message '$(MESSAGE)')

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import counts, inflight, instructions, leases, ledger, overhead, scale, scopes, stock, streams
+from benchmarks import changes, counts, inflight, instructions, leases, ledger, overhead, scale, scopes, stock, streams
 from benchmarks.table import Row, show
 from benchmarks.timing import FULL, QUICK, Effort
 
@@ -26,6 +26,7 @@ SECTIONS = {
     "leases": leases,
     "scopes": scopes,
     "scale": scale,
+    "changes": changes,
     "inflight": inflight,
     "stock": stock,
     "ledger": ledger,
@@ -67,6 +68,11 @@ ROWS = (
     Row("scope_x_best_peer", "request scope, times the faster of dishka and wireup", 1.5),
     Row("three_singletons_us_scaled", "a tool's three singletons (µs where floor2s takes 4)", 0.6),
     Row("three_container_singletons_us_scaled", "three of a container (the same µs)"),
+    Row("change_longest_ms", "2,000 tools: longest stall of a change (ms)", 20.0),
+    Row("change_use_ms", "2,000 tools: use (ms)"),
+    Row("change_undo_ms", "2,000 tools: undo (ms)"),
+    Row("change_add_ms", "2,000 tools: add (ms)"),
+    Row("change_remove_ms", "2,000 tools: remove (ms)"),
     Row("inflight_calls", "calls in flight at once", form="{:,.0f}"),
     Row("inflight_cpu_x_floor", "in flight, no hooks: CPU, times floor2s", 1.15),
     Row("inflight_kb", "in flight, no hooks: kB a call", 3.5),

@@ -42,7 +42,7 @@ async def _repeat_bare(n: int) -> None:
     gate, _ = twelve_gate()
     async with gate:
         await call_of(gate)()
-        plan = gate._live["add"]
+        plan = gate._plans.current.live["add"]
         release = next(step.release for _, _, step in plan.before if step.release is not None)
         steps = [*plan.before, (ASYNC, plan.straight, plan.running), *plan.shaping, *plan.closing, release]
         names: dict[str, Any] = {

@@ -97,7 +97,7 @@ async def plan_build(effort: Effort) -> dict[str, float]:
     whole, known, scaled = [], [], []
     with quiet_heap():
         for _ in range(effort.builds):
-            whole.append(microseconds(lambda: gate._plans._compile(record)))
+            whole.append(microseconds(lambda: gate._engine.compile(record, gate._plans.current.shared)))
             known.append(microseconds(lambda: compile_schema(IN_SCHEMA)))
             scaled.append((whole[-1] - known[-1]) / await batch(floor, 100) * 4.0)
     return {

@@ -70,7 +70,7 @@ def twelve(quota: int = 1000) -> tuple[list[Hook], Ledger]:
     class Normalise(Hook):
         def will_validate_input(self, ctx):
             if "note" not in ctx.input:
-                ctx.input["note"] = None
+                ctx.input = {**ctx.input, "note": None}
 
     class Authorize(Hook):
         async def will_authorize_input(self, ctx):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from callgate.errors import ControlSuspend, Denied
 from callgate.hooks.facts import Suspension
@@ -16,6 +16,32 @@ PLACE = "approval"
 
 Source: TypeAlias = Callable[[Any], Demand | Awaitable[Demand]]
 """A function from a context to the approval that the call needs."""
+
+
+OnRepair: TypeAlias = Literal["approve", "run", "refuse"]
+"""What a gate does with a call whose arguments a repairer wrote: ask for approval, run it, or refuse it."""
+
+_REPAIRED = Approval(reason="A repairer, not the model, wrote these arguments.")
+
+
+def of_repaired(on_repair: OnRepair, *, has_approvers: bool) -> Source:
+    """Return the rule for a call whose arguments a repairer wrote."""
+
+    def rule(_: Any) -> Demand:
+        if on_repair == "run":
+            return None
+        if on_repair == "approve" and has_approvers:
+            return _REPAIRED
+        why, code = "a repairer wrote the arguments", "repaired"
+        if on_repair != "refuse":
+            why, code = (
+                f"{why}; call the tool through a gate with a store, where they are approved",
+                "approval_required",
+            )
+        public = "The arguments were not valid. Their repair was refused; send valid arguments."
+        raise Denied(why, code=code, public=public, no_effect=True)
+
+    return rule
 
 
 def of_tool(requirement: Requirement) -> Source | None:

@@ -70,7 +70,7 @@ class Hook:
         return True
 
     def will_create_invoke_context(self, ctx: InvokeContext) -> Step:
-        """Prepare the context; session and global providers can be read."""
+        """Shape the context before all other hooks see it: the last chance. Session and global providers can be read."""
 
     def did_create_invoke_context(self, ctx: InvokeContext) -> Step:
         """Run when the context is complete."""

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from callgate.errors import Denied, Invalid
+from callgate.errors import Denied, Invalid, SchemaRefused
 from callgate.hooks.facts import FROZEN, LIVE
+from callgate.hooks.unvalidated import NoSchemaPolicy, NoSchemaRules
 from callgate.tools.arguments.hydration import Hydrator
 from callgate.tools.arguments.parse_errors import ParseError
 from callgate.tools.arguments.parsing import parse_arguments
 from callgate.tools.arguments.reader import strict_reader
 from callgate.tools.calls import Issue
-from callgate.tools.definition import NoSchemaMode
 from callgate.tools.limits import DEFAULT_LIMITS, Limits
 from callgate.tools.record import ToolRecord
 from callgate.tools.schemas.validation import Validator, explain
-from callgate.tools.values import dump, json_bytes, thaw
+from callgate.tools.values import deeper_than, digest, dump, json_bytes, thaw
 
 
 def _admits(schema: Any, kinds: set[str]) -> bool:
@@ -62,20 +62,25 @@ class BuiltIns:
         limits: Limits = DEFAULT_LIMITS,
         *,
         refuses: bool = True,
+        no_schema: NoSchemaPolicy | None = None,
     ) -> None:
         definition = record.definition
         self.roles = frozenset(definition.allowed_roles)
         self.arguments = arguments
         self.output = output
         self.limits = record.limits or limits
-        self.most = self.limits.max_output_bytes
+        self.most, self.deepest = self.limits.max_output_bytes, self.limits.max_output_depth
+        self.shallow = min(self.most, 2 * self.deepest)  # bytes within which an output keeps both limits
         self.tolerates = definition.tolerates
+        self.takes_nothing = definition.takes_nothing
         self.flat = is_flat(definition.parameters)
         self.floats = not self.flat or _admits(definition.parameters, {"number"})
         # True if the output schema itself keeps every output small and finite:
         self.bounded = is_flat(definition.output_schema) and not _admits(definition.output_schema, {"number", "string"})
         self.refuses = refuses  # True refuses calls that need approval: no approver exists
-        self.mode = None if arguments is not None else definition.no_schema_mode
+        rules = NoSchemaRules(definition, no_schema, has_approvers=not refuses)
+        self.unvalidated = rules if arguments is None else None
+        self.schema = None if definition.parameters is None else digest(definition.parameters)
         self.parse, self.admit = self._reader(checked=False), self._reader(checked=True)
         self.check_output = self._make_check_output()
         self._hydrators: dict[bool, Hydrator] = {}
@@ -116,19 +121,19 @@ class BuiltIns:
                     slowly(ctx)
                 else:
                     run.input_state = state
-                    if not checked:
-                        run.shown_input = run.input
-                return
-            slowly(ctx)
+            else:
+                slowly(ctx)
+            if run.plan.observed:
+                run.read_at = run.plan.now()
 
         return step
 
     def _parse_slowly(self, ctx: Any) -> None:
         hydrated = ctx.run.hydration
         if hydrated is None or ctx.run.input is not hydrated:
-            ctx.run.input = ctx.run.shown_input = self._read(ctx)
+            ctx.run.input = self._read(ctx)
         elif hydrated.success:
-            ctx.run.input = ctx.run.shown_input = thaw(hydrated.arguments)
+            ctx.run.input = thaw(hydrated.arguments)
         else:
             raise not_hydrated(hydrated)
         ctx.run.input_state = LIVE
@@ -136,31 +141,34 @@ class BuiltIns:
     def _admit_slowly(self, ctx: Any) -> None:
         hydrated = ctx.run.hydration is not None and ctx.run.input is ctx.run.hydration
         self._parse_slowly(ctx)
-        if not hydrated:  # hydration has validated them
+        if not hydrated or self.arguments is None:  # else hydration has validated them
             self.validate(ctx)
-        del ctx.run.shown_input
         ctx.run.input_state = FROZEN
+        if self.unvalidated is not None:
+            self.unvalidated.admit(ctx)
 
     def validate(self, ctx: Any) -> None:
         """Validate the arguments against the whole canonical schema."""
         if self.arguments is None:
-            self._without_schema()
+            assert self.unvalidated is not None
+            self.unvalidated.check(ctx)
             return
         try:
             self.arguments.check(ctx.run.input)
         except Exception as error:
             raise refusal(self.arguments, ctx.run.input) from error
+        ctx.run.checked = ctx.run.input
 
     def freeze(self, ctx: Any) -> None:
-        """Copy what the hooks left, validate the copy, and freeze it: a hook may have kept the original."""
+        """Freeze the arguments; what a hook set after they were validated is validated again."""
         run = ctx.run
-        arguments = run.input
-        if not isinstance(arguments, dict):
-            raise Invalid("a hook left no object", issues=[Issue("", "type", "expected object")])
-        run.input = dict(arguments) if self.flat else thaw(arguments)
-        self.validate(ctx)
-        del run.shown_input  # hooks get copies from now on
+        if run.checked is not run.input:
+            if not isinstance(run.input, dict):
+                raise Invalid("a hook left no object", issues=[Issue("", "type", "expected object")])
+            self.validate(ctx)
         run.input_state = FROZEN
+        if self.unvalidated is not None:
+            self.unvalidated.admit(ctx)
 
     def _read(self, ctx: Any) -> dict[str, Any]:
         try:
@@ -169,25 +177,41 @@ class BuiltIns:
                 limits=self.limits,
                 tolerant=self.tolerates,
                 truncated=ctx.run.tool_call is not None and ctx.run.tool_call.truncated,
+                takes_nothing=self.takes_nothing,
             )
         except ParseError as error:
             raise unparsable(error) from error
         ctx.run.parse_rules = parsed.rules
         return parsed.value
 
-    def parse_again(self, ctx: Any) -> Any:
-        """Return the arguments as they were parsed, for the history."""
+    def parse_again(self, run: Any, raw: Any) -> Any:
+        """Return the arguments as they were parsed, for the history; *raw* is what the parser read."""
+        if run.hydration is not None and run.hydration.success:
+            return thaw(run.hydration.arguments)
         try:
-            return parse_arguments(ctx.raw_input, limits=self.limits, tolerant=self.tolerates).value
+            return parse_arguments(
+                raw, limits=self.limits, tolerant=self.tolerates, takes_nothing=self.takes_nothing
+            ).value
         except ParseError:
-            return ctx.run.input
+            return thaw(run.input)
 
-    def _without_schema(self) -> None:
-        """Refuse a tool without a schema, unless its mode allows it."""
-        if self.mode is NoSchemaMode.HUMAN_APPROVAL and self.refuses:
-            raise Denied("a tool without a schema in mode human-approval needs an approver", code="approval_required")
-        if self.mode is None:
-            raise Denied("a tool without a schema is not callable", code="no_schema")
+    def judged(self, ctx: Any) -> dict[str, Any]:
+        """Return the facts about the validation of a call for records: whether, by which schema and validator, or the mode.
+
+        ``validated`` is True once valid arguments are frozen. ``no_schema_mode`` is there for a tool without a schema.
+        """
+        if ctx.run.unknown is not None:
+            return {"validated": False, "schema": None, "validator": None}
+        if self.arguments is None:
+            assert self.unvalidated is not None
+            mode = self.unvalidated.mode_of(ctx)
+            facts = {"validated": False, "schema": None, "validator": None}
+            return facts | {"no_schema_mode": None if mode is None else mode.value}
+        try:
+            name = self.arguments.id
+        except SchemaRefused:  # a lazy validator
+            name = None
+        return {"validated": ctx.run.input_state == FROZEN, "schema": self.schema, "validator": name}
 
     # ------------------------------------------------------------------ output
 
@@ -206,18 +230,43 @@ class BuiltIns:
         return check_output
 
     def limit_output(self, ctx: Any) -> None:
-        """Check that the output is finite JSON within ``limits.max_output_bytes``."""
+        """Check that the output is finite JSON within the limits of its size and its depth."""
+        output = ctx.run.output
         try:
-            data = json_bytes(ctx.run.output)
+            data = json_bytes(output)
         except TypeError:
-            data = self._long_way(ctx.run.output)
-        if len(data) > self.most:
-            raise bad_output(f"the output has {len(data)} bytes; {self.most} is the most", code="output_too_large")
-        if data.find(b"null") >= 0 and not _finite(ctx.run.output):  # `in` would first try the bytes as an index
+            data = self._long_way(output)
+        if len(data) > self.shallow or data.find(b"null") >= 0:  # most outputs are short and have no null
+            self._check(output, data, 0)
+
+    def size_of(self, output: Any, before: int = 0) -> int:
+        """Return the bytes of an output, or of a part of it that follows *before* bytes.
+
+        Raises:
+            Invalid: the output is not finite JSON, or exceeds a limit.
+        """
+        try:
+            data = json_bytes(output)
+        except TypeError:
+            data = self._long_way(output)
+        self._check(output, data, before)
+        return len(data)
+
+    def _check(self, output: Any, data: bytes, before: int) -> None:
+        if len(data) + before > self.most:
+            size = f"{len(data)} bytes" if not before else f"over {self.most} bytes"
+            raise bad_output(f"the output has {size}; {self.most} is the most", code="output_too_large")
+        if len(data) > 2 * self.deepest and deeper_than(output, self.deepest):
+            raise self._too_deep()
+        if data.find(b"null") >= 0 and not _finite(output):  # `in` would first try the bytes as an index
             raise bad_output("the output holds a number that is not finite")
 
-    @staticmethod
-    def _long_way(output: Any) -> bytes:
+    def _too_deep(self) -> Invalid:
+        return bad_output(f"the output nests deeper than {self.deepest} levels", code="output_too_deep")
+
+    def _long_way(self, output: Any) -> bytes:
+        if deeper_than(output, self.deepest):  # the encoder's own end differs between versions of Python
+            raise self._too_deep()
         try:
             return dump(output)
         except (TypeError, ValueError, RecursionError) as error:
@@ -269,4 +318,5 @@ def bad_output(message: str, *, code: str = "invalid_output", issues: Sequence[I
 OUTPUT_REFUSED = {
     "invalid_output": "The tool's output is not valid.",
     "output_too_large": "The tool's output is too large.",
+    "output_too_deep": "The tool's output nests too deep.",
 }

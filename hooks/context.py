@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
-from hashlib import sha256
 from operator import attrgetter
 from typing import Any, NoReturn, cast
 
 from callgate.errors import ControlRespond, Denied, ProviderError, RetryLater, StageError
 from callgate.hooks.asking import ask, token_of
-from callgate.hooks.facts import FROZEN, LIVE, RAW, Suppressed, Suspension
-from callgate.hooks.history import Entry, Kept, input_entries, output_entries
+from callgate.hooks.facts import FROZEN, Suppressed, Suspension
+from callgate.hooks.frozen_views import ProvidersView, masked_view, stages_that_may
+from callgate.hooks.history import Entry, input_entries, output_entries
 from callgate.hooks.run import Run
-from callgate.hooks.stages import STAGES, May, Stage
-from callgate.providers.ids import new_id
-from callgate.providers.logs import emit_suppressed
+from callgate.hooks.stages import May, Stage
+from callgate.providers.logs import CallLog, emit_suppressed
 from callgate.providers.registry import MISSING, ScopeName
 from callgate.providers.scrubbing import Scrubber, spellings
 from callgate.tools.approval import Approval
 from callgate.tools.calls import Outcome, ToolCall, User
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.naming import explain_attributes
-from callgate.tools.values import hash_of
 
 
 @explain_attributes(
@@ -32,7 +30,6 @@ from callgate.tools.values import hash_of
         "arguments": "ctx.input",
         "deny": "ctx.abort(reason)",
         "params": "ctx.input",
-        "providers": "ctx.get(token)",
         "result": "ctx.output",
         "scratchpad": "ctx.data",
         "state": "ctx.data",
@@ -42,16 +39,16 @@ from callgate.tools.values import hash_of
 class InvokeContext:
     """One invocation, as its hooks see it.
 
-    ``data`` is scratch space that all hooks of the invocation share. Times are ``started_at`` and ``finished_at`` (aware
-    datetimes) and ``duration`` in seconds. ``run`` is the runtime's own state: it may change from version to version.
+    ``data`` is scratch space that all hooks of the call share. Values are read as deeply immutable views; a hook changes one
+    by setting it, in a stage that the stage table allows. Times are ``started_at`` and ``finished_at`` (aware datetimes) and ``duration`` in seconds. ``run`` is the runtime's
+    own state: it may change from version to version.
     """
 
-    __slots__ = ("__weakref__", "data", "run", "user")
+    __slots__ = ("__weakref__", "data", "run")
 
     def __init__(self, plan: Any, arguments: Any, user: User, started: float) -> None:
         self.run = Run(plan, arguments, user, started)
-        self.user = user
-        self.data: dict[Any, Any] = {}
+        self.data: MutableMapping[Any, Any] = {}
         if user.token is not None:
             Scrubber.of(self).add_secrets(spellings(user.token))
 
@@ -63,8 +60,15 @@ class InvokeContext:
     )
     tool_id: str = cast("str", property(attrgetter("run.plan.tool_id"), doc="The wire name of the tool."))
     tool_name: str = cast("str", property(attrgetter("run.plan.record.name"), doc="The tool's name for people."))
-    tenant: str | None = cast("str | None", property(attrgetter("user.tenant"), doc="The user's tenant."))
+
+    def _set_user(self, _: User) -> None:
+        raise StageError("ctx.user is fixed for the call; authenticate before it, and write gate.call(..., user=user)")
+
+    user: User = cast("User", property(attrgetter("run.user"), _set_user, doc="The principal; fixed for the call."))
+    tenant: str | None = cast("str | None", property(attrgetter("run.user.tenant"), doc="The user's tenant."))
     session_id: str | None = cast("str | None", property(attrgetter("run.session_id"), doc="The session of the call."))
+    task_id: str | None = cast("str | None", property(attrgetter("run.task.task_id"), doc="The A2A task, if any."))
+    context_id: str | None = cast("str | None", property(attrgetter("run.task.context_id"), doc="The task's context."))
     idempotency_key: str | None = cast(
         "str | None", property(attrgetter("run.idempotency_key"), doc="The key of the effect.")
     )
@@ -85,88 +89,75 @@ class InvokeContext:
     pending: Suspension | None = cast(
         "Suspension | None", property(attrgetter("run.pending"), doc="The suspension that ended the call, if one did.")
     )
-    raw_input: Any = property(attrgetter("run.raw_input"), doc="The arguments as the caller gave them.")
+
+    raw_input: Any = property(
+        attrgetter("run.shown_raw"), doc="The arguments as the caller gave them, text or object, as an immutable view."
+    )
 
     @property
     def request_id(self) -> str:
         """The caller's request id, or an id made for this invocation; also the correlation id."""
-        if self.run.request_id is None:
-            self.run.request_id = new_id()
-        return self.run.request_id
+        return self.run.known_request_id()
 
     @property
     def tool_call(self) -> ToolCall:
-        """The call as the caller made it, with raw arguments."""
-        if self.run.tool_call is None:
-            self.run.tool_call = ToolCall(
-                id=f"call_{self.request_id}", name=self.tool_id, arguments=self.raw_input, synthetic_id=True
-            )
-        return self.run.tool_call
+        """The call as the caller made it, with raw arguments as an immutable view."""
+        return self.run.call_view()
 
     # ------------------------------------------------------------------ input and output
 
     def _set_input(self, value: Any) -> None:
-        run = self.run
-        if run.input_state == FROZEN:
+        if self.run.input_state == FROZEN:
             raise StageError(
                 "ctx.input is frozen from will_authorize_input on: what was authorised is what runs. "
                 "Change it in will_normalize_input, or write ctx.masked_input for what logs may see"
             )
         self._need(May.INPUT, "set ctx.input")
-        run.input = value
-        if run.input_state == LIVE:
-            run.shown_input = value
-        run.input_log = [*(run.input_log or ()), Kept(run, value)]
+        self.run.put_input(value)
 
     input: Any = property(
         attrgetter("run.shown_input"),
         _set_input,
-        doc="""The arguments: raw before parsing, then an object, then a copy of the frozen object.
+        doc="""The parsed arguments, as an immutable view; a hook sets a new value up to ``will_normalize_input``.
+
+        Before the arguments are parsed it holds only a value that a hook has set; ``raw_input`` has the caller's.
 
         Raises:
-            StageError: a hook writes in a stage that may not write, or after the freeze.
+            StageError: the arguments are not parsed yet; or a hook sets a value in a stage that may not set it, or
+                after the freeze.
         """,
     )
 
     @property
     def masked_input(self) -> Any:
         """The arguments that logs, audit rows, spans and histories may show; a copy of ``input`` until a hook sets it."""
-        run = self.run
-        shown = run.masked
-        if shown is MISSING:
-            shown = self.input
-            for mask in run.maskers:  # for a call that ended before its input was masked
-                shown = mask(shown)
-        return shown if run.scrubber is None else run.scrubber.value(shown)
+        return self.run.masked_view()
 
     @masked_input.setter
     def masked_input(self, value: Any) -> None:
         self._need(May.MASK, "set ctx.masked_input")
-        self.run.masked = value
+        self.run.masked, self.run.masked_by = masked_view(value), (self.run.plan.now(), self.run.step)
 
     @property
     def input_hash(self) -> str:
         """SHA-256 of the canonical JSON of the arguments, or of the raw text before it is parsed."""
-        value = self.input if self.run.input_state == RAW else self.run.input
-        if isinstance(value, str):
-            return sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
-        return hash_of(value)
+        return self.run.hash_of_input()
 
     def _set_output(self, value: Any) -> None:
         self._need(May.OUTPUT, "set ctx.output")
-        self.run.output = value
-        self.run.output_log = [*(self.run.output_log or ()), Kept(self.run, value)]
+        self.run.put_output(value)
 
     output: Any = property(
-        attrgetter("run.output"),
+        attrgetter("run.shown_output"),
         _set_output,
-        doc="The tool's output, or a hook's response, as JSON; hooks of the output stages may set it.",
+        doc="The tool's output, or a hook's response, as an immutable view; hooks of the output stages may set it.",
     )
 
     def mask_output(self, value: Any) -> None:
         """Replace the output, and every output in the history, by a masked value."""
         self._need(May.OUTPUT, "mask the output")
-        self.run.output, self.run.output_json, self.run.output_log = value, None, None
+        self.run.output_log = None
+        self.run.put_output(value)
 
     @property
     def cache_hit(self) -> bool | None:
@@ -227,6 +218,11 @@ class InvokeContext:
     # ------------------------------------------------------------------ providers
 
     @property
+    def providers(self) -> Mapping[Any, Any]:
+        """The providers of the call as a read-only mapping, looked up as in ``get``; ``bind_provider`` adds one."""
+        return ProvidersView(self, {})
+
+    @property
     def session(self) -> MutableMapping[Any, Any]:
         """The bindings of the session. Without a session id, the mapping belongs to this invocation alone.
 
@@ -236,17 +232,17 @@ class InvokeContext:
         return self.run.request_scope().session(True).bindings
 
     def get(self, token: Any) -> Any:
-        """Return the provider for a token; search the request, session and global scopes in this order.
+        """Return the provider for a token; search the execution, request, session and global scopes in this order.
 
         Raises:
             ProviderMissing: no scope has the token.
             ProviderError: the factory is asynchronous; use ``await ctx.resolve(token)``.
         """
-        return self.run.request_scope().take(self._recipe(token))
+        return self.run.innermost_scope().take(self._recipe(token))
 
     def try_get(self, token: Any, default: Any = None) -> Any:
         """Return the provider for a token, or *default* if no scope has it; errors of a factory are raised."""
-        recipe, scope = self._recipe(token), self.run.request_scope()
+        recipe, scope = self._recipe(token), self.run.innermost_scope()
         if not recipe.is_provided and scope.peek(recipe) is MISSING:
             return default
         return scope.take(recipe)
@@ -257,7 +253,7 @@ class InvokeContext:
         Raises:
             ProviderMissing: no scope has the token.
         """
-        return await self.run.request_scope().provide(self._recipe(token))
+        return await self.run.innermost_scope().provide(self._recipe(token))
 
     def _recipe(self, token: Any) -> Any:
         return self.run.plan.host.registry.recipes.of(token)
@@ -266,7 +262,7 @@ class InvokeContext:
         """Bind an instance for the rest of this invocation, or of the session.
 
         Raises:
-            ProviderError: the global scope cannot change during a call.
+            ProviderError: the global scope cannot change during a call, or the call is over.
             StageError: this stage may not bind.
         """
         self.bind_providers([(token, instance)], scope)
@@ -280,7 +276,10 @@ class InvokeContext:
         if scope not in ("request", "session"):
             raise ProviderError(f"no scope {scope!r}; scopes: request, session")
         self._need(May.BIND, "bind providers")
-        bound = self.session if scope == "session" else self.run.request_scope().bindings
+        request = self.run.request_scope()
+        if request.closed:  # calls that have ended share one scope
+            raise ProviderError("the call is over: it binds no more providers")
+        bound = self.session if scope == "session" else request.bindings
         bound.update(self.run.plan.host.registry.keyed(bindings))
 
     # ------------------------------------------------------------------ control
@@ -332,7 +331,7 @@ class InvokeContext:
         return ask(self, kind, prompt, schema, expires, by)
 
     async def lease(self, manager: AbstractAsyncContextManager[Any]) -> Any:
-        """Enter *manager* now; the runtime exits it exactly once, after the records, on every path.
+        """Enter *manager* now; the runtime exits it exactly once, after this hook's own records, on every path.
 
         Raises:
             StageError: the stage is a closing or error stage.
@@ -361,6 +360,11 @@ class InvokeContext:
     # ------------------------------------------------------------------ records
 
     @property
+    def log(self) -> CallLog:
+        """The logger of this call: each event has the ids of the call."""
+        return CallLog(self)
+
+    @property
     def suppressed(self) -> tuple[Suppressed, ...]:
         """Failures that were recorded and did not change the outcome."""
         return tuple(self.run.suppressed or ())
@@ -376,8 +380,5 @@ class InvokeContext:
 
     def _need(self, power: May, deed: str) -> None:
         step = self.run.step
-        if step.shadow:
-            raise StageError(f"{step.name} runs in shadow mode and may not {deed}")
         if power not in step.row.may:
-            allowed = ", ".join(row.stage for row in STAGES.values() if power in row.may)
-            raise StageError(f"{step.stage} may not {deed}; stages that may: {allowed}")
+            raise StageError(f"{step.stage} may not {deed}; stages that may: {stages_that_may(power)}")

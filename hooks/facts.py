@@ -18,8 +18,7 @@ class Suspension:
     """The suspension of an invocation, as ``result.pending`` returns it.
 
     ``prompt`` is the text for the approver, ``schema`` describes the answer, and ``expires`` is in seconds from the
-    suspension. ``handle`` is the argument of ``gate.resume``; it is None in a bare ``invoke_tool``, which stores
-    nothing.
+    suspension. ``handle`` is the argument of ``gate.resume``; it is None until the suspension is stored.
     ``rules`` name the users who may answer; without rules, the caller may. ``place`` is the point of the lifecycle.
     """
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import opcode
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from callgate.errors import Control, DeadlineExceeded, InvocationError
 from callgate.hooks.instances import instance_made, instance_of
+from callgate.hooks.layers import in_shadow, shadow_of
 from callgate.hooks.remembered import remembered
 from callgate.hooks.selection import Registration, is_async
 from callgate.hooks.stages import Section, Stage
@@ -92,8 +94,8 @@ def guard(registration: Registration, step: Step, call: Call) -> Call:
     if registration.option("timeout"):
         call = limited(call, float(registration.option("timeout")), step)
     applies = applies_to(registration)
-    ignores = registration.option("on_failure", "deny") == "ignore"
-    reads_cache = step.stage is Stage.WILL_READ_CACHE and not step.shadow
+    shadow, ignores = step.shadow, registration.option("on_failure", "deny") == "ignore"
+    reads_cache = step.stage is Stage.WILL_READ_CACHE and not shadow
 
     async def guarded(ctx: Any) -> Any:
         try:
@@ -103,14 +105,50 @@ def guard(registration: Registration, step: Step, call: Call) -> Call:
                 ctx.run.cache_hit = False
             answer = call(ctx)
             answer = await answer if inspect.isawaitable(answer) else answer
-        except (Exception, Control) as error:
-            if not (step.shadow or (ignores and is_failure(error))):
+        except BaseException as error:
+            decided = isinstance(error, Exception | Control)
+            if not (_is_contained(ctx, error) if shadow else ignores and decided and is_failure(error)):
                 raise
             ctx.suppress(error)
             return SKIPPED
-        return SKIPPED if step.shadow and answer is not None else answer
+        return SKIPPED if shadow and answer is not None else answer
 
     return guarded
+
+
+_RAISE = opcode.opmap["RAISE_VARARGS"]
+"""The instruction of ``raise``: code raised the error, and nothing threw it in."""
+
+
+def _is_contained(ctx: Any, error: BaseException) -> bool:
+    """Return True for all that a hook in shadow mode raises itself, and False for a cancellation of its call."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is None or not task.cancelling()
+    return not closes(error, ctx.run.plan.host.under_way.get(ctx))
+
+
+def closes(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
+    """Return True if *error* closes a coroutine that *task* runs: then the coroutine can await no more.
+
+    A ``GeneratorExit`` that a hook or a tool raises itself arrives in that task, as any other error does. Where the task
+    is not known, pass None.
+    """
+    if not isinstance(error, GeneratorExit):
+        return False
+    try:
+        running = asyncio.current_task()
+    except RuntimeError:  # no loop runs any more
+        return True
+    return running is None or (task is not None and task is not running) or not _was_raised(error)
+
+
+def _was_raised(error: BaseException) -> bool:
+    """Return True if code raised the error, and False if ``close()`` threw it into a coroutine that waits."""
+    where = error.__traceback__
+    while where is not None and where.tb_next is not None:
+        where = where.tb_next
+    return where is not None and where.tb_frame.f_code.co_code[where.tb_lasti] == _RAISE
 
 
 def surrounded(
@@ -120,13 +158,18 @@ def surrounded(
 
     *bare* skips the filter and the mode, as releases do. ``around_execute`` applies the filter itself.
     """
-    step = Step(stage, registration.name, registration.hook, shadow=registration.option("mode", "enforce") == "shadow")
+    step = Step(stage, registration.name, registration.hook, shadow=registration.is_shadow)
     coroutine, call = bind(registration, stage)
+    if step.shadow:
+        call = in_shadow(registration, call)
     if bare and registration.option("timeout"):
         coroutine, call = True, limited(call, float(registration.option("timeout")), step)
     if not bare and stage is not Stage.AROUND_EXECUTE and needs_guard(registration, step):
         coroutine, call = True, guard(registration, step, call)
+    step.waits = coroutine
     if trace:
+        if step.row.section in (Section.CLOSING, Section.ERROR):  # the row shows that a value was refused
+            call = _valueless_call(step, call)
         coroutine, call = True, traced(step, call)
     return coroutine, call, step
 
@@ -143,8 +186,11 @@ def applies_to(registration: Registration) -> Callable[[Any], Awaitable[bool]] |
     if wanted is None and tenants is None:
         return None
     cls = registration.hook if registration.is_class else None
+    shadow = registration.is_shadow
 
     async def applies(ctx: Any) -> bool:
+        if shadow:
+            ctx = shadow_of(ctx, registration)
         if tenants is not None and ctx.user.tenant not in tenants:
             return False
         if wanted is None:
@@ -156,10 +202,8 @@ def applies_to(registration: Registration) -> Callable[[Any], Awaitable[bool]] |
 
 
 def only_where_it_applies(registration: Registration, asks: Call) -> Call:
-    """Wrap a hook's method beside its stages: it runs where the hook takes part, without effect in shadow mode."""
-    applies, shadow = applies_to(registration), registration.option("mode", "enforce") == "shadow"
-    if shadow:
-        return lambda _: None
+    """Wrap a hook's method beside its stages: it runs where the hook takes part. A shadow's method is never wrapped."""
+    applies = applies_to(registration)
     if applies is None:
         return asks
 
@@ -212,6 +256,30 @@ def traced(step: Step, call: Call) -> Call:
     return recorded
 
 
-def never_returns_a_value(step: Step) -> bool:
-    """Return True for stages where a returned value is an error: a hook that returns False meant to deny."""
-    return step.row.section is Section.BEFORE and step.stage not in (Stage.WILL_BIND_PROVIDERS, Stage.WILL_READ_CACHE)
+def refuse_value(step: Step, answer: Any) -> None:
+    """Refuse a value that a hook returned in a stage where a value decides nothing.
+
+    Raises:
+        TypeError: always. A hook that returns False meant to deny; the call must not pass.
+    """
+    raise TypeError(
+        f"{step.name}.{step.stage} returned {type(answer).__name__}, which decides nothing; "
+        "call ctx.abort(), ctx.respond() or ctx.retry_after(), or return None to go on"
+    )
+
+
+async def valueless(step: Step, answer: Any) -> None:
+    """Await what a hook returned, if it can be awaited; refuse a value."""
+    answer = await answer if inspect.isawaitable(answer) else answer
+    if answer is not None and answer is not SKIPPED:
+        refuse_value(step, answer)
+
+
+def _valueless_call(step: Step, call: Call) -> Call:
+    async def checked(ctx: Any) -> Any:
+        answer = call(ctx)
+        answer = await answer if inspect.isawaitable(answer) else answer
+        await valueless(step, answer)
+        return answer  # a trace tells steps that were skipped
+
+    return checked

@@ -9,6 +9,7 @@ import orjson
 
 from callgate.hooks.facts import RAW
 from callgate.hooks.stages import STAGES, Stage
+from callgate.hooks.step import Step
 from callgate.providers.registry import MISSING
 from callgate.tools.values import SCALARS, canonical, compact
 
@@ -17,36 +18,52 @@ _UNPARSED = frozenset(stage for stage in Stage if STAGES[stage].position <= STAG
 
 
 class Entry(NamedTuple):
-    """One value: *at* in seconds on the gate's monotonic clock, *stage* that set it (None for the caller's value)."""
+    """One value of the input or the output.
+
+    ``at`` is in seconds on the gate's monotonic clock. ``stage`` and ``by`` name the stage and the step that set it: a
+    hook, ``"tool"`` or a built-in step; for the caller's arguments they are None and ``"caller"``.
+    """
 
     at: float
     stage: Stage | None
     value: Any
+    by: str
 
 
-class Kept:
-    """A snapshot of a value: its JSON if it has one, else a deep copy. Most snapshots are never read."""
+class Kept(NamedTuple):
+    """One value of a history. ``json`` is its JSON, where the value may change later and has one."""
 
-    __slots__ = ("at", "copied", "json", "stage")
-
-    def __init__(self, run: Any, value: Any) -> None:
-        self.at, self.stage = run.plan.host.monotonic(), run.step.stage
-        self.json = _as_json(value)
-        self.copied = _snapshot(value) if self.json is None else None
+    at: float
+    step: Step
+    json: bytes | None
+    kept: Any
 
     def entry(self) -> Entry:
         """Return an entry with a fresh copy of the value."""
-        value = orjson.loads(self.json) if self.json is not None else _snapshot(self.copied)
-        return Entry(self.at, self.stage, value)
+        return Entry(self.at, self.step.stage, self.value(), self.step.name)
+
+    def value(self) -> Any:
+        """Return a fresh copy of the value."""
+        return orjson.loads(self.json) if self.json is not None else _snapshot(self.kept)
 
 
-def _as_json(value: Any) -> bytes | None:
-    """Return the JSON of a value that survives a round trip, else None."""
+def kept_own(run: Any, value: Any) -> Kept:
+    """Keep a value that the run alone holds; it needs no snapshot."""
+    return Kept(run.plan.now(), run.step, None, value)
+
+
+_kept: Any = tuple.__new__  # without the argument handling of the class, which costs more than the rest
+
+
+def kept_now(run: Any, value: Any) -> Kept:
+    """Keep a value as it is now; the tool may still change it."""
     try:
         data = orjson.dumps(value, option=_AS_IT_IS)
     except TypeError:
-        return None
-    return None if data.find(b"null") >= 0 else compact(data)  # null may stand for a number that is not finite
+        return Kept(run.plan.now(), run.step, None, _snapshot(value))
+    if data.find(b"null") >= 0:  # null may stand for a number that is not finite
+        return Kept(run.plan.now(), run.step, None, _snapshot(value))
+    return _kept(Kept, (run.plan.now(), run.step, compact(data), None))  # type: ignore[no-any-return]
 
 
 def _snapshot(value: Any) -> Any:
@@ -59,32 +76,31 @@ def _snapshot(value: Any) -> Any:
 
 
 def input_entries(ctx: Any) -> tuple[Entry, ...]:
-    """Return the input as given, as parsed, as hooks set it, and as it is now; equal neighbours are one entry.
+    """Return the input as given, as parsed, and as hooks set it; equal neighbours are one entry, of the first writer.
 
     After a hook has masked the input, the history shows only the masked value.
     """
-    if ctx.run.masked is not MISSING or ctx.run.maskers or ctx.run.scrubber is not None:
-        return (Entry(ctx.run.started, Stage.WILL_REDACT_INPUT, _snapshot(ctx.masked_input)),)
-    log: list[Kept] = ctx.run.input_log or []
-    entries = [Entry(ctx.run.started, None, _snapshot(ctx.raw_input))]
-    parsed = ctx.run.input_state != RAW
-    if parsed and not any(entry.stage is not None and entry.stage in _UNPARSED for entry in log):
-        entries.append(Entry(ctx.run.started, Stage.WILL_PARSE_INPUT, ctx.run.plan.parse_again(ctx)))
-    entries += [kept.entry() for kept in log]
-    entries.append(
-        Entry(ctx.run.plan.host.monotonic(), ctx.run.step.stage, _snapshot(ctx.run.input if parsed else ctx.input))
-    )
+    run = ctx.run
+    if run.masked is not MISSING or run.maskers or run.scrubber is not None:
+        at, step = run.masked_by or (run.started, run.plan.start)
+        return (Entry(at, Stage.WILL_REDACT_INPUT, _snapshot(ctx.masked_input), step.name),)
+    log: list[Kept] = run.input_log or []
+    early = [kept for kept in log if kept.step.stage in _UNPARSED]
+    entries = [Entry(run.started, None, _snapshot(run.raw_input), "caller"), *(kept.entry() for kept in early)]
+    if run.input_state != RAW:
+        parsed = run.plan.parse_again(run, early[-1].value() if early else run.raw_input)
+        entries.append(Entry(run.read_at, Stage.WILL_PARSE_INPUT, parsed, "parse"))
+    entries += [kept.entry() for kept in log[len(early) :]]
     return _without_repeats(entries)
 
 
 def output_entries(ctx: Any) -> tuple[Entry, ...]:
-    """Return the output as the tool returned it, as hooks set it, and as it is now."""
-    entries: list[Entry] = []
-    if isinstance(ctx.run.output_json, bytes):
-        entries.append(Entry(ctx.run.started, Stage.DID_EXECUTE, orjson.loads(ctx.run.output_json)))
-    entries += [kept.entry() for kept in ctx.run.output_log or ()]
-    if entries or ctx.run.output is not None:
-        entries.append(Entry(ctx.run.plan.host.monotonic(), ctx.run.step.stage, _snapshot(ctx.run.output)))
+    """Return the output as the tool returned it, and as wrappers and hooks set it."""
+    run = ctx.run
+    entries = [kept.entry() for kept in run.output_log or ()]
+    if not entries and run.executed:  # no hook could change it, so it was not noted when the tool returned
+        at, tool = run.finished or run.plan.now(), run.plan.running
+        entries.append(Entry(at, tool.stage, _snapshot(run.output), tool.name))
     return _without_repeats(entries)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
+from callgate.hooks.approval import OnRepair
 from callgate.providers.registry import ProviderRegistry
 from callgate.providers.stores.base import Store
 
@@ -16,8 +17,12 @@ class Host(Protocol):
     registry: ProviderRegistry
     store: Store
     waits: Any  # runtime/suspensions/suspensions.py, or None if no store keeps suspensions
+    under_way: Any  # runtime/call/under_way.py
     monotonic: Any
     wall_offset: float
+    closing: float  # seconds that the closing steps of one call may wait
+    development: bool  # True prints the tracebacks of faults in full
+    on_repair: OnRepair
 
     async def nested(self, ctx: Any, tool: Any, arguments: Any) -> Any:
         """Run another tool on behalf of *ctx*."""

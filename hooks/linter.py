@@ -9,6 +9,7 @@ from itertools import pairwise
 from callgate.hooks.plan import Plan
 from callgate.hooks.selection import Registration, why_not
 from callgate.hooks.stages import RELEASE_OF, STAGES, Stage
+from callgate.providers.ranks import Rank
 from callgate.tools.definition import Effect
 
 BANDS = ("deadline", "breaker", "retry", "attempt")
@@ -112,6 +113,24 @@ def _bands(plan: Plan) -> Iterator[tuple[str, str]]:
             yield outer.name, f"wraps {inner.name}, which belongs outside it ({' > '.join(BANDS)}); change a priority"
 
 
+def _no_schema(plan: Plan) -> Iterator[tuple[str, str]]:
+    rules = plan.builtins.unvalidated
+    if rules is not None:
+        yield (
+            "no schema",
+            f"validated=false, no_schema_mode={rules.own.mode}: no schema validates the arguments; declare parameters",
+        )
+
+
+def _ends_after_outcome(plan: Plan) -> Iterator[tuple[str, str]]:
+    if plan.definition.effect is Effect.READ or (supply := plan.supplies.get(plan.record)) is None:
+        return
+    for name, recipe in supply.wanted:
+        if recipe.rank is Rank.REQUEST and recipe.is_generator:
+            advice = "if it commits after its yield, make it Scoped('execution', ...)"
+            yield f"parameter {name!r}", f"{recipe.name} ends after the outcome of the effect is recorded; {advice}"
+
+
 RULES: tuple[Callable[[Plan], Iterator[tuple[str, str]]], ...] = (
     _acquire_without_release,
     _release_without_acquire,
@@ -120,4 +139,6 @@ RULES: tuple[Callable[[Plan], Iterator[tuple[str, str]]], ...] = (
     _retry_on_irreversible,
     _cache_on_effect,
     _bands,
+    _no_schema,
+    _ends_after_outcome,
 )

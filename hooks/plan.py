@@ -6,16 +6,15 @@ A plan is flat tuples of ``(kind, call, step)``. It omits stages that no hook im
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from callgate.hooks.approval import Source, approval_step, of_tool
+from callgate.hooks.approval import Source, approval_step, of_repaired, of_tool
 from callgate.hooks.builtin import BuiltIns
-from callgate.hooks.guards import only_where_it_applies, surrounded, traced
+from callgate.hooks.guards import only_where_it_applies, surrounded, traced, valueless
 from callgate.hooks.host import Host
 from callgate.hooks.selection import Registration, may_hide, select_for_stage, sort_for_stage, why_not
-from callgate.hooks.stages import RELEASE_OF, STAGES, Section, Stage, stages_in
+from callgate.hooks.stages import RECORDS, RELEASE_OF, STAGES, Section, Stage, stages_in
 from callgate.hooks.step import (
     ASYNC,
     ASYNC_LEASE,
@@ -24,7 +23,6 @@ from callgate.hooks.step import (
     Compiled,
     Step,
 )
-from callgate.tools.definition import NoSchemaMode
 from callgate.tools.record import ToolRecord
 
 Body: TypeAlias = Callable[[Any], Awaitable[Any]]
@@ -44,8 +42,9 @@ class Plan:
     Sections have the names of ``runtime/call/invoke.py``. ``merged`` means that the tool runs exactly once, so the
     steps next to it are inlined. ``straight`` is the fast path: a coroutine function for plans that need nothing else.
     ``supplies`` maps functions and classes to the values of their marked parameters. ``prepare`` converts frozen
-    arguments to those of the tool. ``surface`` converts a failed context to the exception raised. ``limit`` is the
-    deadline in seconds.
+    arguments to those of the tool. ``in_units`` means that each attempt has a unit of work
+    (``runtime/call/units.py``), ``effect_in_unit`` that the tool takes a part of it, ``carries`` that this part takes
+    the claim. ``surface`` converts a failed context to the exception raised. ``limit`` is the deadline in seconds.
     """
 
     __slots__ = (
@@ -87,10 +86,9 @@ class Plan:
         trace: bool = False,
         claim: Callable[[Plan], Compiled] | None = None,
     ) -> None:
-        self.record = record
-        self.definition = record.definition
-        self.tool_id = record.definition.name
+        self.record, self.definition, self.tool_id = record, record.definition, record.definition.name
         self.registrations = tuple(registrations)
+        self.observed = bool(registrations)  # a hook may ask when the arguments were parsed
         self.resolve = resolve
         self.trace = trace
         self.builtins = builtins
@@ -98,6 +96,8 @@ class Plan:
         self.start = Step(Stage.WILL_CREATE_INVOKE_CONTEXT, "callgate")
         self.running = Step(Stage.WILL_EXECUTE, "tool")
         self.host, self.now, self.surface, self.ended = host, host.monotonic, surface, host.registry.ended
+        self.supplies = supplies(self)
+        self.effect_in_unit, self.carries = self._supplied("in_unit"), self._supplied("carries")
         self.limit = record.deadline if record.deadline is not None else limit
         self.typed = record.from_json is not None
         self.askable = [one for one in registrations if may_hide(one, record.definition)]
@@ -111,21 +111,39 @@ class Plan:
         self.on_retry, self.on_give_up = stages[Stage.ON_RETRY], stages[Stage.ON_GIVE_UP]
         self.will_execute, self.did_execute = stages[Stage.WILL_EXECUTE], stages[Stage.DID_EXECUTE]
         self.shaping = self.after_response = self._shaping(stages, builtins.check_output)
-        self.watched = any(step.hook is not None for _, _, step in (*self.did_execute, *self.shaping, *self.around))
+        self.watched = _of_hooks(self.cache_hit, self.around, self.did_execute, self.shaping)  # they may set the output
         self.unchecked_shaping = self._shaping(stages, None)
-        self.straight = None if self.around or trace else straight
-        self.merged = merges and not self.around and not trace
+        own = not (self.around or trace)  # nothing is wrapped about the attempt
+        self.in_units = host.registry.recipes.has_units and bool(
+            straight is None or not own or self.will_execute or self.did_execute
+        )
+        self.straight = straight if own and not self.in_units else None
+        self.merged = merges and own and not self.in_units
         if self.merged:  # the tool runs once, so its steps are inlined before and after it
             self.before += self.will_execute
             self.shaping = self.did_execute + self.shaping
-        self.partial_shaping = _join(stages, Stage.WILL_REDACT_OUTPUT, Stage.WILL_TRANSFORM_OUTPUT)
+        self.partial_shaping = _join(
+            stages, Stage.WILL_REDACT_OUTPUT, Stage.WILL_VALIDATE_OUTPUT, Stage.WILL_TRANSFORM_OUTPUT
+        )
         self.on_error = stages[Stage.ON_ERROR]
         self.releases_alone = {acquire: stages[release] for acquire, release in RELEASE_OF.items()}
-        self.records = _join(stages, Stage.WILL_AUDIT, Stage.DID_AUDIT, Stage.ON_METRICS)
+        self._set_closing(stages)
+        self.body, self.execute, self.prepare = execution(self)
+
+    def _set_closing(self, stages: dict[Stage, tuple[Compiled, ...]]) -> None:
+        """Set the closing steps: records that cannot wait (``early``), those that may (``late``), and finals."""
+        self.records = _join(stages, *RECORDS)
         self.finals = stages[Stage.WILL_FINALIZE_INVOKE]
         self.closing = self.records + self.finals
-        self.supplies = supplies(self)
-        self.body, self.execute, self.prepare = execution(self)
+        waits = next((n for n, (_, _, step) in enumerate(self.records) if step.waits), len(self.records))
+        self.early, self.late = self.records[:waits], self.records[waits:]
+        self.late_finals = self.late + self.finals
+        self.recorders = frozenset(id(step.hook) for _, _, step in self.records)
+
+    def _supplied(self, what: str) -> bool:
+        """Return a fact about the values of the tool's marked parameters."""
+        supply = self.supplies.get(self.record)
+        return supply is not None and getattr(supply, what)
 
     def derive(self, **changes: Any) -> Plan:
         """Return a copy with other attributes."""
@@ -133,6 +151,16 @@ class Plan:
         for name, value in changes.items():
             setattr(made, name, value)
         return made
+
+    def for_repaired(self) -> Plan:
+        """Return the plan of a call whose arguments a repairer wrote: it has the step that asks for approval of them."""
+        rule = of_repaired(self.host.on_repair, has_approvers=not self.builtins.refuses)
+        asks = self._own(Stage.WILL_AUTHORIZE_INPUT, "approval", approval_step([*self._approvals(), rule]))
+        marks = self._own(Stage.WILL_PARSE_INPUT, "repaired", lambda _: None)  # a row of its own in the trace
+        steps = [one for one in self.before if one[2].hook is not None or one[2].name != "approval"]
+        steps.insert(sum(one[2].row.position <= asks[2].row.position for one in steps), asks)
+        steps.insert(sum(one[2].row.position < marks[2].row.position for one in steps), marks)
+        return self.derive(before=tuple(steps))
 
     # ------------------------------------------------------------------ compiling
 
@@ -153,6 +181,8 @@ class Plan:
     def _compile(self, one: Registration, stage: Stage, *, bare: bool = False) -> Compiled:
         coroutine, call, step = surrounded(one, stage, bare=bare, trace=self.trace)
         kind = ASYNC if coroutine else SYNC
+        if step.row.gives_back is not None:
+            step.stays = any(stage in RECORDS for stage in one.all_stages())
         paired = RELEASE_OF.get(stage)
         if paired is not None and paired in one.all_stages():
             step.release = self._compile(one, paired, bare=True)
@@ -168,8 +198,8 @@ class Plan:
 
     def _built_in(self, stage: Stage, stages: dict[Stage, tuple[Compiled, ...]]) -> list[Compiled]:
         """Return the runtime's built-in step at the end of a stage."""
-        if stage is Stage.WILL_AUTHORIZE and self.builtins.roles:
-            return [self._own(stage, "roles", self.builtins.check_roles)]
+        if stage is Stage.WILL_AUTHORIZE:
+            return self._authorising(stage)
         if stage is Stage.WILL_AUTHORIZE_INPUT and (sources := self._approvals()):
             return [self._own(stage, "approval", approval_step(sources))]
         if stage is Stage.WILL_READ_CACHE and (self.cache_hit or self.cache_miss):
@@ -181,25 +211,36 @@ class Plan:
         }
         shaped = seen[Stage.WILL_VALIDATE_INPUT] or seen[Stage.WILL_NORMALIZE_INPUT]
         own = self.builtins
+        admits, checks = ("admit", "validate") if own.unvalidated is None else ("no schema", "no schema")
         if not shaped and not self.trace:  # no hook runs in between: parse, validate and freeze are one call
-            return [self._own(stage, "admit", own.admit)] if stage is Stage.WILL_VALIDATE_INPUT else []
+            return [self._own(stage, admits, own.admit)] if stage is Stage.WILL_VALIDATE_INPUT else []
         if stage is Stage.WILL_PARSE_INPUT:
             return [self._own(stage, "parse", own.parse)]
         if stage is Stage.WILL_VALIDATE_INPUT:
-            return [self._own(stage, "validate", own.validate if seen[Stage.WILL_NORMALIZE_INPUT] else own.freeze)]
+            return [self._own(stage, checks, own.validate if seen[Stage.WILL_NORMALIZE_INPUT] else own.freeze)]
         if stage is Stage.WILL_NORMALIZE_INPUT and seen[stage]:
             return [self._own(stage, "freeze", own.freeze)]
         return []
+
+    def _authorising(self, stage: Stage) -> list[Compiled]:
+        """Return the built-in steps of ``will_authorize``: roles, and the policy for a tool without a schema."""
+        rules, steps = self.builtins.unvalidated, []
+        if self.builtins.roles:
+            steps.append(self._own(stage, "roles", self.builtins.check_roles))
+        if rules is not None and rules.policy is not None:
+            steps.append(self._own(stage, "no schema policy", rules.decide))
+        return steps
 
     def _approvals(self) -> list[Source]:
         """Return the sources of approval rules: the tool, a tool without a schema, and hooks."""
         own = of_tool(self.record.requires_approval)
         sources = [] if own is None else [own]
-        if self.builtins.mode is NoSchemaMode.HUMAN_APPROVAL and not self.builtins.refuses:
-            sources.append(lambda _: True)
+        rules = self.builtins.unvalidated
+        if rules is not None and rules.may_ask:
+            sources.append(rules.demand)
         for one in self.registrations:
             asks = getattr(one.hook, "approval_for", None)
-            if asks is not None and not one.is_class and why_not(one, self.definition) is None:
+            if asks is not None and not (one.is_class or one.is_shadow) and why_not(one, self.definition) is None:
                 sources.append(only_where_it_applies(one, asks))
         return sources
 
@@ -207,9 +248,7 @@ class Plan:
         """Make the step that runs ``did_cache_hit`` or ``did_cache_miss``, or neither if no cache hook took part."""
         hit, miss = self.cache_hit, self.cache_miss
         looks = select_for_stage(Stage.WILL_READ_CACHE, self.definition, self.registrations)
-        always = any(
-            one.filter is None and one.tenants is None and one.option("mode", "enforce") != "shadow" for one in looks
-        )
+        always = any(one.filter is None and one.tenants is None and not one.is_shadow for one in looks)
 
         def answer_cache(ctx: Any) -> Awaitable[None] | None:
             if ctx.run.cache_hit is None and always:
@@ -219,17 +258,14 @@ class Plan:
                 ctx.run.step = step
                 answer = call(ctx)
                 if answer is not None:
-                    return after(answer, ctx, steps[number:])
+                    return after(step, answer, ctx, steps[number:])
             return None
 
-        async def after(answer: Any, ctx: Any, rest: tuple[Compiled, ...]) -> None:
-            if inspect.isawaitable(answer):
-                await answer
+        async def after(waits: Step, answer: Any, ctx: Any, rest: tuple[Compiled, ...]) -> None:
+            await valueless(waits, answer)
             for _, call, step in rest:
                 ctx.run.step = step
-                answer = call(ctx)
-                if inspect.isawaitable(answer):
-                    await answer
+                await valueless(step, call(ctx))
 
         return self._own(Stage.WILL_READ_CACHE, "hit or miss", answer_cache)
 
@@ -269,6 +305,9 @@ class Plan:
     def __str__(self) -> str:
         """Return the plan as text: one line per step, built-in steps in brackets."""
         lines = [f"plan of {self.definition.name} {self.definition.version}"]
+        if (rules := self.builtins.unvalidated) is not None:
+            by = "" if rules.policy is None else ", or as the policy of the gate decides"
+            lines.append(f"  arguments: validated=false, no_schema_mode={rules.own.mode}{by}")
         for _, _, step in self.steps():
             lines.append(f"  {step.stage:<28} {step.name if step.hook is not None else f'[{step.name}]'}")
         return "\n".join(lines)
@@ -282,6 +321,10 @@ def _holding(releases: tuple[Compiled, ...]) -> Callable[[Any], None]:
             ctx.run.leases = (release, ctx.run.leases)
 
     return hold
+
+
+def _of_hooks(*sections: tuple[Compiled, ...]) -> bool:
+    return any(step.hook is not None for section in sections for _, _, step in section)
 
 
 def _join(stages: dict[Stage, tuple[Compiled, ...]], *names: Stage) -> tuple[Compiled, ...]:

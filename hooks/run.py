@@ -2,31 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import sha256
 from typing import Any, cast
 
-from callgate.errors import ControlRespond
-from callgate.hooks.facts import FROZEN, RAW, Suppressed, Suspension
-from callgate.hooks.history import Kept
+from callgate.errors import ControlRespond, Invalid, StageError
+from callgate.hooks.facts import LIVE, RAW, Suppressed, Suspension
+from callgate.hooks.frozen_views import input_view, output_view, raw_view
+from callgate.hooks.history import Kept, kept_now, kept_own
+from callgate.hooks.stages import Stage
 from callgate.hooks.step import Step
+from callgate.providers.ids import new_id
 from callgate.providers.registry import MISSING
 from callgate.providers.scope import ProviderScope
-from callgate.tools.calls import Outcome, ToolCall, User
-from callgate.tools.values import thaw
+from callgate.tools.calls import Issue, Outcome, ToolCall, User
+from callgate.tools.execution import NO_TASK, TaskIds
+from callgate.tools.values import SCALARS, deeper_than, hash_of, thaw
 
 
 class _ShownInput:
     """The default of ``Run.shown_input``; once set, the attribute is the instance's own, and costs no call."""
 
     def __get__(self, run: Any, owner: Any) -> Any:
-        if run.input_state == FROZEN:
-            run.shown_input = thaw(run.input)
-            return run.shown_input
-        if run.input is run.hydration or run.input is run.tool_call:  # a placeholder for the raw arguments
-            return run.raw_input
-        if run.input is run.raw_input and isinstance(run.input, Mapping):
-            run.input = thaw(dict(run.input))  # the caller's object must not change
-        return run.input
+        if run.input_state == RAW:
+            if run.input_log is not None:  # a hook has set it
+                return input_view(run.input)
+            raise StageError(
+                f"{run.step.stage} runs before the arguments are parsed; read ctx.raw_input (text or an object, not "
+                f"checked), or read ctx.input in {Stage.WILL_VALIDATE_INPUT} or later"
+            )
+        run.shown_input = view = input_view(run.input)
+        return view
+
+
+class _ShownOutput:
+    """The default of ``Run.shown_output``, as ``_ShownInput``; a scalar is not kept, because the tool may replace it."""
+
+    def __get__(self, run: Any, owner: Any) -> Any:
+        value = run.output
+        if value.__class__ in SCALARS:
+            return value
+        run.shown_output, run.viewed = output_view(value), True
+        return run.shown_output
+
+
+class _ShownRaw:
+    """The default of ``Run.shown_raw``, as ``_ShownInput``."""
+
+    def __get__(self, run: Any, owner: Any) -> Any:
+        run.shown_raw = raw_view(run.raw_input)
+        return run.shown_raw
 
 
 class Run:
@@ -38,10 +63,13 @@ class Run:
 
     step: Step
     session_id: str | None = None
+    task: TaskIds = NO_TASK
     failed_in: Step | None = None
     deferred: BaseException | None = None  # a cancellation that arrived while a step had to finish
     alarm: Any = None  # the armed deadline
     hydration: Any = None
+    no_schema: Any = None  # the mode that the policy decided for a call without a schema
+    repair: Any = None  # the repair of the arguments, before and after
     validate_response: bool = True
     outcome: Outcome | None = None
     attempt: int = 1
@@ -59,13 +87,15 @@ class Run:
     nth: int = 0  # the number of this nested call within its outer call
     asked: dict[str, int] | None = None  # requests to a person or client so far, by stage, hook and kind
     pending_release: bool = False
-    hidden: Any = None  # cancel scopes hidden from closing steps
+    shield: Any = None  # keeps cancel scopes off closing steps
+    closes_at: float | None = None  # the end of the budget for closing, in seconds of the loop, once a step has waited
     abandoned: bool = False
     unknown: BaseException | None = None  # the error of a call that names no tool
     finished: float | None = None
     deadline_at: float | None = None
     parse_rules: tuple[str, ...] = ()
     events: Any = None
+    shadows: dict[Any, Any] | None = None  # the contexts of hooks in shadow mode, by registration
     trace: Any = None  # the rows of a traced call
     watch: Any = None  # wraps what ``ctx.lease`` enters; for tests
     scrubber: Any = None
@@ -74,13 +104,21 @@ class Run:
     input_state: int = RAW
     shown_input: Any = _ShownInput()  # what hooks read as ``ctx.input``
     masked: Any = MISSING
+    masked_by: tuple[float, Step] | None = None  # when, and by which step
+    checked: Any = MISSING  # the arguments that passed validation before the freeze
+    read_at: float = 0.0  # the time at which the arguments were parsed, where a hook may ask for it
     output: Any = None
-    output_json: bytes | None = None
-    input_log: list[Any] | None = None
-    output_log: list[Any] | None = None
+    shown_output: Any = _ShownOutput()  # what hooks read as ``ctx.output``
+    viewed: bool = False  # whether ``shown_output`` is set
+    shown_raw: Any = _ShownRaw()  # what hooks read as ``ctx.raw_input``
+    shown_call: ToolCall | None = None
+    input_log: list[Kept] | None = None
+    output_log: list[Kept] | None = None
     tool_call: ToolCall | None = None
     request_id: str | None = None
     scope: ProviderScope | None = None
+    unit: ProviderScope | None = None  # the scope of the execution that runs, where providers need one
+    body_error: BaseException | None = None  # with which the body of this execution ended
     ends_scope: bool = True  # False for a nested call, and for a scope that an abandoned body still holds
     suppressed: list[Suppressed] | None = None
     hooks: dict[Any, Any] | None = None  # instances of hook classes
@@ -88,9 +126,11 @@ class Run:
     def __init__(self, plan: Any, arguments: Any, user: User, started: float) -> None:
         self.plan = plan
         self.raw_input = self.input = arguments
+        if arguments.__class__ is str:  # a text is its own view
+            self.shown_raw = arguments
         self.user = user
         self.started = started
-        self.special = False  # True with a deadline, an error or a deferred cancellation
+        self.special = False  # True with a deadline, an error, a deferred cancellation, or a closing step that waited
         self.leases: Any = None
         self.error: BaseException | None = None
 
@@ -106,10 +146,86 @@ class Run:
             scope = self.scope = cast("ProviderScope", self.plan.host.registry.request(self.session_id, owner))
         return scope
 
+    def innermost_scope(self) -> ProviderScope:
+        """The provider scope of the execution that runs, else of this invocation."""
+        return self.request_scope() if self.unit is None else self.unit
+
+    def known_request_id(self) -> str:
+        """Return the caller's request id; the first use makes one for a call without."""
+        if self.request_id is None:
+            self.request_id = new_id()
+        return self.request_id
+
+    def call_view(self) -> ToolCall:
+        """Return the call as the caller made it, with raw arguments as an immutable view."""
+        call = self.tool_call
+        if call is None:
+            made, name = f"call_{self.known_request_id()}", self.plan.tool_id
+            call = self.tool_call = ToolCall(id=made, name=name, arguments=self.raw_input, synthetic_id=True)
+        if call.arguments.__class__ in SCALARS:
+            return call
+        if self.shown_call is None:
+            self.shown_call = replace(call, arguments=self.shown_raw)
+        return self.shown_call
+
+    def put_input(self, value: Any) -> None:
+        """Make *value* the input, as a copy that no hook holds; the history names the current step.
+
+        Raises:
+            Invalid: the value nests too deep.
+        """
+        deepest = self.plan.builtins.limits.max_depth
+        if deeper_than(value, deepest):
+            text = f"a hook left arguments that nest deeper than {deepest} levels"
+            raise Invalid(text, issues=[Issue("", "too_deep", f"at most {deepest} levels")])
+        self.input = thaw(value)
+        self.input_log = [*(self.input_log or ()), kept_own(self, self.input)]
+        if self.input_state == LIVE:
+            self.shown_input = input_view(self.input)
+
+    def masked_view(self) -> Any:
+        """Return the arguments that records may show."""
+        shown = self.masked
+        if shown is MISSING:
+            shown = self.latest_input()
+            for mask in self.maskers:  # for a call that ended before its input was masked
+                shown = mask(shown)
+        return shown if self.scrubber is None else self.scrubber.value(shown)
+
+    def hash_of_input(self) -> str:
+        """Return the SHA-256 of the arguments: of their canonical JSON, or of the text that is not parsed yet."""
+        value = self.latest_input() if self.input_state == RAW else self.input
+        if isinstance(value, str):
+            return sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
+        return hash_of(value)
+
+    def latest_input(self) -> Any:
+        """Return a view of the arguments as they are now: before they are parsed, as given or as a hook set them."""
+        return self.shown_raw if self.input_state == RAW and self.input_log is None else self.shown_input
+
     def take(self, response: ControlRespond) -> None:
         """Make a hook's response the output."""
-        self.output, self.validate_response = response.value, response.validate
-        self.output_log = [*(self.output_log or ()), Kept(self, response.value)]
+        self.validate_response = response.validate
+        self.put_output(response.value)
+
+    def put_output(self, value: Any) -> None:
+        """Make *value* the output, as a copy that no hook holds; the history names the current step."""
+        try:
+            self.output = thaw(value)
+        except RecursionError:  # far beyond the limit of depth, which refuses it
+            self.output = value
+        self.output_log = [*(self.output_log or ()), kept_own(self, self.output)]
+        self.forget_view()
+
+    def returned(self) -> None:
+        """Begin the history of the output with the value that this attempt of the tool has returned."""
+        self.output_log = [kept_now(self, self.output)]
+        self.forget_view()  # a hook of will_execute may have read an earlier output
+
+    def forget_view(self) -> None:
+        """Forget the view of an earlier output, if a hook has read one."""
+        if self.viewed:
+            del self.shown_output, self.viewed
 
     def hold_back(self, cancelled: BaseException) -> None:
         """Defer a cancellation that arrived while a step had to finish; the runtime raises it after the step."""

@@ -46,6 +46,11 @@ class Registration:
         return name_of(self.hook)
 
     @property
+    def is_shadow(self) -> bool:
+        """True if the hook runs and changes nothing."""
+        return bool(self.option("mode", "enforce") == "shadow")
+
+    @property
     def is_class(self) -> bool:
         """True if the hook is a class, instantiated once per invocation."""
         return inspect.isclass(self.hook)
@@ -142,12 +147,7 @@ def why_not(registration: Registration, definition: ToolDefinition) -> str | Non
 
 def may_hide(one: Registration, definition: ToolDefinition) -> bool:
     """Return True if the hook decides who sees a tool: it has ``may_see``, enforces, and applies to the tool."""
-    return (
-        hasattr(one.hook, "may_see")
-        and not one.is_class
-        and one.option("mode", "enforce") != "shadow"
-        and why_not(one, definition) is None
-    )
+    return hasattr(one.hook, "may_see") and not one.is_class and not one.is_shadow and why_not(one, definition) is None
 
 
 def priority_of(hook: Any) -> float:
@@ -249,7 +249,7 @@ def _check_options(made: Registration) -> None:
     if limit is not None and not limit > 0:
         raise HookError(f"{made.name}.timeout is {limit!r}; give seconds above 0, or None for no limit")
     priority_of(made.hook)
-    if made.option("mode", "enforce") == "shadow" and Stage.AROUND_EXECUTE in stages_of(made.hook):
+    if made.is_shadow and Stage.AROUND_EXECUTE in stages_of(made.hook):
         raise HookError(f"{made.name} wraps the tool (around_execute) and cannot run in shadow mode")
 
 

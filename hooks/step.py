@@ -16,7 +16,7 @@ Compiled: TypeAlias = tuple[int, Callable[..., Any], "Step"]
 class Step:
     """The current position in the lifecycle: one hook in one stage, or the runtime itself (``hook`` is None)."""
 
-    __slots__ = ("hook", "name", "release", "row", "shadow", "stage")
+    __slots__ = ("hook", "name", "release", "row", "shadow", "stage", "stays", "waits")
 
     def __init__(self, stage: Stage, name: str, hook: Any = None, *, shadow: bool = False) -> None:
         self.stage = stage
@@ -25,6 +25,8 @@ class Step:
         self.hook = hook
         self.shadow = shadow
         self.release: Compiled | None = None
+        self.waits = False  # whether it is a coroutine function, which may wait
+        self.stays: bool | None = None  # of a lease: whether its hook has records, which may use it
 
     def __repr__(self) -> str:
         return f"<{self.stage} {self.name}>"

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any, NoReturn, cast
 
 from callgate.hooks.context import InvokeContext
+from callgate.providers.logs import CallLog
 from callgate.providers.principal import User
 from callgate.tools.approval import Approval
 from callgate.tools.calls import ToolCall
@@ -29,6 +30,8 @@ class ToolView:
     tenant: str | None = cast("str | None", property(attrgetter("_ctx.user.tenant")))
     session_id: str | None = cast("str | None", property(attrgetter("_ctx.run.session_id")))
     request_id: str = cast("str", property(attrgetter("_ctx.request_id")))
+    task_id: str | None = cast("str | None", property(attrgetter("_ctx.run.task.task_id")))
+    context_id: str | None = cast("str | None", property(attrgetter("_ctx.run.task.context_id")))
     attempt: int = cast("int", property(attrgetter("_ctx.run.attempt")))
     depth: int = cast("int", property(attrgetter("_ctx.run.depth")))
     idempotency_key: str | None = cast("str | None", property(attrgetter("_ctx.run.idempotency_key")))
@@ -56,6 +59,11 @@ class ToolView:
     def session(self) -> MutableMapping[Any, Any]:
         """The bindings of the session."""
         return self._ctx.session
+
+    @property
+    def log(self) -> CallLog:
+        """The logger of the call."""
+        return self._ctx.log
 
     def remaining(self) -> float | None:
         """Return the seconds until the deadline."""

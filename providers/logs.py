@@ -1,192 +1,52 @@
 """Structured logs: fixed event names, the ids of the call on each event, secrets masked before any sink.
 
-Logs are silent until the application adds a handler to the stdlib logger ``callgate`` (or to the root logger), or calls
-``configure_logging``. Until then an event costs one check of the handlers, and structlog is not imported. A call that
-succeeds logs nothing.
+Events go to the sink of ``configure_logging``, else to structlog where the application has configured it, else to the
+handlers of the stdlib logger ``callgate`` or of its parents. Where none of them is configured, only unexpected exceptions
+are reported, on stderr; every other event costs one check, and structlog is not imported. A call that succeeds logs nothing.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import StrEnum
-from typing import Any, Literal, Self, TextIO
+from typing import Any, Literal, TextIO
 
-from callgate.providers.redaction import Redactor
+from callgate.providers.argument_mask import ArgumentMask
+from callgate.providers.faults import fault_of, logged_as, mark_logged, traceback_of
+from callgate.providers.log_chain import LogSink, chain, redactor_of
+from callgate.providers.log_events import IDS, LogEvent
+from callgate.providers.redaction import Redactor, redact_text
 from callgate.providers.scrubbing import CURRENT_SCRUBBER
 
-LogSink = Callable[[dict[str, Any]], object]
-"""Takes one event as plain data: ``event``, ``level``, ``timestamp``, the ids and the fields of that event."""
+__all__ = [
+    "IDS",
+    "LOGGER",
+    "CallLog",
+    "LogEvent",
+    "LogSink",
+    "configure_logging",
+    "emit",
+    "emit_fault",
+    "emit_suppressed",
+    "ids_of",
+    "log_opened",
+    "log_warnings",
+]
 
 LOGGER = logging.getLogger("callgate")
 _PLACEHOLDER = logging.NullHandler()
 LOGGER.addHandler(_PLACEHOLDER)
 
-IDS = ("tool", "request_id", "call_id", "session_id", "tenant", "user")
-"""The ids of an event about a call, as far as they are known."""
-_LONG_BY_NATURE = frozenset((*IDS, "job", "key", "segment", "hash", "previous", "input_hash", "output_hash"))
-
-_METHODS = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "warning", logging.ERROR: "error"}
-
-
-class LogEvent(StrEnum):
-    """The events. ``about`` says when an event is sent, ``fields`` names its fields beside the ids."""
-
-    level: int
-    about: str
-    fields: tuple[str, ...]
-
-    def __new__(cls, name: str, level: int, fields: str, about: str) -> Self:  # noqa: D102
-        member = str.__new__(cls, name)
-        member._value_ = name
-        member.level, member.about, member.fields = level, about, tuple(fields.split())
-        return member
-
-    GATE_OPENED = ("gate.opened", logging.INFO, "tools hooks", "the gate is open: the global factories have run")
-    GATE_CLOSED = (
-        "gate.closed",
-        logging.INFO,
-        "left_behind",
-        "the gate is closed; `left_behind` bodies were still running",
-    )
-    PLAN_COMPILED = ("plan.compiled", logging.DEBUG, "tool hooks", "the plan of a tool was compiled")
-    DEFINITION_WARNING = (
-        "definition.warning",
-        logging.WARNING,
-        "tool warning",
-        "the definition of a tool is valid and probably wrong",
-    )
-    CALL_REFUSED = (
-        "call.refused",
-        logging.INFO,
-        "outcome error stage hook reason",
-        "the call was refused: invalid, denied, rate limited or in conflict; `reason` comes from a hook",
-    )
-    CALL_SUSPENDED = ("call.suspended", logging.INFO, "stage hook kind", "the call waits for an approver or a client")
-    CALL_CANCELLED = ("call.cancelled", logging.INFO, "stage hook", "the caller cancelled the call")
-    CALL_FAILED = (
-        "call.failed",
-        logging.ERROR,
-        "outcome error stage hook",
-        "the tool, a hook or a timeout failed the call; the outcome is error, unknown, or denied after a policy failed",
-    )
-    CALL_ABANDONED = (
-        "call.abandoned",
-        logging.ERROR,
-        "holds",
-        "the tool still runs after its timeout; the call has returned",
-    )
-    CALL_SETTLED = (
-        "call.settled",
-        logging.INFO,
-        "",
-        "a tool that ran after its timeout has ended and released its permits",
-    )
-    EFFECT_UNKNOWN = (
-        "effect.unknown",
-        logging.ERROR,
-        "key",
-        "a tool began and its outcome is unknown; `callgate effects` lists and settles such effects",
-    )
-    EFFECT_FENCED = (
-        "effect.fenced",
-        logging.ERROR,
-        "tool key fence state",
-        "a call ended after its lease had expired; its outcome was not recorded",
-    )
-    EFFECT_UNSETTLED = (
-        "effect.unsettled",
-        logging.ERROR,
-        "tool key error",
-        "the outcome of an effect could not be recorded; it is retried, and `unknown` if the process ends first",
-    )
-    EFFECTS_ORPHANED = (
-        "effects.orphaned",
-        logging.ERROR,
-        "number",
-        "processes ended while their effects were running; these effects are unknown now",
-    )
-    EFFECT_RECONCILED = (
-        "effect.reconciled",
-        logging.INFO,
-        "tool key state",
-        "a hook has found the outcome of an unknown effect",
-    )
-    JOB_DEAD = ("job.dead", logging.ERROR, "job tool reason", "a job was abandoned; `reason` says why")
-    JOB_STORE_FAILED = (
-        "job.store_failed",
-        logging.ERROR,
-        "error",
-        "a worker could not take a job or record its outcome; it retries",
-    )
-    JOB_NOT_SENT = (
-        "job.not_sent",
-        logging.WARNING,
-        "job error",
-        "a job is stored, and its message to the job engine failed; the message is sent again",
-    )
-    SUSPENSION_RESUMED = (
-        "suspension.resumed",
-        logging.INFO,
-        "tool kind decision by",
-        "an approver has decided a suspended call",
-    )
-    SUSPENSION_EXPIRED = (
-        "suspension.expired",
-        logging.INFO,
-        "tool kind",
-        "a suspended call expired without a decision",
-    )
-    SUSPENSION_DAMAGED = (
-        "suspension.damaged",
-        logging.ERROR,
-        "tool kind",
-        "the record of a suspended call has no valid signature; the call is not resumed",
-    )
-    HOOK_FAILED = (
-        "hook.failed",
-        logging.WARNING,
-        "stage hook error",
-        "a hook failed at a stage where failures are ignored",
-    )
-    HOOK_SHADOWED = ("hook.shadowed", logging.INFO, "stage hook error", "the result of a hook in shadow mode")
-    CLEANUP_FAILED = ("cleanup.failed", logging.ERROR, "stage hook error", "the release of a permit or unit failed")
-    PROVIDER_FAILED = (
-        "provider.failed",
-        logging.ERROR,
-        "provider phase error",
-        "a provider failed to make or to close its instance",
-    )
-    PICK_FAILED = (
-        "pick.failed",
-        logging.WARNING,
-        "tool scorer error",
-        "a scorer failed on a tool; the tool is not picked",
-    )
-    PICK_FELL_BACK = (
-        "pick.fell_back",
-        logging.WARNING,
-        "scorer error",
-        "an embedder failed or timed out; tools are picked by words only",
-    )
-    SESSION_ENDED = (
-        "session.ended",
-        logging.INFO,
-        "session_id reason",
-        "the gate ended a session; `reason` says why",
-    )
-    AUDIT_ROW = (
-        "audit.row",
-        logging.INFO,
-        "kind segment number hash previous input_hash output_hash call",
-        'the audit row of a call, with `Audit(sink="log")`; `call` is the rest of the row',
-    )
-    AUDIT_ANCHORED = (
-        "audit.anchored",
-        logging.INFO,
-        "segment number hash",
-        "the last row of an audit segment; a stored copy proves later whether rows are missing",
-    )
+_METHODS = {
+    logging.DEBUG: "debug",
+    logging.INFO: "info",
+    logging.WARNING: "warning",
+    logging.ERROR: "error",
+    logging.CRITICAL: "critical",
+}
+_RESERVED = frozenset(("event", "level", "timestamp", "exception", "exc_info", "stack_info"))
 
 
 class _Setup:
@@ -196,37 +56,111 @@ class _Setup:
         self.logger: Any = None
         self.level = logging.NOTSET
         self.to_stdlib = True
-        self.build: Callable[[], Any] = _chain
+        self.redactor: Redactor | None = None
+        self.build: Callable[[], Any] = lambda: chain(LOGGER)
 
-    def is_enabled(self, level: int) -> bool:
+    def target(self, level: int, *, urgent: bool) -> Any:
+        """Return the logger for an event of *level*, or None. An *urgent* event reaches stderr where there is no other."""
         if level < self.level:
-            return False
-        return not self.to_stdlib or (LOGGER.isEnabledFor(level) and _has_handler())
+            return None
+        if not self.to_stdlib:
+            return self.get_logger()
+        if len(LOGGER.handlers) == 1 and (theirs := _structlog_of_application()) is not None:
+            return _Redacting(theirs, self.get_redactor())
+        if _has_handler():
+            return self.get_logger() if LOGGER.isEnabledFor(level) else None
+        return _Redacting(_STDERR, self.get_redactor()) if urgent else None
 
     def get_logger(self) -> Any:
         if self.logger is None:
             self.logger = self.build()
         return self.logger
 
+    def get_redactor(self) -> Redactor:
+        if self.redactor is None:
+            self.redactor = redactor_of()
+        return self.redactor
+
 
 def emit(event: LogEvent, ctx: Any = None, **fields: Any) -> None:
     """Log one event about the call of *ctx*, if its level is enabled. Never raises.
 
-    Pass objects such as errors unchanged: they are formatted and masked only when the event is logged.
+    Pass objects such as errors unchanged: they are formatted and masked only when the event is logged. An event about an
+    unexpected exception is an error, and its field ``exception`` is the traceback. One call logs a traceback once.
     """
-    setup = _setup
-    if not setup.is_enabled(event.level):
+    error = fields.get("error")
+    fault = None if error is None else fault_of(error)
+    _send(event.value, event.level, ctx, {name: value for name, value in fields.items() if value is not None}, fault)
+
+
+def emit_fault(event: LogEvent, error: BaseException, **fields: Any) -> None:
+    """Log *error* where it is an unexpected exception; a decision is not logged."""
+    if fault_of(error) is not None:
+        emit(event, error=error, **fields)
+
+
+def _send(
+    name: str, level: int, ctx: Any, fields: dict[str, Any], fault: BaseException | None, aloud: bool = False
+) -> None:
+    try:
+        known = None if fault is None else logged_as(fault)
+        fresh = fault is not None and (known is None or (ctx is not None and known != ctx.request_id))
+        level = max(level, logging.ERROR) if fresh else level
+        target = _setup.target(level, urgent=aloud or fault is not None)
+        if target is None:
+            return
+    except BaseException:  # noqa: BLE001  (as below)
         return
     scrubbed = CURRENT_SCRUBBER.set(None if ctx is None else ctx.run.scrubber)
     try:
-        known = {} if ctx is None else ids_of(ctx)
-        shown = {name: value for name, value in fields.items() if value is not None}
-        log = setup.get_logger().bind(**known)
-        getattr(log, _METHODS[event.level])(event.value, **shown)
+        ids = {} if ctx is None else ids_of(ctx)
+        if fault is not None and known is not None and ctx is None:
+            ids["request_id"] = known
+        if fault is not None and fresh:
+            fields["exception"] = _traceback(fault, ctx, target, fields)
+            mark_logged(fault, ids.get("request_id", ""))
+        getattr(target.bind(**ids), _METHODS[level])(name, **fields)
     except BaseException:  # noqa: BLE001  (a failing sink must not change the outcome of a call or keep its permits)
         return
     finally:
         CURRENT_SCRUBBER.reset(scrubbed)
+
+
+def _traceback(fault: BaseException, ctx: Any, target: Any, fields: Mapping[str, Any]) -> Any:
+    """Return the traceback of a fault without arguments and secrets. In development mode, print it in full."""
+    if ctx is None:
+        return traceback_of(fault, redact_text)
+    if ctx.run.plan.host.development:
+        place = ".".join(str(fields[part]) for part in ("hook", "stage") if part in fields)
+        _print(f"callgate: {ctx.tool_id}: {place} failed\n{''.join(traceback.format_exception(fault)).rstrip()}")
+        if target.__class__ is _Redacting and target.logger is _STDERR:
+            return None
+    mask = ArgumentMask(_arguments_of(ctx.run), _names_in(ctx.run.plan.definition.parameters))
+    return traceback_of(fault, lambda text: redact_text(mask(text)), ctx.request_id)
+
+
+def _arguments_of(run: Any) -> Iterable[Any]:
+    """Yield the arguments of a call and of the calls that it is nested in, as received and as parsed."""
+    while run is not None:
+        yield run.raw_input
+        if run.input is not run.raw_input:
+            yield run.input
+        run = run.outer
+
+
+def _names_in(schema: Any) -> set[str]:
+    """Return the names of the properties that a schema declares."""
+    found: set[str] = set()
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Mapping):
+            properties = part.get("properties")
+            found.update(properties if isinstance(properties, Mapping) else ())
+            waiting.extend(part.values())
+        elif isinstance(part, list | tuple):
+            waiting.extend(part)
+    return found
 
 
 def emit_suppressed(ctx: Any, error: BaseException) -> None:
@@ -252,12 +186,59 @@ def log_warnings(tool: str, warnings: Iterable[str]) -> None:
         emit(LogEvent.DEFINITION_WARNING, tool=tool, warning=warning)
 
 
+class CallLog:
+    """The logger of one call, for its tool and its hooks: each event has the ids of the call, and secrets are masked.
+
+    Events go where Callgate's own events go. Where nothing is configured, warnings and errors go to stderr.
+    """
+
+    __slots__ = ("_ctx", "_fields")
+
+    def __init__(self, ctx: Any, fields: Mapping[str, Any] | None = None) -> None:
+        self._ctx, self._fields = ctx, dict(fields or {})
+
+    def bind(self, **fields: Any) -> CallLog:
+        """Return a logger whose events have these fields as well."""
+        return CallLog(self._ctx, {**self._fields, **fields})
+
+    def debug(self, event: str, /, **fields: Any) -> None:
+        """Log an event for developers."""
+        self._log(logging.DEBUG, event, fields)
+
+    def info(self, event: str, /, **fields: Any) -> None:
+        """Log an event."""
+        self._log(logging.INFO, event, fields)
+
+    def warning(self, event: str, /, **fields: Any) -> None:
+        """Log a warning."""
+        self._log(logging.WARNING, event, fields)
+
+    def error(self, event: str, /, **fields: Any) -> None:
+        """Log an error."""
+        self._log(logging.ERROR, event, fields)
+
+    def critical(self, event: str, /, **fields: Any) -> None:
+        """Log an error that needs attention now."""
+        self._log(logging.CRITICAL, event, fields)
+
+    def exception(self, event: str, /, **fields: Any) -> None:
+        """Log an error with the traceback of the exception that is being handled."""
+        self._log(logging.ERROR, event, fields, sys.exc_info()[1])
+
+    def _log(self, level: int, event: str, fields: dict[str, Any], fault: BaseException | None = None) -> None:
+        named = {**self._fields, **fields}
+        free = {f"{name}_" if name in _RESERVED or name in IDS else name: value for name, value in named.items()}
+        _send(event, level, self._ctx, free, fault, aloud=level >= logging.WARNING)
+
+
 def ids_of(ctx: Any) -> dict[str, Any]:
-    """Return the known ids of a call."""
+    """Return the known ids of a call, and the mark of a call of a tool without a schema."""
     call = ctx.run.tool_call
     tool = ctx.tool_id if ctx.run.unknown is None else call.name
     found = (tool, ctx.request_id, call and call.id, ctx.run.session_id, ctx.user.tenant, ctx.user.id)
-    return {name: value for name, value in zip(IDS, found, strict=True) if value is not None}
+    known = {name: value for name, value in zip(IDS, found, strict=True) if value is not None}
+    rules = ctx.run.plan.builtins.unvalidated
+    return known if rules is None else {**known, "validated": False, "no_schema_mode": rules.mode_of(ctx)}
 
 
 def configure_logging(
@@ -273,12 +254,14 @@ def configure_logging(
 
     Args:
         sink: an open text file such as ``sys.stderr`` gets one line for each event; a callable gets each event as a dict;
-            None is the stdlib logger ``callgate``, whose records have the dict as attribute ``callgate``.
+            None is the structlog configuration of the application, where it has one, else the stdlib logger
+            ``callgate``, whose records have the dict as attribute ``callgate``.
         level: the lowest level to log, as in ``logging``; default ``"INFO"``, or the level of the stdlib logger.
         form: the format of a line.
         processors: structlog processors of the application. They run before the redaction, which masks their fields, too.
         secret_keys: further names of keys whose values are masked.
-        errors: ``"type"`` shows the type and code of an exception; ``"text"`` its message too, with secrets masked.
+        errors: what the field ``error`` shows: ``"type"`` the type and code of an exception, ``"text"`` its message too,
+            with secrets masked. The traceback of an unexpected exception is not affected.
 
     Raises:
         ValueError: the level, form or value of *errors* is unknown.
@@ -288,11 +271,12 @@ def configure_logging(
         raise ValueError(f"form is {form!r}; choose 'text' or 'json'")
     if not (sink is None or callable(sink) or hasattr(sink, "write")):
         raise TypeError(f"a sink is a text file or a callable, not {type(sink).__name__}")
-    redactor = Redactor(secret_keys, ids=_LONG_BY_NATURE, errors=errors)
+    redactor = redactor_of(keys=secret_keys, errors=errors)
     setup = _Setup()
     setup.to_stdlib = sink is None
     setup.level = _level(level, logging.NOTSET if sink is None else logging.INFO)
-    setup.build = lambda: _chain(sink, redactor, processors, form)
+    setup.redactor = redactor
+    setup.build = lambda: chain(LOGGER, sink, redactor, processors, form)
     if sink is not None:
         setup.get_logger()  # imports structlog now, not at the first failure
     global _setup  # noqa: PLW0603  (the configuration is one for the process)
@@ -319,67 +303,45 @@ def _has_handler() -> bool:
     return False
 
 
-def _chain(
-    sink: LogSink | TextIO | None = None,
-    redactor: Redactor | None = None,
-    processors: Sequence[Any] = (),
-    form: str = "text",
-) -> Any:
-    """Return a structlog logger that is independent of the structlog configuration of the application."""
-    import structlog
-
-    redactor = redactor or Redactor(ids=_LONG_BY_NATURE)
-    order = ["timestamp", "level", "event"]
-    line: Any = (
-        structlog.processors.JSONRenderer(default=_type_name)
-        if form == "json"
-        else structlog.processors.KeyValueRenderer(key_order=order, drop_missing=True)
-    )
-    last: list[Any]
-    target: Any
-    if sink is None:
-        target, last = LOGGER, [_for_stdlib(line)]
-    elif callable(sink):
-        target, last = _CallableSink(sink), [_as_argument]
-    else:
-        target, last = structlog.WriteLogger(sink), [line]
-    return structlog.wrap_logger(
-        target,
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *processors,
-            redactor.event,
-            *last,
-        ],
-        wrapper_class=structlog.BoundLogger,
-        context_class=dict,
-    ).bind()
+def _structlog_of_application() -> Any:
+    """Return a logger of the application's structlog configuration; None where it has none."""
+    structlog = sys.modules.get("structlog")
+    return structlog.get_logger("callgate") if structlog is not None and structlog.is_configured() else None
 
 
-class _CallableSink:
-    """A logger that calls a callable sink."""
+class _Redacting:
+    """A logger of the application that gets redacted events."""
 
-    def __init__(self, sink: LogSink) -> None:
-        self.debug = self.info = self.warning = self.error = self.critical = sink
+    def __init__(self, logger: Any, redactor: Redactor) -> None:
+        self.logger, self._redactor = logger, redactor
+        self._ids: dict[str, Any] = {}
 
+    def bind(self, **ids: Any) -> _Redacting:
+        self._ids = ids
+        return self
 
-def _as_argument(_logger: Any, _method: str, event: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return (event,), {}
+    def __getattr__(self, method: str) -> Callable[..., None]:
+        def log(event: str, **fields: Any) -> None:
+            shown = self._redactor.event(None, method, {"event": event, **fields, **self._ids})
+            getattr(self.logger, method)(shown.pop("event"), **shown)
 
-
-def _for_stdlib(line: Any) -> Any:
-    def render(logger: Any, method: str, event: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        # A log record has its own time and level.
-        fields = {name: value for name, value in event.items() if name not in ("timestamp", "level", "event")}
-        text = line(logger, method, fields)
-        return ("%s %s", event.get("event"), text), {"extra": {"callgate": dict(event)}}
-
-    return render
+        return log
 
 
-def _type_name(value: Any) -> str:
-    return f"<{type(value).__name__}>"
+class _Stderr:
+    """Reports an event: one line, then the traceback."""
+
+    def _report(self, event: str, **fields: Any) -> None:
+        trace = fields.pop("exception", None)
+        line = " ".join(f"{name}={value!r}" for name, value in fields.items() if value is not None)
+        _print(f"callgate: {event} {line}" + ("" if trace is None else f"\n{trace}"))
+
+    debug = info = warning = error = critical = _report
 
 
+def _print(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+_STDERR = _Stderr()
 _setup = _Setup()

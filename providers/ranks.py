@@ -6,15 +6,16 @@ from contextvars import ContextVar
 from enum import IntEnum
 from typing import Any, Literal
 
-ScopeName = Literal["request", "session", "global"]
+ScopeName = Literal["execution", "request", "session", "global"]
 
 
 class Rank(IntEnum):
     """The lifetime of an instance. An instance never depends on one with a shorter lifetime."""
 
-    REQUEST = 0
-    SESSION = 1
-    GLOBAL = 2
+    EXECUTION = 0
+    REQUEST = 1
+    SESSION = 2
+    GLOBAL = 3
 
     def __str__(self) -> str:
         return self.name.lower()

@@ -13,7 +13,12 @@ from callgate.providers.markers import find_injected
 from callgate.providers.ranks import Rank
 
 MISSING: Any = object()
-_LIFETIMES = {Rank.REQUEST: "one request", Rank.SESSION: "a session", Rank.GLOBAL: "the lifespan of the gate"}
+_LIFETIMES = {
+    Rank.EXECUTION: "one execution of a tool",
+    Rank.REQUEST: "one request",
+    Rank.SESSION: "a session",
+    Rank.GLOBAL: "the lifespan of the gate",
+}
 
 
 class Recipe:
@@ -64,6 +69,12 @@ class Recipe:
         """True when the container overrides the scoped provider of the recipe."""
         return self.scoped is not None and self.scoped.last_overriding is not None
 
+    @property
+    def is_generator(self) -> bool:
+        """True when the factory is a generator function: its instances have an end."""
+        function = inspect.unwrap(_function_of(self.factory))
+        return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
     def __repr__(self) -> str:
         return f"<recipe of {self.name}>"
 
@@ -94,6 +105,11 @@ class Recipes:
         recipe = self._made[token] = self._by_token[token, None] = Recipe(token, describe_token(token))
         recipe.value = instance
         return recipe
+
+    @property
+    def has_units(self) -> bool:
+        """True when a provider has the scope ``"execution"``."""
+        return any(is_unit(one) for one in (*self._sources.values(), *self._names))
 
     def for_provider(self, provider: Any) -> Recipe:
         """Return the recipe of a provider, such as an overriding one."""
@@ -160,6 +176,10 @@ class Recipes:
         recipe = Recipe(key, self._names.get(key, name))
         if source is MISSING:
             recipe.rank = Rank.REQUEST  # only a hook can bind it, for a request
+            if is_built_in(recipe):
+                recipe.rank = Rank.EXECUTION
+                recipe.factory = functools.partial(_unbound, name)
+                self._made[key] = recipe
             return recipe
         self._made[key] = recipe
         try:
@@ -240,6 +260,16 @@ class Recipes:
         )
 
 
+def is_unit(source: Any) -> bool:
+    """Return True for a provider of the scope ``"execution"``."""
+    return is_scoped(source) and source.rank is Rank.EXECUTION
+
+
+def depends_on(recipe: Recipe, other: Recipe) -> bool:
+    """Return True when a recipe needs another one, itself or through others."""
+    return any(need is other or depends_on(need, other) for need in recipe.needs)
+
+
 def scoped_among(recipe: Recipe) -> tuple[Recipe, ...]:
     """Return the nearest scoped recipes that a provider of dependency-injector needs."""
     found: dict[Recipe, None] = {}
@@ -253,10 +283,24 @@ def describe_token(token: Any) -> str:
     return getattr(token, "__qualname__", None) or repr(token) if not is_provider(token) else str(token)
 
 
+def is_built_in(recipe: Recipe) -> bool:
+    """Return True for a token that the runtime binds in each execution."""
+    return getattr(recipe.key, "bound_in_executions", False) is True
+
+
+def takes_built_in(recipe: Recipe) -> bool:
+    """Return True when a recipe is or needs a token that the runtime binds in each execution."""
+    return is_built_in(recipe) or any(map(takes_built_in, recipe.needs))
+
+
+def _unbound(name: str) -> Any:
+    raise ProviderError(f"{name} exists only during the execution of a tool")
+
+
 def _unprovided(recipe: Recipe, bound: frozenset[Any], path: tuple[Recipe, ...]) -> Iterator[Any]:
     path = (*path, recipe)
     is_missing = not recipe.is_provided or _is_undefined(recipe.foreign)
-    if is_missing and (recipe.key not in bound or any(one.rank is not Rank.REQUEST for one in path)):
+    if is_missing and (recipe.key not in bound or any(one.rank > Rank.REQUEST for one in path)):
         yield path
     for need in recipe.needs:
         yield from _unprovided(need, bound, path)

@@ -52,8 +52,15 @@ _TEXTS: tuple[tuple[re.Pattern[str], str], ...] = (
     _shared("jwt"),
     _shared("api_key"),
 )
+_CODE = (_shared("private_key"), _shared("bearer"), _shared("jwt"), _shared("api_key"))
 _LONG = re.compile(r"[A-Za-z0-9+/_-]{32,}={0,2}")
 _UUID = re.compile(r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class Rendered(str):
+    """A text whose parts are redacted already. It may be longer than ``MAX_LOG_TEXT``."""
+
+    __slots__ = ()
 
 
 class Redactor:
@@ -98,7 +105,7 @@ class Redactor:
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, str):
-            return redact_text(value)
+            return str.__str__(value) if value.__class__ is Rendered else redact_text(value)
         if isinstance(value, BaseException):
             return self._error(value)
         show = self._container(value)
@@ -156,6 +163,15 @@ def redact_text(text: str, *, long: bool = True) -> str:
     if long:
         shown = _LONG.sub(_unless_harmless, shown)
     return shown if len(shown) <= MAX_LOG_TEXT and len(text) <= _LOOKED_AT else f"{shown[:MAX_LOG_TEXT]}…"
+
+
+def redact_code(text: str) -> str:
+    """Return lines of source code with the known secrets and the keys of well-known formats masked."""
+    scrubber = CURRENT_SCRUBBER.get()
+    text = text if scrubber is None else scrubber.text(text)
+    for pattern, mask in _CODE:
+        text = pattern.sub(mask, text)
+    return text
 
 
 def _unless_harmless(found: re.Match[str]) -> str:

@@ -75,6 +75,11 @@ class ProviderRegistry:
 
     # ------------------------------------------------------------------ look-up
 
+    @property
+    def tokens(self) -> tuple[Any, ...]:
+        """The tokens of instances and factories that were registered, in order."""
+        return tuple(self._tokens)
+
     def get_all_singletons(self) -> Mapping[Any, Any]:
         """Return the global instances that exist now, by token; read-only."""
         peek = self.world.scope.peek
@@ -148,7 +153,7 @@ class ProviderRegistry:
         """
         found = [*map(self.recipes.of, self._tokens), *self.recipes.scoped_in_container()]
         for one in found:
-            if one.rank is not Rank.REQUEST:  # a hook may bind the needs of a request
+            if one.rank > Rank.REQUEST:  # a hook may bind the needs of a request
                 self.recipes.check(one, (), "the gate")
         return [one for one in found if one.rank is Rank.GLOBAL and one.factory]
 

@@ -12,7 +12,7 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Literal, Self, overload
 
 from callgate.errors import ProviderError, ProviderMissing
-from callgate.providers.exits import Exit, leave_all
+from callgate.providers.exits import Exit, PlainThreads, leave_all
 from callgate.providers.ranks import ASKING, Rank
 from callgate.providers.recipes import MISSING, Recipe, Recipes, describe_token, scoped_among
 
@@ -71,6 +71,8 @@ class ProviderScope:
         "world",
     )
 
+    threads: PlainThreads | None = None  # those of an execution run the code of plain generators
+
     def __init__(self, world: World, rank: Rank, session: Any = None) -> None:
         self.world = world
         self.rank = rank
@@ -123,6 +125,11 @@ class ProviderScope:
             return self.world.scope
         if rank is Rank.SESSION and self.rank is Rank.REQUEST:
             return self.session(True)
+        if rank is Rank.EXECUTION:
+            raise ProviderError(
+                "a provider of the scope 'execution' was requested outside of an execution; use it in the tool, in "
+                "will_execute or did_execute, or in an around_execute hook that wraps each attempt"
+            )
         return self
 
     def peek(self, recipe: Recipe) -> Any:
@@ -215,7 +222,7 @@ class ProviderScope:
             except StopAsyncIteration:
                 raise ProviderError(f"the generator of {recipe.name} yields no instance") from None
         elif kind is GeneratorType:
-            instance = next(made, MISSING)
+            instance = next(made, MISSING) if self.threads is None else await self.threads.start(made, MISSING)
             if instance is MISSING:
                 raise ProviderError(f"the generator of {recipe.name} yields no instance")
         else:
@@ -223,7 +230,7 @@ class ProviderScope:
             if self.closed:
                 raise ProviderError(f"the {self.rank} ended while {recipe.name} was created")
             return instance
-        left = Exit(recipe, made)
+        left = Exit(recipe, made, self.threads)
         self.exits.append(left)
         if self.closed and left in self.exits:  # the scope ended meanwhile and will not close it
             self.exits.remove(left)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from callgate.errors import Denied, InvocationError
+from callgate.errors import Denied, InvocationError, ProviderError
+from callgate.hooks.approval import OnRepair
 from callgate.hooks.builtin import BuiltIns
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.guards import constructor_parameters, marked_parameters, traced
 from callgate.hooks.plan import Body, Execution, Plan
 from callgate.hooks.selection import Registration, gather_registrations
+from callgate.hooks.stages import STAGES, Section
 from callgate.hooks.step import Compiled
+from callgate.hooks.unvalidated import NoSchemaPolicy
 from callgate.providers.clock import Clock, SystemClock
 from callgate.providers.exits import Exit
 from callgate.providers.logs import LogEvent, emit
@@ -23,21 +26,24 @@ from callgate.providers.stores.base import Store
 from callgate.providers.stores.memory import MemoryStore
 from callgate.runtime.call.around import wrap_attempt
 from callgate.runtime.call.bodies import arguments_of, direct_call, make_body, runs_in_place, supplied_call
+from callgate.runtime.call.closing import close, end_scope
 from callgate.runtime.call.injection import Supply
-from callgate.runtime.call.invoke import attempt, close, end_scope, run, walk
-from callgate.runtime.call.leases import INSIDE, RELEASE_LIMIT, Carried, enter_lease, set_mark, taken_off
+from callgate.runtime.call.invoke import attempt, run
+from callgate.runtime.call.leases import ENCLOSING, INSIDE, RELEASE_LIMIT, Carried, enter_lease, set_mark, taken_off
+from callgate.runtime.call.partials import shaped
+from callgate.runtime.call.under_way import UnderWay
 from callgate.tools.declaring.component import attached_validator
 from callgate.tools.definition import Effect
 from callgate.tools.limits import DEFAULT_LIMITS, Limits
 from callgate.tools.record import ToolRecord
 from callgate.tools.schemas.validation import Engine as ValidatorEngine
-from callgate.tools.schemas.validation import compile_schema
+from callgate.tools.schemas.validation import Formats, Validator, compile_schema
 
 MAX_DEPTH = 8
 """Maximum depth of nested calls (``ctx.call`` inside ``ctx.call``)."""
 
-CLOSE_LIMIT = 10.0
-"""Seconds that a closing gate waits for bodies that outlived their deadline."""
+CLOSING = 10.0
+"""The default of ``Options.closing``, in seconds."""
 
 
 def new_instance(cls: type) -> Any:
@@ -59,6 +65,10 @@ class Engine:
         validator: ValidatorEngine | None = None,
         plan_for: Callable[[Any], Plan] | None = None,
         store: Store | None = None,
+        on_repair: OnRepair = "approve",
+        no_schema_policy: NoSchemaPolicy | None = None,
+        formats: Formats | None = None,
+        closing: float = CLOSING,
     ) -> None:
         clock = clock or SystemClock()
         self.registry = registry
@@ -66,12 +76,18 @@ class Engine:
         self.resolve = resolve
         self.limits = limits
         self.validator = validator
+        self.on_repair: OnRepair = on_repair
+        self.no_schema_policy = no_schema_policy
+        self.formats: Formats | None = formats
         self.plan_for = plan_for
+        self.closing = closing
         self.monotonic = clock.monotonic
         self.wall_offset = clock.time() - clock.monotonic()
         self.store: Store = store if store is not None else MemoryStore(clock.time)
         self.claim: Callable[[Plan], Compiled] | None = None  # the step that claims an effect; set with a ledger
         self.waits: Any = None
+        self.under_way = UnderWay()
+        self.development = False
         self.closers: list[Callable[[], Awaitable[None]]] = []
         self.left_behind: set[asyncio.Task[Any]] = set()
         registry.sessions.on_end = self._close_later
@@ -86,28 +102,28 @@ class Engine:
         *,
         trace: bool = False,
         deadline: float | None = None,
+        builtins: BuiltIns | None = None,
     ) -> Plan:
         """Compile the plan of one tool; *deadline* is in seconds, for a tool that declares none.
+
+        *builtins* are those of an earlier plan of the tool: its schemas are not compiled again.
 
         Raises:
             RegistrationError: no engine enforces a schema, a hook lacks its stage, or a provider is missing.
         """
         definition = record.definition
         registrations = gather_registrations(definition, record, shared, by_stage)
-        arguments = attached_validator(record.component)
-        output = None
-        if arguments is None and definition.parameters is not None:
-            arguments = compile_schema(definition.parameters, trusted=record.trusted, engine=self.validator)
-        if definition.output_schema is not None:
-            output = compile_schema(definition.output_schema, trusted=record.trusted, engine=self.validator)
+        attached = attached_validator(record.component)
+        if builtins is None or (attached is not None and builtins.arguments is not attached):
+            builtins = self._builtins_of(record, attached)
         plan = Plan(
             record,
             registrations,
-            BuiltIns(record, arguments, output, self.limits, refuses=self.waits is None),
+            builtins,
             self.resolve,
             self,
             surface=self.surface,
-            supplies=self._supplies,
+            supplies=lambda plan: self.supplies(record, plan.registrations),
             execution=execution_of,
             limit=deadline,
             straight=direct_call(record),
@@ -118,19 +134,61 @@ class Engine:
         emit(LogEvent.PLAN_COMPILED, tool=record.id, hooks=[one.name for one in registrations])
         return plan
 
-    def _supplies(self, plan: Plan) -> dict[Any, Supply]:
-        """Find the providers of marked parameters, by function or class; refuse a plan that lacks one."""
-        recipes = self.registry.recipes
-        bound = frozenset(recipes.key_of(token) for one in plan.registrations for token in one.option("binds", ()))
-        wanted = [(plan.record, f"tool {plan.record.id!r}", plan.record.injected)]
-        for one in plan.registrations:
-            if one.is_class and self.resolve is new_instance:
-                wanted.append((one.hook, f"hook {one.name}", constructor_parameters(one.hook)))
-            for stage in one.all_stages():
-                method = getattr(one.hook, stage.value)
-                function = getattr(method, "__func__", method)
-                wanted.append((function, f"hook {one.name}.{stage}", marked_parameters(one, stage)))
-        return {key: Supply(self.registry, injected, bound, owner) for key, owner, injected in wanted if injected}
+    def _builtins_of(self, record: ToolRecord, attached: Any) -> BuiltIns:
+        """Make the built-in steps of a tool, and compile its schemas."""
+        definition, arguments, output = record.definition, attached, None
+        if arguments is None and definition.parameters is not None:
+            arguments = self._validator(definition.parameters, record)
+        if definition.output_schema is not None:
+            output = self._validator(definition.output_schema, record)
+        return BuiltIns(
+            record, arguments, output, self.limits, refuses=self.waits is None, no_schema=self.no_schema_policy
+        )
+
+    def supplies(self, record: ToolRecord, registrations: Sequence[Registration]) -> dict[Any, Supply]:
+        """Return the providers of the marked parameters of a tool and its hooks, by function or class.
+
+        Raises:
+            ProviderError: a parameter has no provider.
+        """
+        bound = self.bound_by(registrations)
+        found: dict[Any, Supply] = {}
+        if record.injected:
+            found[record] = Supply(self.registry, record.injected, bound, f"tool {record.id!r}")
+        for one in registrations:
+            found |= self.supplies_of_hook(one, bound)
+        return found
+
+    def supplies_of_hook(self, one: Registration, bound: frozenset[Any]) -> dict[Any, Supply]:
+        """Return the providers of a hook's marked parameters, where hooks bind the keys *bound*; raise as ``supplies``."""
+        wanted: list[tuple[Any, str, Any]] = []
+        within: set[Any] = set()  # the functions that run in an execution
+        if one.is_class and self.resolve is new_instance:
+            wanted.append((one.hook, f"hook {one.name}", constructor_parameters(one.hook)))
+        for stage in one.all_stages():
+            method = getattr(one.hook, stage.value)
+            function = getattr(method, "__func__", method)
+            wanted.append((function, f"hook {one.name}.{stage}", marked_parameters(one, stage)))
+            if STAGES[stage].section is Section.EXECUTE:
+                within.add(function)
+        found = {key: Supply(self.registry, marked, bound, owner) for key, owner, marked in wanted if marked}
+        for key, owner, _ in wanted:
+            if key in found and found[key].in_unit and key not in within:
+                raise ProviderError(
+                    f"{owner} takes a provider of the scope 'execution'; only the tool, around_execute, will_execute and "
+                    "did_execute are in an execution: use a provider of the scope 'request'"
+                )
+        return found
+
+    def bound_by(self, registrations: Iterable[Registration]) -> frozenset[Any]:
+        """Return the keys of the providers that hooks bind."""
+        key_of = self.registry.recipes.key_of
+        enforced = [one for one in registrations if not one.is_shadow]
+        return frozenset(key_of(token) for one in enforced for token in one.option("binds", ()))
+
+    def _validator(self, schema: Mapping[str, Any], record: ToolRecord) -> Validator:
+        formats = self.formats if record.formats is None else record.formats
+        return compile_schema(schema, trusted=record.trusted, engine=self.validator, formats=formats)
 
     # ------------------------------------------------------------------ services for contexts
 
@@ -142,11 +200,11 @@ class Engine:
             raise Denied("nested calls need a gate", code="no_gate")
         plan = self.plan_for(tool)
         inner = InvokeContext(plan, arguments, ctx.user, self.monotonic())
-        inner.run.session_id = ctx.run.session_id
+        inner.run.session_id, inner.run.task = ctx.run.session_id, ctx.run.task
         inner.run.depth = ctx.run.depth + 1
         ctx.run.nested += 1
         inner.run.outer, inner.run.nth = ctx.run, ctx.run.nested
-        inner.run.scope, inner.run.ends_scope, inner.run.request_id = ctx.run.request_scope(), False, ctx.run.request_id
+        inner.run.scope, inner.run.ends_scope, inner.run.request_id = ctx.run.request_scope(), False, ctx.request_id
         inner.run.events, inner.run.deadline_at, inner.run.scrubber = (
             ctx.run.events,
             ctx.run.deadline_at,
@@ -156,7 +214,8 @@ class Engine:
             own = inner.run.started + plan.record.deadline
             inner.run.deadline_at = own if inner.run.deadline_at is None else min(own, inner.run.deadline_at)
             inner.run.special = True
-        mark = INSIDE.get()
+        mark, enclosing = INSIDE.get(), ENCLOSING.get()
+        ENCLOSING.set((*enclosing, mark))
         try:
             return await run(plan, inner)
         except InvocationError as error:
@@ -164,26 +223,24 @@ class Engine:
             raise
         finally:
             set_mark(mark)  # the outer call's steps continue
+            ENCLOSING.set(enclosing)
+            inner.run.finished = self.monotonic()
+            self.under_way.pop(inner, None)  # it is still there if an acquire was left behind in the middle of it
 
     async def lease(self, ctx: InvokeContext, manager: AbstractAsyncContextManager[Any]) -> Any:
         """See ``InvokeContext.lease``."""
         return await enter_lease(ctx, manager)
 
     async def send(self, ctx: InvokeContext, partial: Any) -> None:
-        """Shape part of an output like the whole output, and pass it to the stream."""
-        plan, kept = ctx.run.plan, (ctx.run.output, ctx.run.step)
-        ctx.run.output = partial
-        try:
-            await walk(ctx, plan.partial_shaping)
-            plan.builtins.limit_output(ctx)
-            await ctx.run.events.partial(ctx, ctx.run.output)
-        finally:
-            ctx.run.output, ctx.run.step = kept
+        """Shape part of an output like the whole output, and pass it to the stream; one part at a time, in order."""
+        events = ctx.run.events
+        async with events.in_order:
+            await events.partial(ctx, await shaped(ctx, partial))
 
-    async def drain(self) -> None:
-        """Wait for abandoned bodies, so that their leases are released."""
+    async def drain(self, seconds: float) -> None:
+        """Wait at most so many seconds for abandoned bodies and ended sessions, so that their leases are released."""
         if self.left_behind:
-            await asyncio.wait(self.left_behind, timeout=CLOSE_LIMIT)
+            await asyncio.wait(self.left_behind, timeout=seconds)
 
     def at_close(self, close: Callable[[], Awaitable[None]]) -> None:
         """Register a coroutine function for the closing of the gate, before its store; it runs only once."""
@@ -194,8 +251,9 @@ class Engine:
         """Keep the leases and the request scope of an abandoned body until it ends."""
         ctx.run.request_scope().holds += 1
         held, ctx.run.leases = ctx.run.leases, None
+        unit, ctx.run.unit = ctx.run.unit, None
         ctx.run.abandoned = True
-        ctx.run.pending_release = bool(held or ctx.run.request_scope().exits)
+        ctx.run.pending_release = bool(held or unit or ctx.run.request_scope().exits)
         emit(LogEvent.CALL_ABANDONED, ctx, holds=len(taken_off(held)))
 
         async def see_off() -> None:
@@ -204,6 +262,12 @@ class Engine:
             finally:  # the loop may end first: no task waits for the body any longer
                 if body.done() and not body.cancelled():
                     body.exception()
+                if unit is not None:
+                    from callgate.runtime.call.units import leave_abandoned  # few gates have units of work
+
+                    await leave_abandoned(ctx, unit)
+                ctx.run.special = True
+                ctx.run.closes_at = asyncio.get_running_loop().time() + self.closing
                 if (closing := close(ctx, taken_off(held))) is not None:
                     await closing
                 await end_scope(ctx)
@@ -218,6 +282,7 @@ class Engine:
             self._in_background(close_all(exits))
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        # asyncio: the work outlives the call that leaves it, which an anyio task group would hold
         task = asyncio.ensure_future(work)
         self.left_behind.add(task)
         task.add_done_callback(self.left_behind.discard)
@@ -229,7 +294,7 @@ def execution_of(plan: Plan) -> Execution:
     if plan.trace:
         body = traced(plan.running, body)
     execute: Body = functools.partial(attempt, plan)
-    if plan.around:
+    if plan.around or plan.in_units:
         execute = wrap_attempt(plan, execute)
     elif plan.merged and plan.straight is None:
         execute = supplied_call(plan)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import secrets
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Iterable, Mapping
 from typing import Any, Self, TypeVar, Unpack, overload
 
-from callgate.errors import GateClosed, UnknownTool
+from callgate.errors import UnknownTool
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.plan import Plan
-from callgate.hooks.selection import register, register_by_stage
+from callgate.hooks.selection import Registration, register, register_by_stage
 from callgate.providers import logs
 from callgate.providers.clock import SystemClock
 from callgate.providers.registry import ProviderRegistry
@@ -26,15 +24,19 @@ from callgate.runtime.call.calls import (
     as_calls,
     context_of,
     context_of_none,
+    known_options,
+    nearest_call,
+    refusal_of,
     refuse_user,
 )
 from callgate.runtime.call.invoke import run
 from callgate.runtime.call.options import CallOptions, apply_options
-from callgate.runtime.call.results import raise_or_keep, run_to_result, typed
+from callgate.runtime.call.results import failing, raise_or_keep, run_to_result, typed
 from callgate.runtime.call.streams import Event, stream
 from callgate.runtime.effects.ledger import Effects
 from callgate.runtime.engine import Engine, close_all
 from callgate.runtime.faces.bound import Bound, visit
+from callgate.runtime.faces.changes import Changes
 from callgate.runtime.faces.deferred import DeferredCalls
 from callgate.runtime.faces.guesses import GATE
 from callgate.runtime.faces.keywords import GATE_KEYWORDS, explain_keywords
@@ -44,9 +46,7 @@ from callgate.runtime.faces.sync import SyncGate
 from callgate.runtime.faces.views import Views
 from callgate.runtime.jobs.backend import JobBackend
 from callgate.runtime.jobs.options import Jobs
-from callgate.runtime.lifespan.development import Tracebacks, report
 from callgate.runtime.lifespan.lifespan import Lifespan
-from callgate.runtime.lifespan.readiness import refuse_unready
 from callgate.runtime.plans import Plans
 from callgate.runtime.suspensions.record_keeping import CallRecords, Suspensions
 from callgate.tools.arguments.hydration import HydrationResult
@@ -59,7 +59,7 @@ R = TypeVar("R")
 
 
 @explain_attributes(GATE)
-class Gate(Views, DeferredCalls):
+class Gate(Views, Changes, DeferredCalls):
     """The gate of a service. Make it once; use it inside ``async with``, or between ``open()`` and ``close()``.
 
     Args:
@@ -108,12 +108,12 @@ class Gate(Views, DeferredCalls):
         sessions, effects, options = sessions or Sessions(), effects or Effects(), options or Options()
         clock = options.clock or SystemClock()
         self.mode, self.allow_unguarded, self.deadline = mode, allow_unguarded, deadline
-        self.limits, self.lazy = options.limits, options.lazy
+        self.limits, self.lazy, self._on_hydration = options.limits, options.lazy, options.on_hydration
         self.registry = ToolRegistry()
         self.providers = ProviderRegistry(
             container, now=clock.monotonic, session_ttl=sessions.ttl, max_sessions=sessions.maximum
         )
-        self._sync = SyncGate(self)
+        self._sync = SyncGate(self, options.drain)
         self.providers.provide(provide or {})
         self._engine = Engine(
             self.providers,
@@ -123,53 +123,26 @@ class Gate(Views, DeferredCalls):
             limits=options.limits,
             validator=options.validator,
             store=store_at(store, clock.time),
+            on_repair=options.on_repair,
+            no_schema_policy=options.no_schema_policy,
+            formats=options.formats,
+            closing=options.closing,
         )
         self._now = self._engine.monotonic
-        self._lifespan = Lifespan(self._engine, self.providers)
-        self._plans = Plans(self._engine, self.registry, deadline=deadline, lazy=options.lazy)
+        self._lifespan = Lifespan(self._engine, self.providers, options.drain)
+        self._plans = Plans(self._engine, self.registry, deadline=deadline)
         self._records = CallRecords(self._engine, self._plans, effects, signing_keys, suspensions or Suspensions())
         self._jobs = self._make_jobs(self._records, jobs if isinstance(jobs, Jobs) else Jobs(engine=jobs))
         self._lifespan.background.tasks += self._records.tasks
-        self._shared, self._live = self._plans.shared, self._plans.live
+        shared: list[Registration] = []
         for hook in hooks:
-            self._shared += register_by_stage(hook, "gate") if isinstance(hook, Mapping) else [register(hook, "gate")]
-        if mode == "development":
-            self._shared.append(register(Tracebacks(), "development mode"))
+            shared += register_by_stage(hook, "gate") if isinstance(hook, Mapping) else [register(hook, "gate")]
+        self._engine.development = mode == "development"
+        self._plans.start(shared)
         for tool in tools:
             self.add(tool)
-        self._plans.renew()
-
-    def add(self, tool: Any, *, replace: bool = False) -> ToolRecord:
-        """Register one more tool.
-
-        Raises:
-            DefinitionError: the name is a duplicate, or the schema is refused.
-        """
-        record = self.registry.add_validated(tool, replace=replace)
-        logs.log_warnings(record.id, record.definition.lints)
-        self._plans.forget()
-        if self.is_open and not self.lazy:
-            self._plans.of(record.id)
-            self._plans.check_hooks()
-        return record
-
-    def use(self, hook: Any, *, tools: Any = None, tags: Any = None, tenants: Any = None) -> Callable[[], None]:
-        """Register a hook for all tools or some, and compile the plans again; return a function that removes it."""
-        return self._plans.use(register(hook, "gate.use", tools=tools, tags=tags, tenants=tenants))
-
-    def with_tools(self, tools: Iterable[ToolRecord]) -> Gate:
-        """Return a gate that also has *tools*; this one does not change.
-
-        Both share hooks, stores and sessions. A tool whose name is taken is left out. Nested calls do not see the new
-        tools.
-        """
-        made, made._engine, made.registry = copy.copy(self), copy.copy(self._engine), ToolRegistry()
-        for record in (*self.registry.list(), *(one for one in tools if one.id not in self.registry)):
-            made.registry.add_inline(record)
-        made._plans = self._plans.with_tools(made._engine, made.registry)
-        made._shared, made._live = made._plans.shared, made._plans.live
-        made._records = self._records.with_plans(made._engine, made._plans)
-        return made
+        if not self.lazy:
+            self._plans.compile_all()
 
     async def open(self) -> Self:
         """Open the gate: run the factories, compile the remaining plans, and accept calls.
@@ -177,23 +150,37 @@ class Gate(Views, DeferredCalls):
         Raises:
             RegistrationError: the gate is already open, or production mode lacks settings; the message lists them.
         """
-        await self._lifespan.open(self._prepare, self._jobs)
-        logs.log_opened(len(self.registry.list()), len(self._shared))
+        await self._lifespan.open(self._prepare, self._jobs, self._unwatch)
+        logs.log_opened(len(self.registry.list()), len(self._plans.current.shared))
         return self
 
     def _prepare(self) -> None:
         """Check that the gate may open, before anything is started."""
-        if self.mode == "production":
-            refuse_unready(self._plans, self._records, self.registry, allow_unguarded=self.allow_unguarded)
-        self._plans.check_hooks()
+        if not self.lazy:
+            self._plans.compile_all()
+        self._check(self._plans.policy())
         if self.mode == "development":
+            from callgate.runtime.lifespan.development import report  # a production service needs none
+
             report(self.registry.list(), self._plans)
         self._records.ledger.begin()
+        self._plans.check = self._check
+
+    def _unwatch(self) -> None:
+        """Accept changes unchecked: the next opening checks them."""
+        self._plans.check = None
 
     async def close(self) -> None:
-        """Close the gate: end jobs, then sessions, then close instances of factories. A closed gate stays closed."""
+        """Close the gate: drain, then end sessions and close the instances of factories.
+
+        No new call begins. Calls, streams, conversations, jobs and session blocks under way have the seconds of
+        ``Options.drain`` to end; then they are cancelled. What they call until then still runs.
+
+        Raises:
+            GateClosed: the gate was opened in another event loop, or before a fork.
+        """
         if self.is_open:
-            await self._lifespan.close(self._jobs, self._live.clear)
+            await self._lifespan.close(self._jobs, self._unwatch)
             logs.emit(logs.LogEvent.GATE_CLOSED, left_behind=len(self._engine.left_behind))
 
     async def __aenter__(self) -> Self:
@@ -207,27 +194,21 @@ class Gate(Views, DeferredCalls):
     ) -> contextlib.AbstractAsyncContextManager[Bound]:
         """Open a session for the ``async with`` block: its calls share the instances of the session scope.
 
-        Without an id the session gets a random one. It ends with the last block that entered it; calls under way finish
-        with the instances that they have.
+        Without an id the session gets a random one. It ends with the last block that entered it; running calls finish.
 
         Raises:
             Denied: the session belongs to another user.
             TypeError: *user* is not a ``User``.
         """
-        refuse_user(user)
         return visit(self, session_id or secrets.token_urlsafe(18), user)
+
+    def under_way(self) -> contextlib.AbstractContextManager[None]:
+        """Count a ``with`` block as a call under way: ``close`` waits for it, and the block may call on until then."""
+        return self._engine.under_way.block()
 
     async def end_session(self, session_id: str) -> None:
         """End a session: close its instances, now or when its last call has ended."""
         await close_all(self.providers.sessions.end(session_id))
-
-    def override(self, providers: Mapping[Any, Any]) -> contextlib.AbstractContextManager[None]:
-        """Replace providers in tests: ``with gate.override({Db: fake}):``. Scopes stay those of the replaced providers.
-
-        Raises:
-            ProviderError: no provider has the token.
-        """
-        return self.providers.override(providers)
 
     @property
     def store(self) -> Store:
@@ -271,7 +252,7 @@ class Gate(Views, DeferredCalls):
     def invoke(
         self, tool: Any, arguments: Any = None, *, user: User = ANONYMOUS, **options: Unpack[CallOptions]
     ) -> Coroutine[Any, Any, Any]:
-        """Run a tool and return its output. Await what this returns.
+        """Run a tool and return its output. Await what this returns; errors are raised then, and not before.
 
         Args:
             tool: the tool, for a typed output; or its name, or a ``ToolCall`` without further arguments.
@@ -282,27 +263,38 @@ class Gate(Views, DeferredCalls):
         Raises:
             Denied, Invalid, RetryLater, Suspended, ToolFailed, DeadlineExceeded: the call ended without an output.
             UnknownTool: the gate has no such tool.
-            GateClosed: the gate is not open.
+            GateClosed: the gate is not open, or not in this event loop and process.
             TypeError: *tool* or *user* is of the wrong type; the message has the line to write.
         """
-        if user.__class__ is not User:
-            refuse_user(user)
         try:
-            plan = self._live.get(tool)
+            plan = self._plans.current.live.get(tool)
         except TypeError:  # not hashable, such as a ToolCall
             plan = None
-        if plan is None:
-            call = as_call(self.registry, tool, arguments)
-            if call is tool or isinstance(call, HydrationResult):
-                ctx = self._context(call, user, False, options)
-                return run(ctx.run.plan, ctx)
-            plan = self._live[tool] = self._open_plan(call.name)
+        if plan is None or (user.__class__ is not User and not isinstance(user, User)):
+            return self._invoke_first(tool, arguments, user, options)
         ctx = InvokeContext(plan, arguments, user, self._now())
         if options or plan.limit is not None:
-            apply_options(ctx, options)
+            try:
+                apply_options(ctx, options)
+            except TypeError as error:
+                return failing(error)
         if plan.typed and tool.__class__ is not str:
             return typed(plan, run(plan, ctx))
         return run(plan, ctx)
+
+    def _invoke_first(self, tool: Any, arguments: Any, user: User, options: CallOptions) -> Coroutine[Any, Any, Any]:
+        """Do what ``invoke`` does for a ``ToolCall``, a mistake, and the first call of a tool."""
+        try:
+            call = as_call(self.registry, tool, arguments)
+            if call is not tool and isinstance(call, ToolCall) and isinstance(tool, Hashable):
+                self._plans.remember(tool, call.name)
+            ctx = self._context(call, user, False, options)
+        except UnknownTool as error:
+            ctx = self._refused(tool, arguments, user, error, options)
+        except Exception as error:  # noqa: BLE001  (raised when the caller awaits)
+            return failing(error)
+        running = run(ctx.run.plan, ctx)
+        return typed(ctx.run.plan, running) if ctx.run.plan.typed and not isinstance(tool, str | ToolCall) else running
 
     async def call(
         self,
@@ -323,17 +315,19 @@ class Gate(Views, DeferredCalls):
             options: see ``CallOptions``.
 
         Raises:
-            GateClosed: the gate is not open.
-            TypeError: *tool* or *user* is of the wrong type; the message has the line to write.
-            UnknownTool: the gate does not have this tool object. An unknown name returns a result.
+            GateClosed: the gate is not open, or not in this event loop and process.
+            CancelledError: the caller was cancelled. Every other mistake or failure is in the result.
         """
         call: Any = tool
-        if tool.__class__ is not ToolCall or arguments is not None:
-            call = as_call(self.registry, tool, arguments)
-        ctx = self._context(call, user, trace, options)
+        try:
+            if tool.__class__ is not ToolCall or arguments is not None:
+                call = as_call(self.registry, tool, arguments)
+            ctx = self._context(call, user, trace, options)
+        except Exception as error:  # noqa: BLE001  (it becomes the result)
+            ctx = self._refused(tool, arguments, user, error, options)
         return await run_to_result(ctx)
 
-    def call_many(
+    async def call_many(
         self,
         calls: Iterable[Call | tuple[Callee, Any]],
         *,
@@ -342,7 +336,7 @@ class Gate(Views, DeferredCalls):
         trace: bool = False,
         run_on: RunOn | None = None,
         **options: Unpack[CallOptions],
-    ) -> Coroutine[Any, Any, list[ToolResult]]:
+    ) -> list[ToolResult]:
         """Run several calls; the results have their order.
 
         Args:
@@ -355,37 +349,33 @@ class Gate(Views, DeferredCalls):
             options: see ``CallOptions``.
 
         Raises:
-            GateClosed, TypeError, UnknownTool: as for ``call``.
+            GateClosed: as for ``call``.
+            TypeError: *calls* or *user* is of the wrong type; the message has the line to write.
+            UnknownTool: the gate does not have a tool object.
         """
         refuse_user(user)
         made = as_calls(self.registry, calls)
-        return batch.call_many(Placement(self, run_on), made, user, at_once, options, trace=trace)
+        with self.under_way():
+            return await batch.call_many(Placement(self, run_on), made, user, at_once, options, trace=trace)
 
     def stream(
         self, tool: Callee, arguments: Any = None, *, user: User = ANONYMOUS, **options: Unpack[CallOptions]
     ) -> AsyncGenerator[Event, None]:
         """Run one call and yield its progress, partial outputs (shaped like the whole) and, last, its result.
 
-        The arguments are those of ``call``.
+        The arguments are those of ``call``. Errors are raised at the first event, and not before.
 
         Raises:
-            GateClosed, TypeError, UnknownTool: as for ``call``.
+            GateClosed, TypeError, UnknownTool: as for ``call_many``.
         """
-        refuse_user(user)
-        return stream(self, as_call(self.registry, tool, arguments), user, options)
-
-    def runs_in_parallel(self, call: Call) -> bool:
-        """Return True if ``call_many`` may run this call concurrently with others."""
-        name: Any = call.call.name if isinstance(call, HydrationResult) else call.name
-        return not isinstance(name, str) or name not in self.registry or self.registry.get(name).parallel
+        return stream(self, tool, arguments, user, options)
 
     def _context(self, call: Call, user: User, trace: bool | TraceTo, options: CallOptions) -> InvokeContext:
-        if user.__class__ is not User:
-            refuse_user(user)
+        refuse_user(user)
         asked = call.call if isinstance(call, HydrationResult) else call
         try:
             name = asked.name if isinstance(asked.name, str) else ""  # a name of another type is unknown
-            plan = self._open_plan(name, trace=bool(trace))
+            plan = self._plans.of(name, trace=bool(trace))
         except UnknownTool as error:
             ctx = context_of_none(self._plans.of_none(), asked, user, error, options)
         else:
@@ -394,7 +384,8 @@ class Gate(Views, DeferredCalls):
             ctx.run.trace = [] if trace is True else trace(ctx)
         return ctx
 
-    def _open_plan(self, tool: Any, *, trace: bool = False) -> Plan:
-        if not self.is_open:
-            raise GateClosed("the gate is not open; use it inside `async with gate:`")
-        return self._plans.of(tool, trace=trace)
+    def _refused(self, tool: Any, arguments: Any, user: Any, error: Exception, options: CallOptions) -> InvokeContext:
+        """Return the context of a call that cannot begin: hooks record it, and it ends with an error."""
+        by = user if isinstance(user, User) else ANONYMOUS
+        call, known = nearest_call(tool, arguments), known_options(options)
+        return context_of_none(self._plans.of_none(), call, by, refusal_of(error), known)

@@ -1,48 +1,83 @@
-"""The compiled plans of a gate's tools: made at first use, discarded when tools or hooks change."""
+"""The compiled plans of a gate's tools. A change of tools or hooks starts a new generation of plans."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
-from callgate.errors import RegistrationError
+from callgate.errors import ProviderError
+from callgate.hooks.builtin import BuiltIns
 from callgate.hooks.plan import Plan
-from callgate.hooks.selection import Registration
-from callgate.hooks.stages import Stage
-from callgate.hooks.step import Step
+from callgate.hooks.selection import Registration, gather_registrations
 from callgate.providers.principal import User
 from callgate.runtime.engine import Engine
+from callgate.runtime.policy import Hooked, Policy
 from callgate.tools.definition import Effect, ToolDefinition
 from callgate.tools.record import ToolRecord
 from callgate.tools.registry import ToolRegistry
 
-_NO_TOOL = "unknown_tool"
-_AUTHORISING = {Stage.WILL_AUTHORIZE, Stage.WILL_AUTHORIZE_INPUT}
+_NO_TOOL = ToolRecord(
+    ToolDefinition("unknown_tool", "Stands for a tool that does not exist.", {"type": "object"}, effect=Effect.READ),
+    lambda *_: None,
+)
 
 
 async def _refuse(ctx: Any) -> Any:
     raise ctx.run.unknown
 
 
-class Plans:
-    """The plans of each tool, with and without a trace. ``shared`` has the hooks of all tools.
+class Generation:
+    """The hooks of all tools at one time, and the plans that were compiled with them.
 
-    ``live`` maps names and tool objects to plans while the gate is open.
+    Every change makes a new generation, and a plan is stored in the generation that it was compiled for. So a
+    compilation in another thread during the change leaves no stale plan behind. ``live`` maps what callers name, a
+    tool object or its name, to the plan.
     """
 
-    def __init__(self, engine: Engine, registry: ToolRegistry, *, deadline: float | None, lazy: bool) -> None:
-        self.shared: list[Registration] = []
-        self.live: dict[Any, Plan] = {}
-        self.lazy = lazy
-        self._engine = engine
-        self._registry = registry
-        self._deadline = deadline
-        self._plans: dict[str, Plan] = {}
-        self._traced: dict[str, Plan] = {}
-        engine.plan_for = self.of
+    __slots__ = ("askable", "live", "none", "plans", "shared", "traced")
 
-    def __len__(self) -> int:
-        return len(self._plans)
+    def __init__(self, shared: Iterable[Registration] = ()) -> None:
+        self.shared = tuple(shared)
+        self.live: dict[Any, Plan] = {}
+        self.plans: dict[str, Plan] = {}
+        self.traced: dict[str, Plan] = {}
+        self.askable: dict[ToolRecord, list[Registration]] = {}
+        self.none: Plan | None = None
+
+    def without(self, name: str) -> Generation:
+        """Return a generation with the same hooks, and the plans of all tools but one."""
+        made = Generation(self.shared)
+        made.plans, made.traced = self.plans.copy(), self.traced.copy()
+        made.plans.pop(name, None)
+        made.traced.pop(name, None)
+        made.none = self.none
+        return made
+
+
+class Plans:
+    """The plans of each tool, with and without a trace, in the ``current`` generation. Safe for use by many threads.
+
+    While the gate is open, ``check`` refuses a new policy that it would not have opened with; it also gets the policy
+    before.
+    """
+
+    def __init__(self, engine: Engine, registry: ToolRegistry, *, deadline: float | None) -> None:
+        self.current = Generation()
+        self.check: Callable[[Policy, Policy], None] | None = None
+        self.registry = registry
+        self._engine = engine
+        self._deadline = deadline
+        self._changes = threading.RLock()  # for changes; reading takes no lock
+        self._builtins: dict[str, tuple[ToolRecord, BuiltIns]] = {}
+        self._own: dict[str, tuple[ToolRecord, tuple[Registration, ...]]] = {}
+        self._extensions: WeakSet[_Extended] = WeakSet()
+        engine.plan_for = self.of
+        registry.changing = self._changing
+
+    # ------------------------------------------------------------------ plans
 
     def of(self, tool: Any, *, trace: bool = False) -> Plan:
         """Return the plan of a tool, by its name or its object.
@@ -50,133 +85,202 @@ class Plans:
         Raises:
             UnknownTool: the gate has no such tool.
         """
-        name = tool if isinstance(tool, str) else self._registry.id_of(tool)
-        known = self._traced if trace else self._plans
-        plan = known.get(name)
-        if plan is None:
-            plan = known[name] = self._compile(self._registry.get(name), trace)
-        return plan
+        while True:
+            generation = self.current
+            plan = self._of(generation, tool if isinstance(tool, str) else self.registry.id_of(tool), trace)
+            if generation is self.current:  # else a change came in between, and counts for this call
+                return plan
 
-    def compiled(self) -> list[Plan]:
-        """Return the plans that are compiled now."""
-        return list(self._plans.values())
+    def remember(self, tool: Any, name: str) -> Plan:
+        """Return the plan of a tool by its name, and find it under *tool* from now on."""
+        while True:
+            generation = self.current
+            plan = generation.live[tool] = self._of(generation, name, trace=False)
+            if generation is self.current:
+                return plan
 
     def of_none(self) -> Plan:
         """Return the plan for calls of unknown tools: the shared hooks that observe errors and write records.
 
-        No earlier stage runs. ``ctx.tool`` is a placeholder; ``ctx.tool_call`` has the called name.
+        No earlier stage runs. ``ctx.tool`` is a placeholder; ``ctx.tool_call`` has the called name. A hook that needs
+        what only the hooks of some tools bind is left out.
         """
-        plan = self._traced.get("")
-        if plan is None:
-            definition = ToolDefinition(
-                _NO_TOOL, "Stands for a tool that does not exist.", {"type": "object"}, effect=Effect.READ
-            )
-            plan = self._traced[""] = self._refusing(ToolRecord(definition, _refuse))
-        return plan
+        generation = self.current
+        if generation.none is None:
+            hooks = [one for one in generation.shared if self._is_supplied(one, generation)]
+            generation.none = _refusing(self._engine.compile(_NO_TOOL, hooks))
+        return generation.none
+
+    def _is_supplied(self, one: Registration, generation: Generation) -> bool:
+        try:
+            self._engine.supplies_of_hook(one, self._engine.bound_by(generation.shared))
+        except ProviderError:
+            return False
+        return True
 
     def of_refusal(self, tool: str) -> Plan:
         """Return the plan for a refused call of a tool: only hooks that observe errors and write records."""
-        return self._refusing(self._registry.get(tool)) if tool in self._registry else self.of_none()
+        return _refusing(self.of(tool)) if tool in self.registry else self.of_none()
 
-    def _refusing(self, record: ToolRecord) -> Plan:
-        plan = self._engine.compile(record, self.shared)
-        return plan.derive(before=(), straight=None, execute=_refuse, limit=None)
-
-    def _compile(self, record: ToolRecord, trace: bool = False) -> Plan:
-        return self._engine.compile(record, self.shared, trace=trace, deadline=self._deadline)
-
-    def forget(self) -> None:
-        """Discard all plans, because tools or hooks have changed."""
-        self._plans.clear()
-        self.live.clear()
-        self._traced.clear()
-
-    def renew(self) -> None:
-        """Discard all plans, and compile them again unless they are lazy.
+    def compile_all(self) -> None:
+        """Compile the plans that are missing.
 
         Raises:
             RegistrationError: a plan is refused.
         """
-        self.forget()
-        if not self.lazy:
-            for record in self._registry.list():
-                self.of(record.id)
+        for record in self.registry.list():
+            self.of(record.id)
 
-    def use(self, registration: Registration) -> Callable[[], None]:
-        """Add a shared hook and compile the plans again; return a function that removes the hook.
+    def _of(self, generation: Generation, name: str, trace: bool) -> Plan:
+        known = generation.traced if trace else generation.plans
+        plan = known.get(name)
+        if plan is None:
+            plan = known[name] = self._compile(generation, self.registry.get(name), trace)
+        return plan
 
-        Raises:
-            RegistrationError: a plan is refused; the hook is not added.
-        """
-        self.shared.append(registration)
-        try:
-            self.renew()
-        except RegistrationError:
-            self.shared.remove(registration)
-            self.forget()
-            raise
+    def _compile(self, generation: Generation, record: ToolRecord, trace: bool) -> Plan:
+        """Compile a plan. The built-in steps of a tool, with its validators, stay when hooks change."""
+        known = self._builtins.get(record.id)
+        builtins = known[1] if known is not None and known[0] is record else None
+        plan = self._engine.compile(record, generation.shared, trace=trace, deadline=self._deadline, builtins=builtins)
+        self._builtins[record.id] = record, plan.builtins
+        return plan
 
-        def remove() -> None:
-            if registration in self.shared:
-                self.shared.remove(registration)
-                self.renew()
+    # ------------------------------------------------------------------ the policy
 
-        return remove
+    def policy(self, tools: Sequence[ToolRecord] | None = None, shared: Sequence[Registration] | None = None) -> Policy:
+        """Return the policy of the gate, or the one with other *tools* or *shared* hooks."""
+        return Policy(
+            self._engine,
+            self.registry.list() if tools is None else tools,
+            self.current.shared if shared is None else shared,
+            self._own_of,
+        )
 
-    def check_hooks(self) -> None:
-        """Call ``check_tools`` of every hook that has it, with the definitions of the tools.
-
-        Raises:
-            RegistrationError: a hook refuses them, such as a policy on a tool that does not exist.
-        """
-        definitions = self._registry.definitions()
-        hooks = [one.hook for one in self.shared]
-        for record in self._registry.list():
-            hooks += record.hooks
-        for hook in {id(hook): hook for hook in hooks}.values():
-            if hasattr(hook, "check_tools") and not isinstance(hook, type):
-                hook.check_tools(definitions)
+    def hooked(self) -> list[Hooked]:
+        """Return every tool with its hooks."""
+        policy = self.policy()
+        return [policy.of(record) for record in policy.tools]
 
     def may_see(self, record: ToolRecord, user: User) -> bool:
         """Return True if a user may see a tool: its roles and every hook with ``may_see`` must allow it."""
         if not record.definition.allows(user.roles):
             return False
+        generation = self.current
+        askable = generation.askable.get(record)
+        if askable is None:
+            askable = generation.askable[record] = self.policy((), generation.shared).of(record).askable()
         return all(
             one.hook.may_see(user, record.definition) is True
-            for one in self.of(record.id).askable
+            for one in askable
             if one.tenants is None or user.tenant in one.tenants
         )
 
-    def with_tools(self, engine: Engine, registry: ToolRegistry) -> Plans:
-        """Return plans for a larger *registry*. Tools of this gate keep their plans; *engine* compiles the others."""
-        return _Extended(engine, registry, self)
+    def start(self, shared: Iterable[Registration]) -> None:
+        """Take the hooks of a new gate, which its opening checks."""
+        self._publish(Generation(shared))
 
-    def unguarded(self) -> list[ToolRecord]:
-        """Return the tools with possible effects that no hook authorises."""
-        return [record for record in self._registry.list() if not self._is_guarded(record)]
+    def use(self, registration: Registration) -> Callable[[], None]:
+        """Add a shared hook for every call that begins from now on; return a function that removes it likewise.
 
-    def _is_guarded(self, record: ToolRecord) -> bool:
-        if record.definition.effect is Effect.READ:
-            return True
-        plan = self.of(record.id)
-        guards = {id(one.hook) for one in plan.registrations if one.guards} | {id(None)}  # None: the gate's own steps
-        return any(_authorises(step) and id(step.hook) in guards for _, _, step in plan.before)
+        Plans are compiled at the next call of each tool. Their schemas are not compiled again.
+
+        Raises:
+            RegistrationError: the hook, or its removal, is refused; nothing has changed.
+        """
+        with self._changes:
+            self._exchange((*self.current.shared, registration), added=(registration,))
+
+        def undo() -> None:
+            with self._changes:
+                rest = tuple(one for one in self.current.shared if one is not registration)
+                if len(rest) < len(self.current.shared):
+                    self._exchange(rest, unbound=bool(registration.option("binds", ())))
+
+        return undo
+
+    def _exchange(
+        self, shared: tuple[Registration, ...], *, added: Sequence[Registration] = (), unbound: bool = False
+    ) -> None:
+        """Check a policy with other shared hooks, then start its generation."""
+        policy = self.policy(shared=shared)
+        for one in (policy, *(extension.additional(shared) for extension in self._extensions)):
+            one.check_plans(added, unbound=unbound)
+        if self.check is not None:
+            self.check(policy, self.policy())
+        self._publish(Generation(shared))
+
+    @contextmanager
+    def _changing(self, name: str, record: ToolRecord | None) -> Generator[None]:
+        """Check the policy with another tool under a name, or with none; after the change, forget the tool's plan."""
+        with self._changes:
+            if self.check is not None:
+                before = self.policy()
+                tools = {one.id: one for one in before.tools}
+                tools.pop(name, None) if record is None else tools.update({name: record})
+                after = self.policy(tuple(tools.values()))
+                if record is not None:
+                    self.policy((record,)).check_plans(unbound=True)
+                self.check(after, before)
+            yield
+            self._builtins.pop(name, None)
+            self._own.pop(name, None)
+            self._publish(self.current.without(name))
+            for one in self._extensions:
+                one.follow(name, record)
+
+    def _publish(self, generation: Generation) -> None:
+        self.current = generation
+        for one in self._extensions:
+            one.current = Generation(generation.shared)
+
+    def _own_of(self, record: ToolRecord) -> Sequence[Registration]:
+        """Return the hooks that a tool itself brings.
+
+        Raises:
+            HookError: one of them is refused.
+        """
+        known = self._own.get(record.id)
+        if known is None or known[0] is not record:
+            known = self._own[record.id] = record, tuple(gather_registrations(record.definition, record, ()))
+        return known[1]
+
+    def with_tools(self, engine: Engine, tools: Iterable[ToolRecord]) -> Plans:
+        """Return plans that also have *tools*, but for names that are taken. *engine* compiles only these."""
+        with self._changes:
+            registry = ToolRegistry()
+            for record in (*self.registry.list(), *(one for one in tools if one.id not in self.registry)):
+                registry.add_inline(record)
+            made = _Extended(engine, registry, self)
+            self._extensions.add(made)
+            return made
 
 
 class _Extended(Plans):
-    """The plans of a gate, and those of additional tools."""
+    """The plans of a gate, and those of additional tools. It follows the changes of that gate."""
 
     def __init__(self, engine: Engine, registry: ToolRegistry, base: Plans) -> None:
-        super().__init__(engine, registry, deadline=base._deadline, lazy=True)
-        self.shared = base.shared
+        super().__init__(engine, registry, deadline=base._deadline)
+        self.current = Generation(base.current.shared)
         self._base = base
 
-    def of(self, tool: Any, *, trace: bool = False) -> Plan:
-        """See ``Plans``."""
-        name = tool if isinstance(tool, str) else self._registry.id_of(tool)
-        return self._base.of(name, trace=trace) if name in self._base._registry else super().of(name, trace=trace)
+    def _of(self, generation: Generation, name: str, trace: bool) -> Plan:
+        base = self._base
+        if name in base.registry:
+            return base._of(base.current, name, trace)
+        return super()._of(generation, name, trace)
+
+    def additional(self, shared: Sequence[Registration]) -> Policy:
+        """Return the policy of the additional tools with these hooks."""
+        return self.policy([one for one in self.registry.list() if one.id not in self._base.registry], shared)
+
+    def follow(self, name: str, record: ToolRecord | None) -> None:
+        """Take over a tool that the gate got, or drop a tool that it lost."""
+        if record is not None:
+            self.registry.add_inline(record, replace=True)
+        elif name in self.registry:
+            self.registry.remove(name)
 
 
-def _authorises(step: Step) -> bool:
-    """Return True if a step may refuse calls; in shadow mode it only logs its verdict."""
-    return step.stage in _AUTHORISING and not step.shadow
+def _refusing(plan: Plan) -> Plan:
+    return plan.derive(before=(), straight=None, execute=_refuse, limit=None)

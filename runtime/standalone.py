@@ -1,4 +1,4 @@
-"""``invoke_tool``: one call through the whole lifecycle, without a gate."""
+"""Calls without a gate: ``invoke_tool`` runs one through the whole lifecycle, ``hydrate_without_gate`` runs nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from callgate.runtime.call.invoke import run
 from callgate.runtime.call.options import CallOptions, apply_options
 from callgate.runtime.call.results import surface_original
 from callgate.runtime.engine import Engine, new_instance
-from callgate.tools.arguments.hydration import HydrationResult
+from callgate.tools.arguments.hydration import HydrationResult, Repairer, hydrate_and_construct
 from callgate.tools.calls import ANONYMOUS, ToolCall, User
 from callgate.tools.declaring.declare import as_tool
 from callgate.tools.record import ToolRecord
@@ -57,7 +57,8 @@ async def invoke_tool(
 
     Raises:
         RegistrationError: the tool or a hook is refused.
-        Denied, RetryLater, Suspended, Invalid: as hooks and validation decide.
+        Denied, RetryLater, Invalid: as hooks and validation decide. ``Denied`` also ends a call that asks for approval or
+            input: nothing could resume it, so it is never suspended.
         TypeError: *tool* or *user* is of the wrong type; the message has the line to write.
         Exception: the error of the tool.
     """
@@ -74,10 +75,41 @@ async def invoke_tool(
         asked = raw_input.call if isinstance(raw_input, HydrationResult) else raw_input
         if asked.name != record.id:
             raise ValueError(f"this is a call of {asked.name!r}, and the tool is {record.id!r}; give its own tool")
-        return await run(plan, context_of(plan, asked, raw_input, user, options))
+        ctx = context_of(plan, asked, raw_input, user, options)
+        return await run(ctx.run.plan, ctx)
     ctx = InvokeContext(plan, raw_input, user, engine.monotonic())
     apply_options(ctx, options)
     return await run(plan, ctx)
+
+
+async def hydrate_without_gate(
+    tool: Any, call: ToolCall, *, wire: str | None = None, repair: Repairer | None = None
+) -> HydrationResult:
+    """Parse and validate one call without a gate, and make the instance of a class tool as ``result.tool``.
+
+    **No policy authorises this**: the constructor runs with the model's arguments. ``run`` is not called. The instance is
+    None for a function, for a class whose constructor takes more than the arguments, where a person has to approve
+    first, and after a repair. ``gate.hydrate`` makes no instance, and ``gate.call`` makes one after authorisation.
+
+    Args:
+        tool: the tool itself.
+        call: the call as the model sent it.
+        wire: the name of the provider's format, for provenance.
+        repair: a plain or async function that makes new arguments after a failed parse or validation, at most once.
+
+    Raises:
+        RegistrationError: the tool is refused.
+        ValueError: the call is one of another tool.
+    """
+    record = as_tool(tool)
+    if call.name != record.id:
+        raise ValueError(f"this is a call of {call.name!r}, and the tool is {record.id!r}; give its own tool")
+    _, plan = _plan_of(record, None, new_instance, {})
+    hydrator = plan.builtins.hydrator(record, lazy=False)
+    found = hydrator.hydrate(call, wire)
+    if repair is not None:
+        found = await hydrator.repair(found, repair)
+    return hydrate_and_construct(hydrator, found)
 
 
 def _plan_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import cmath
 import math
 import operator
 import re
@@ -16,6 +17,7 @@ from callgate.tools.definition import Effect, ToolDefinition
 
 LENGTH_LIMIT = 1000  # characters of an expression
 BITS_LIMIT = 4096  # of any intermediate integer
+_ROUNDING = 1e-12
 _NOT_ARITHMETIC = "it is not an arithmetic expression"
 _TOKENS = re.compile(
     r"(?>[ \t]+|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w.])|[A-Za-z]\w*(?!\w)|\*\*|//|[-+*/%^(),])*+", re.ASCII
@@ -26,8 +28,10 @@ class _Refused(Exception):
     """The reason why an expression has no value; it does not quote the expression."""
 
 
-def evaluate(expression: str) -> int | float:
+def evaluate(expression: str) -> int | float | str:
     """Compute the value of an arithmetic expression; ``^`` and ``**`` are both the power.
+
+    A complex value is text, such as ``"1 + 2i"``: JSON has no complex numbers.
 
     Operators ``+ - * / // % ^``, parentheses, ``pi``, ``e``, ``tau`` and common functions. It takes less than a
     millisecond: an expression has at most 1000 characters, an integer at most 4096 bits.
@@ -78,7 +82,7 @@ class CalculatorTool:
         },
         output_schema={
             "type": "object",
-            "properties": {"result": {"type": "number"}},
+            "properties": {"result": {"type": ["number", "string"], "description": "Text for a complex number."}},
             "required": ["result"],
             "additionalProperties": False,
         },
@@ -90,7 +94,7 @@ class CalculatorTool:
     definition: ToolDefinition = schema.to_definition(effect=Effect.READ, tags={"math"})
 
     async def execute(self, input: dict[str, Any], context: Any = None) -> dict[str, Any]:
-        """Return ``{"result": number}``; never suspends.
+        """Return ``{"result": number}``, or the text of a complex number; never suspends.
 
         Raises:
             ToolError: the expression has no finite value.
@@ -110,17 +114,37 @@ def _evaluate(expression: str) -> Any:
         raise _Refused(reasons.get(type(error), _NOT_ARITHMETIC)) from None
 
 
-def _checked(value: Any) -> int | float:
-    """A finite number; whole numbers become integers."""
+def _checked(value: Any) -> int | float | str:
+    """A finite number; whole numbers become integers, and complex ones text."""
+    if isinstance(value, complex) and cmath.isfinite(value):
+        value = _rounded(value)
+        if value.imag:
+            return _complex_text(value)
+        value = value.real
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise _Refused("the result is not a finite number")
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
+def _rounded(value: complex) -> complex:
+    """Drop a part that is nothing but the rounding error of the other."""
+    if abs(value.real) < abs(value.imag) * _ROUNDING:
+        return complex(0.0, value.imag)
+    return complex(value.real, 0.0) if abs(value.imag) < abs(value.real) * _ROUNDING else value
+
+
+def _complex_text(value: complex) -> str:
+    size = abs(value.imag)
+    imaginary = "i" if size == 1 else f"{size:.14g}i"
+    if not value.real:
+        return imaginary if value.imag > 0 else f"-{imaginary}"
+    return f"{value.real:.14g} {'+' if value.imag > 0 else '-'} {imaginary}"
+
+
 def _number(value: Any) -> Any:
-    """Check for a real number that is small enough for one more step."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _Refused("only real numbers can be calculated with")
+    """Check for a number that is small enough for one more step."""
+    if isinstance(value, bool) or not isinstance(value, int | float | complex):
+        raise _Refused("only numbers can be calculated with")
     if isinstance(value, int) and value.bit_length() > BITS_LIMIT:
         raise _Refused("a value is too large")
     return value
@@ -133,6 +157,10 @@ def _on_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
         return _number(function(*map(_number, values)))
 
     return bounded
+
+
+def _sqrt(value: Any) -> Any:
+    return math.sqrt(value) if not isinstance(value, complex) and value >= 0 else cmath.sqrt(value)
 
 
 def _power(base: Any, exponent: Any) -> Any:
@@ -166,8 +194,9 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
     ast.UAdd: operator.pos,
 }
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{name: getattr(math, name) for name in "sqrt cbrt exp log log2 log10 hypot gcd lcm ceil floor trunc".split()},
+    **{name: getattr(math, name) for name in "cbrt exp log log2 log10 hypot gcd lcm ceil floor trunc".split()},
     **{name: getattr(math, name) for name in "sin cos tan asin acos atan atan2 sinh cosh tanh degrees radians".split()},
+    "sqrt": _sqrt,
     "abs": abs,
     "min": min,
     "max": max,

@@ -11,6 +11,7 @@ from typing import Any, Never, Self
 from callgate.providers.ids import new_id
 from callgate.providers.principal import ANONYMOUS, User
 from callgate.tools.naming import explain_attributes
+from callgate.tools.values import dump
 
 __all__ = ["ANONYMOUS", "ErrorInfo", "Issue", "Outcome", "ToolCall", "ToolResult", "User"]
 
@@ -44,6 +45,7 @@ class ToolCall:
         synthetic_id: the id was made here and not by a provider.
         truncated: the provider stopped for length; such a call is refused, whatever its text.
         chunk: the part of the provider's response that the call was read from, for provenance.
+        wire_name: the tool's name as the provider spelt it; default: ``name``.
     """
 
     name: str
@@ -52,6 +54,7 @@ class ToolCall:
     synthetic_id: bool
     truncated: bool
     chunk: Any = field(repr=False, compare=False)
+    wire_name: str = field(repr=False, compare=False)
 
     def __init__(
         self,
@@ -62,6 +65,7 @@ class ToolCall:
         synthetic_id: bool = False,
         truncated: bool = False,
         chunk: Any = None,
+        wire_name: str | None = None,
     ) -> None:
         if positional or name is _NO_NAME:
             raise TypeError(
@@ -74,11 +78,19 @@ class ToolCall:
         fill("synthetic_id", synthetic_id or id is None)
         fill("truncated", truncated)
         fill("chunk", chunk)
+        fill("wire_name", name if wire_name is None else wire_name)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the call as a JSON object, without ``chunk``; ``from_dict`` reads it."""
         made: dict[str, Any] = {"id": self.id, "name": self.name, "arguments": self.arguments}
+        if self.wire_name != self.name:
+            made["wire_name"] = self.wire_name
         return made | {flag: True for flag in ("synthetic_id", "truncated") if getattr(self, flag)}
+
+    def to_function_call(self) -> dict[str, Any]:
+        """Return the call as OpenAI spells it, ``{id, type, function: {name, arguments}}``; ``arguments`` is JSON text."""
+        arguments = self.arguments if isinstance(self.arguments, str) else dump(self.arguments or {}).decode()
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": arguments}}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

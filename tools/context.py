@@ -6,6 +6,7 @@ from collections.abc import Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NoReturn, Protocol
 
+from callgate.providers.logs import CallLog
 from callgate.providers.principal import User
 from callgate.tools.approval import Approval
 from callgate.tools.calls import ToolCall
@@ -59,6 +60,16 @@ class ToolContext(Protocol):
         ...
 
     @property
+    def task_id(self) -> str | None:
+        """The A2A task that the call belongs to; None outside A2A."""
+        ...
+
+    @property
+    def context_id(self) -> str | None:
+        """The A2A context of that task: the conversation of the client; None outside A2A."""
+        ...
+
+    @property
     def attempt(self) -> int:
         """The number of the attempt: 1 for the first, 2 for the first retry."""
         ...
@@ -88,6 +99,11 @@ class ToolContext(Protocol):
         Raises:
             Denied: the session belongs to another user.
         """
+        ...
+
+    @property
+    def log(self) -> CallLog:
+        """The logger of the call: each event has the ids of the call, and goes where Callgate's own events go."""
         ...
 
     def remaining(self) -> float | None:
@@ -130,19 +146,21 @@ class ToolContext(Protocol):
         """Like ``get``, but None without a provider."""
         ...
 
-    def respond(self, value: Any) -> NoReturn:
-        """End the call with ``value`` as the output; post stages still run."""
+    def respond(self, value: Any, *, validate: bool = True) -> NoReturn:
+        """End the call with ``value`` as the output; post stages still run. ``validate=False`` skips the output schema."""
         ...
 
-    def abort(self, reason: str, code: str | None = None, http_status: int | None = None) -> NoReturn:
-        """End the call as denied.
+    def abort(
+        self, reason: str = "", code: str | None = None, http_status: int | None = None, *, public: str | None = None
+    ) -> NoReturn:
+        """End the call as denied. *reason* goes to logs, *public* to the model.
 
         Raises:
             Denied: always.
         """
         ...
 
-    def retry_after(self, ms: int, reason: str = "") -> NoReturn:
+    def retry_after(self, ms: int, reason: str = "", *, public: str | None = None) -> NoReturn:
         """End the call with the request to retry it in ``ms`` milliseconds.
 
         Raises:

@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 
 from callgate.errors import DefinitionError
 from callgate.tools import definition_rules as rules
+from callgate.tools.naming import legal_tool_name
 from callgate.tools.values import digest, thaw
 
 
@@ -109,8 +110,8 @@ class ToolDefinition:
         name = self.name
         rules.check_name(name)
         rules.check_version(name, self.version)
-        for text in ("description", "title"):
-            rules.check_text(name, text, getattr(self, text))
+        rules.check_text(name, "description", self.description, rules.DESCRIPTION_LIMIT)
+        rules.check_text(name, "title", self.title, rules.TEXT_LIMIT)
         for flag in ("safe", "strict", "tolerant", "allow_no_schema"):
             rules.check_flag(name, flag, getattr(self, flag))
         for schema in _SCHEMAS:
@@ -179,6 +180,19 @@ class ToolDefinition:
         """``tolerant``, or its default: True for all but ``irreversible`` tools."""
         return self.effect is not Effect.IRREVERSIBLE if self.tolerant is None else self.tolerant
 
+    @cached_property
+    def takes_nothing(self) -> bool:
+        """True if the schema admits nothing but ``{}``: absent arguments can then mean nothing else."""
+        schema = self.parameters
+        if (
+            schema is None
+            or schema.get("type") != "object"
+            or schema.get("required")
+            or not schema.keys() <= _PLAIN_WORDS
+        ):
+            return False
+        return schema.get("additionalProperties") is False and not schema.get("properties")
+
     def verify(self, *, trusted: bool = True) -> None:
         """Check the schemas, as registration does.
 
@@ -209,7 +223,8 @@ class ToolDefinition:
 
         Keys may be spelled as on the wire or as in Python; ``inputSchema`` is another name for ``parameters``.
         A null counts as absent, and so does a blank description, because catalogues from outside have them. Unknown keys
-        are kept in ``metadata``.
+        are kept in ``metadata``. A name of MCP that is longer than 64 characters, or has dots, is replaced by a legal name,
+        which depends on it alone; ``metadata["foreign_name"]`` keeps it, and ``title`` where there is none.
 
         Raises:
             DefinitionError: the form is another, a key looks misspelt, or a rule is broken.
@@ -227,6 +242,11 @@ class ToolDefinition:
                 known[name] = value
         if "name" not in known:
             raise DefinitionError("the tool definition has no name")
+        name = known["name"]
+        if isinstance(name, str) and rules.FOREIGN_NAME.fullmatch(name) and not rules.NAME.fullmatch(name):
+            known["name"] = legal_tool_name(name)
+            known.setdefault("title", name)
+            extra["foreign_name"] = name
         if extra:
             known["metadata"] = {**known.get("metadata", {}), **extra}
         return cls(**known)
@@ -238,6 +258,10 @@ _HINTS = {
     "idempotent_hint": "idempotentHint",
     "open_world_hint": "openWorldHint",
 }
+_PLAIN_WORDS = frozenset(
+    {"$schema", "$id", "$defs", "$comment", "title", "description", "default", "examples"}
+    | {"type", "properties", "required", "additionalProperties"}
+)
 _SCHEMAS = ("parameters", "output_schema", "provider_schema")
 _CAMEL = {
     "allow_no_schema": "allowNoSchema",

@@ -14,7 +14,12 @@ from callgate.tools.naming import did_you_mean
 from callgate.tools.values import FrozenDict, FrozenList, clip
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+FOREIGN_NAME = re.compile(r"[A-Za-z0-9_./:-]{1,128}")
+"""Names that other systems allow, such as MCP; ``ToolDefinition.from_dict`` makes legal names of them."""
 TEXT_LIMIT = 1024
+"""Characters of a title, and of the description of a client's tool."""
+DESCRIPTION_LIMIT = 65_536
+"""Characters of a description. A wire with a smaller limit gets the first part of it."""
 _COMPOSING = frozenset({"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf"})
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
@@ -39,14 +44,14 @@ def check_name(name: Any) -> None:
         )
 
 
-def check_text(tool: str, field: str, value: Any) -> None:
-    """Check a text: None, or 1 to 1024 characters that are not all blank."""
-    if value is None or (isinstance(value, str) and len(value) <= TEXT_LIMIT and not is_blank(value)):
+def check_text(tool: str, field: str, value: Any, most: int) -> None:
+    """Check a text: None, or 1 to *most* characters that are not all blank."""
+    if value is None or (isinstance(value, str) and len(value) <= most and not is_blank(value)):
         return
     found = f"it is {kind_of(value)}"
     if isinstance(value, str):
         found = "it is blank" if value and is_blank(value) else f"it has {len(value)}"
-    raise refusal(tool, f"{field} must be text of 1 to {TEXT_LIMIT} characters, or left out; {found}")
+    raise refusal(tool, f"{field} must be text of 1 to {most} characters, or left out; {found}")
 
 
 def is_blank(value: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from functools import cached_property
 
-_PARSER_BOUNDS = {"max_depth": 200, "max_digits": 4300}  # jiter and Python go no further
+_PARSER_BOUNDS = {"max_depth": 200, "max_output_depth": 200, "max_digits": 4300}  # jiter and Python go no further
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,9 @@ class Limits:
     ``max_depth``: nested objects and arrays, the arguments themselves included; at most 200.
     ``max_nodes``: values, that is objects, arrays, strings, numbers and literals; keys are not counted.
     ``max_digits``: digits of one number, as written; at most 4300.
-    ``max_output_bytes``: JSON of a tool's output, in bytes; parsing does not use it.
+    ``max_output_bytes``: JSON of a tool's output, in bytes; parsing does not use it. The parts of an asynchronous
+    generator count together.
+    ``max_output_depth``: nested objects and arrays of an output; at most 200.
 
     Raises:
         ValueError: a limit is not a positive integer, or greater than the parser supports.
@@ -28,6 +30,7 @@ class Limits:
     max_nodes: int = 50_000
     max_digits: int = 400
     max_output_bytes: int = 1_048_576
+    max_output_depth: int = 64
 
     def __post_init__(self) -> None:
         for name in (entry.name for entry in fields(self)):

@@ -1,12 +1,17 @@
-"""Suggestions of names, for errors that developers read."""
+"""Legal names for the names of others, and suggestions of names for errors that developers read."""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
+MAX_NAME = 64
+_REFUSED = re.compile(r"[^A-Za-z0-9_-]")
+_START = re.compile(r"^(?![A-Za-z_])")
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
@@ -17,6 +22,17 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
     shown = ", ".join(sorted(map(str, known))[:8])
     more = ", …" if len(known) > 8 else ""
     return f"; known: {shown}{more}" if known else "; none is registered"
+
+
+def legal_tool_name(name: str, taken: Collection[str] = ()) -> str:
+    """Return a legal tool name for another name: its legal characters, and 8 or more hex digits of its SHA-256.
+
+    The result depends on the name alone, unless it is *taken*; then it has more digits.
+    """
+    stem = _START.sub("_", _REFUSED.sub("_", name))
+    mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
+    candidates = (f"{stem[: MAX_NAME - 1 - length]}_{mark[:length]}" for length in (8, 16, 32, MAX_NAME - 1))
+    return next(candidate for candidate in candidates if candidate not in taken)
 
 
 def explain_attributes(lines: Mapping[str, str]) -> Callable[[type[T]], type[T]]:

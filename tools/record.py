@@ -16,6 +16,7 @@ from callgate.tools.approval import Requirement, rule_of
 from callgate.tools.definition import Effect, ToolDefinition
 from callgate.tools.limits import Limits
 from callgate.tools.naming import did_you_mean
+from callgate.tools.schemas.engines.dialect import Formats, check_formats
 
 Place: TypeAlias = Literal["caller", "worker"]
 """The process that runs a call."""
@@ -59,6 +60,7 @@ class RecordSettings(AuthorSettings, total=False):
     component: type | None
     streams: bool
     trusted: bool
+    formats: Formats | None
 
 
 class Described(TypedDict, total=False):
@@ -95,7 +97,7 @@ class ToolRecord:
     ``streams``: ``execute`` (or ``run``) is an async generator; ``to_json`` is for each part, ``from_json`` for the list.
     ``deadline`` is in seconds, per invocation. ``hard_deadline`` runs the body in a task that can be abandoned.
     Plain functions run in a worker thread, at most ``max_threads`` at a time, unless ``inline``.
-    ``trusted`` is False for schemas from outside.
+    ``trusted`` is False for schemas from outside. ``formats`` says whether ``format`` restricts values; see ``Options``.
     ``requires_approval``: True, an ``Approval``, or a function of the validated arguments that returns a demand.
     ``resumable``: the body may suspend, and promises that it has had no effect when it does.
     ``dedupe="arguments"``: a call with the same arguments, by the same user, within ``within`` seconds is a repeat.
@@ -124,6 +126,7 @@ class ToolRecord:
     component: type | None = None
     streams: bool = False
     trusted: bool = True
+    formats: Formats | None = None
     requires_approval: Requirement = False
     resumable: bool = False
     dedupe: Literal["arguments"] | None = None
@@ -171,6 +174,7 @@ class ToolRecord:
             raise DefinitionError(f"tool {self.id!r}: run_on is 'caller' or 'worker', not {self.run_on!r}")
         if not callable(self.requires_approval):
             rule_of(self.requires_approval)
+        check_formats(self.formats)
         self._check_dedupe()
 
     def _check_dedupe(self) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias
 
 from callgate.errors import DefinitionError, UnknownTool
 from callgate.tools.declaring.declare import as_tool
@@ -14,6 +15,12 @@ from callgate.tools.record import ToolRecord
 from callgate.tools.values import clip
 
 Enabled = Callable[[str], bool] | Container[str]
+Changing: TypeAlias = Callable[[str, ToolRecord | None], AbstractContextManager[None]]
+"""Called around a change of a registry, with the name and the new record; the record is None if the tool goes."""
+
+
+def _unchecked(_name: str, _record: ToolRecord | None) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 def validate_tool(tool: Any) -> ToolRecord:
@@ -31,7 +38,8 @@ def validate_tool(tool: Any) -> ToolRecord:
 class ToolRegistry:
     """Tools by wire name, in the order of registration. A tool enters only by registration.
 
-    ``version`` grows with every change; compiled plans are cached under it.
+    ``version`` grows with every change. A gate sets ``changing``, a context manager around each change: it may refuse
+    the change before it is made.
 
     Raises:
         DefinitionError: two of the given tools have one name, or one of them is refused.
@@ -39,6 +47,7 @@ class ToolRegistry:
 
     def __init__(self, tools: Iterable[Any] = ()) -> None:
         self._records: dict[str, ToolRecord] = {}
+        self.changing: Changing = _unchecked
         self.version = 0
         self._index: Any = None
         self._known: dict[int, tuple[Any, str]] = {}  # by identity of the registered object: the object and its name
@@ -72,11 +81,12 @@ class ToolRegistry:
             UnknownTool: there is no tool of that name.
         """
         record = self.get(name)
-        self._forget(name)
-        del self._records[name]
-        if self._index is not None:
-            self._index.remove(name)
-        self.version += 1
+        with self.changing(name, None):
+            self._forget(name)
+            del self._records[name]
+            if self._index is not None:
+                self._index.remove(name)
+            self.version += 1
         return record
 
     def get(self, name: str) -> ToolRecord:
@@ -87,7 +97,7 @@ class ToolRegistry:
         """
         record = self._records.get(name)
         if record is None:
-            raise UnknownTool(f"no tool {clip(str(name))!r}{did_you_mean(str(name), self._records)}")
+            raise UnknownTool(f"no tool {clip(str(name))!r}{did_you_mean(str(name), self.names)}")
         return record
 
     def id_of(self, tool: Any) -> str:
@@ -153,13 +163,14 @@ class ToolRegistry:
         return record
 
     def _put(self, tool: Any, record: ToolRecord) -> None:
-        self._forget(record.id)
-        self._records[record.id] = record
-        self._known[id(tool)] = (tool, record.id)
-        self._known[id(record)] = (record, record.id)
-        if self._index is not None:
-            self._index.put(record.id, record, record.definition)
-        self.version += 1
+        with self.changing(record.id, record):
+            self._forget(record.id)
+            self._records[record.id] = record
+            self._known[id(tool)] = (tool, record.id)
+            self._known[id(record)] = (record, record.id)
+            if self._index is not None:
+                self._index.put(record.id, record, record.definition)
+            self.version += 1
 
     def _forget(self, name: str) -> None:
         if name in self._records:  # a new name leaves no old record behind

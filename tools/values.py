@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import orjson
 
@@ -18,12 +18,17 @@ _List: Any = list[Any]
 
 
 class FrozenDict(_Dict):  # type: ignore[misc]
-    """A ``dict`` that cannot change; still a dict to JSON encoders, validators and ``==``."""
+    """A ``dict`` that cannot change; still a dict to JSON encoders, validators and ``==``.
+
+    ``refusal`` is the exception of a change, as its type and text; subclasses have their own.
+    """
 
     __slots__ = ()
+    refusal: ClassVar[tuple[type[Exception], str]] = (TypeError, "this value is frozen; copy it with copy.deepcopy()")
 
     def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-        raise TypeError("this value is frozen; copy it with dict() or copy.deepcopy() to change it")
+        kind, text = self.refusal
+        raise kind(text)
 
     __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse
 
@@ -41,12 +46,14 @@ class FrozenDict(_Dict):  # type: ignore[misc]
 
 
 class FrozenList(_List):  # type: ignore[misc]
-    """A ``list`` that cannot change."""
+    """A ``list`` that cannot change; see ``FrozenDict``."""
 
     __slots__ = ()
+    refusal: ClassVar[tuple[type[Exception], str]] = FrozenDict.refusal
 
     def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-        raise TypeError("this value is frozen; copy it with list() or copy.deepcopy() to change it")
+        kind, text = self.refusal
+        raise kind(text)
 
     __setitem__ = __delitem__ = append = clear = extend = insert = pop = remove = reverse = sort = _refuse
     __iadd__ = __imul__ = _refuse
@@ -64,13 +71,15 @@ class FrozenList(_List):  # type: ignore[misc]
         return hash(canonical(self))
 
 
-def freeze(value: Any) -> Any:
-    """Freeze a JSON value deeply, in a copy."""
+def freeze(value: Any, mapping: type[FrozenDict] = FrozenDict, sequence: type[FrozenList] = FrozenList) -> Any:
+    """Freeze a JSON value deeply, in a copy; objects become a *mapping*, arrays a *sequence*."""
     if value.__class__ is dict or isinstance(value, Mapping):
-        return FrozenDict({key: item if item.__class__ in SCALARS else freeze(item) for key, item in value.items()})
+        return mapping({key: freeze(item, mapping, sequence) for key, item in value.items()})
+    if value.__class__ in SCALARS:
+        return value
     if isinstance(value, list | tuple):
-        return FrozenList([item if item.__class__ in SCALARS else freeze(item) for item in value])
-    return value
+        return sequence([freeze(item, mapping, sequence) for item in value])
+    return frozenset(value) if isinstance(value, set) else value
 
 
 def thaw(value: Any) -> Any:
@@ -128,6 +137,34 @@ def hash_of(value: Any) -> str:
     return hashlib.sha256(canonical_fast(value)).hexdigest()
 
 
+def deeper_than(value: Any, limit: int) -> bool:
+    """Return True if objects and arrays in *value* nest deeper than *limit*. It works without recursion, also on a cycle."""
+    level: list[Any] = [value]
+    for _ in range(limit):
+        below: dict[int, Any] = {}  # by identity: a value that occurs twice is looked at once
+        for item in level:
+            if isinstance(item, dict):
+                below.update((id(part), part) for part in item.values() if part.__class__ not in SCALARS)
+            elif isinstance(item, list | tuple):
+                below.update((id(part), part) for part in item if part.__class__ not in SCALARS)
+        level = [item for item in below.values() if isinstance(item, dict | list | tuple)]
+        if not level:
+            return False
+    return True
+
+
+def plain_json(value: Any, depth: int) -> Any:
+    """Copy a value into plain JSON values.
+
+    Raises:
+        TypeError: the value is not JSON.
+        ValueError: a number is not finite, or the value nests deeper than *depth*.
+    """
+    if deeper_than(value, depth):
+        raise ValueError(f"it nests deeper than {depth} levels")
+    return json.loads(json.dumps(value, allow_nan=False))
+
+
 json_bytes = orjson.dumps
 """Encode as JSON, fast; raises ``TypeError`` for other values and for integers beyond 64 bits (see ``dump``)."""
 
@@ -143,14 +180,6 @@ def dump(value: Any) -> bytes:
 def compact(data: bytes) -> bytes:
     """Copy bytes for storage: the result of the fast encoder occupies 4 kB of memory, however short it is."""
     return b"%b" % data
-
-
-def snapshot(value: Any) -> bytes | None:
-    """Encode a value for a history; None when it is not JSON."""
-    try:
-        return compact(json_bytes(value))
-    except TypeError:
-        return None
 
 
 def pointer(path: Iterable[str | int]) -> str:

@@ -7,11 +7,12 @@ import asyncio
 import io
 import sqlite3
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from callgate import Effects, Gate
+from callgate import Effects, Gate, configure_logging
 from callgate.errors import StoreError
 from callgate.hooks import Concurrency
 from examples.order_desk.answers import ANSWERS, MAX, TRACED, Then
@@ -54,12 +55,17 @@ def order_desk(container: AppContainer, store: str | None = None) -> OrderDesk:
 async def run(desk: OrderDesk, report: Report) -> None:
     """Send every response to the gate, in sequence, and report the outcomes of the calls."""
     done: list[Exchange] = []
-    async with desk.gate:
-        for answer in ANSWERS:
-            trace = answer is TRACED
-            done.append(await exchange(desk.gate, answer.wire, answer.response, answer.user, trace=trace))
-            await happens(answer.then, desk.policies)
-        await all_given_back(desk.policies.concurrency)
+    logged: list[Mapping[str, Any]] = []
+    configure_logging(logged.append)  # without a sink, exceptions go to stderr
+    try:
+        async with desk.gate:
+            for answer in ANSWERS:
+                trace = answer is TRACED
+                done.append(await exchange(desk.gate, answer.wire, answer.response, answer.user, trace=trace))
+                await happens(answer.then, desk.policies)
+            await all_given_back(desk.policies.concurrency)
+    finally:
+        configure_logging()
     passed = [one for each in done for one in each.passed]
     audit, effects = await audited(desk.gate.store), await recorded(desk.gate.store)
     shown = done[ANSWERS.index(TRACED)]
@@ -73,6 +79,7 @@ async def run(desk: OrderDesk, report: Report) -> None:
     report.messages(call.wire, shown.messages)
     report.audit(audit, ["toolu_move", "toolu_forbidden", call.result.call_id])
     report.ledger(effects)
+    report.exceptions(logged)
     report.metrics(desk.telemetry)
     report.books(desk.db, places_held=desk.policies.concurrency.in_use())
     report.summary(passed)

@@ -6,7 +6,7 @@ import json
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -86,6 +86,18 @@ class Report:
             table.add_row(deed.hook, deed.did, str(deed.times), Text(shown(deed.example)))
         table.columns[-1].ratio, table.expand = 1, True
         table.columns[-1].no_wrap = False
+        self.console.print(table)
+
+    def exceptions(self, logged: Iterable[Mapping[str, Any]]) -> None:
+        """Print the unexpected exceptions of the log; a model is told none of their text."""
+        faults = [event for event in logged if "exception" in event]
+        self._title("Exceptions in the log", "each once, with its traceback; the id is in the result of the call")
+        table = _table("request id", "tool", "stage", "last line of the traceback")
+        for event in faults:
+            last = str(event["exception"]).rstrip().rsplit("\n", 1)[-1]
+            table.add_row(
+                *(Text(shown(str(text))) for text in (event["request_id"][:8], event["tool"], event["stage"], last))
+            )
         self.console.print(table)
 
     def trace(self, passed: Passed) -> None:

@@ -8,11 +8,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from callgate.providers.exits import PlainThreads
 from callgate.providers.stores.sql_audit import SqlAudit
 from callgate.providers.stores.sql_capacity import SqlQuotas, SqlSemaphores
 from callgate.providers.stores.sql_database import Database
 from callgate.providers.stores.sql_effects import SqlEffects
 from callgate.providers.stores.sql_jobs import SqlJobs
+from callgate.providers.stores.sql_joined import joined_transaction
 from callgate.providers.stores.sql_kept import SqlCache, SqlConsents
 from callgate.providers.stores.sql_suspensions import SqlPins, SqlSuspensions
 
@@ -63,6 +65,18 @@ class SqlStore:
                 SqlJobs(self._database, connection),
                 connection,
             )
+
+    def effects_in(self, connection: Any, threads: PlainThreads | None = None) -> SqlEffects:
+        """Return the effect ledger as a part of the application's own transaction.
+
+        Args:
+            connection: a ``Session``, ``AsyncSession``, ``Connection`` or ``AsyncConnection`` of SQLAlchemy.
+            threads: run the statements of a sync connection; the event loop does without them.
+
+        Raises:
+            StoreError: the connection is of another kind, or its database of another kind than the store's.
+        """
+        return SqlEffects(self._database, joined_transaction(connection, self.name, threads))
 
     async def open(self) -> None:
         """Connect, and bring the schema up to date.

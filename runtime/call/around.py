@@ -2,38 +2,61 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeAlias
 
-from callgate.errors import StageError
+from callgate.errors import ControlRespond, StageError
 from callgate.hooks.guards import applies_to, is_failure, limited
 from callgate.hooks.plan import Plan
 from callgate.hooks.selection import Registration, select_for_stage
 from callgate.hooks.stages import Stage
 from callgate.hooks.step import ASYNC, Compiled, Step
+from callgate.providers.logs import LogEvent, emit, emit_fault
 from callgate.runtime.call.failure import crashed
+from callgate.runtime.call.streams import cancel_and_wait
 
 Inner: TypeAlias = Callable[[Any], Awaitable[Any]]
+Replaced: TypeAlias = Callable[[Any, "_Turn", Any], Any]
 
 
 def wrap_attempt(plan: Plan, attempt: Inner) -> Inner:
     """Wrap the attempt in the middleware of its plan; the result is the output."""
     chosen = select_for_stage(Stage.AROUND_EXECUTE, plan.definition, plan.registrations)
-    return _outermost(nested(zip(plan.around, chosen, strict=True), attempt))
+    wrappers = list(zip(plan.around, chosen, strict=True))
+    if not plan.in_units:
+        return nested(wrappers, attempt, _output_replaced)
+    from callgate.runtime.call.units import in_unit  # only gates with such a provider need it
+
+    retrying = [number for number, (_, one) in enumerate(wrappers, 1) if one.option("repeats", False)]
+    outside = retrying[-1] if retrying else 0  # each attempt has a unit of its own, and a retry sees a failed commit
+    unit = in_unit(plan, nested(wrappers[outside:], attempt, _output_replaced))
+    return nested(wrappers[:outside], unit, _output_replaced)
 
 
-def nested(wrappers: Iterable[tuple[Compiled, Registration]], inner: Inner) -> Inner:
-    """Wrap *inner* in its middleware; the first wrapper is outermost."""
+def nested(
+    wrappers: Iterable[tuple[Compiled, Registration]],
+    inner: Inner,
+    replaced: Replaced = lambda _ctx, _turn, output: output,
+) -> Inner:
+    """Wrap *inner* in its middleware; the first wrapper is outermost. *replaced* takes an output that a wrapper made."""
     for (kind, call, step), registration in reversed(list(wrappers)):
-        inner = _layer(call if kind == ASYNC else _awaited(call), step, inner, registration)
+        inner = _layer(call if kind == ASYNC else _awaited(call), step, inner, registration, replaced)
     return inner
+
+
+def _output_replaced(ctx: Any, turn: _Turn, output: Any) -> Any:
+    if output is None and turn.state == "done" and turn.output is not None:
+        emit(LogEvent.OUTPUT_DROPPED, ctx, stage=Stage.AROUND_EXECUTE, hook=turn.step.name)
+    ctx.run.put_output(output)
+    return ctx.run.output
 
 
 class _Turn:
     """The state of one wrapper in one invocation: permission to call ``next()``, and its result."""
 
-    __slots__ = ("ctx", "error", "failed_in", "inner", "output", "repeats", "state", "step")
+    __slots__ = ("ctx", "error", "failed_in", "inner", "output", "repeats", "shown", "state", "step", "task")
 
     def __init__(self, ctx: Any, step: Step, inner: Inner, repeats: bool) -> None:
         self.ctx = ctx
@@ -42,11 +65,15 @@ class _Turn:
         self.repeats = repeats
         self.state = "new"
         self.output: Any = None
+        self.shown: Any = None
         self.error: BaseException | None = None
         self.failed_in = step
+        self.task: asyncio.Task[Any] | None = None
 
     async def proceed(self, ctx: Any = None) -> Any:
         """Continue with the next wrapper or the tool; the wrapper calls this as ``next()`` or ``next(ctx)``."""
+        if self.error is not None:
+            self.overcome()
         if ctx is not None and ctx is not self.ctx:
             raise StageError(
                 f"{self.step.name} called next({type(ctx).__name__}); write `await next()` or `await next(ctx)`"
@@ -55,7 +82,7 @@ class _Turn:
             raise StageError(f"{self.step.name} called next() while its first call was still running")
         if self.state != "new" and not self.repeats:
             raise StageError(f"{self.step.name} called next() twice; a hook that retries declares repeats = True")
-        self.state = "running"
+        self.state, self.task = "running", asyncio.current_task()
         try:
             self.output = await self.inner(self.ctx)
         except (KeyboardInterrupt, SystemExit) as error:  # wrappers see a crash as a failure and may retry it
@@ -70,12 +97,35 @@ class _Turn:
             raise
         else:
             self.state = "done"
-            return self.output
+            self.shown = self.ctx.output if self.output is self.ctx.run.output else self.output
+            return self.shown
         finally:
             self.ctx.run.step = self.step
 
+    def ended(self, error: BaseException, *, ignored: bool) -> None:
+        """Take note of the error with which the wrapper itself ended."""
+        ctx = self.ctx
+        if error is self.error:
+            ctx.run.step = self.failed_in  # the error passed through this hook from another step
+        elif self.error is not None:
+            self.overcome()
+        if self.state == "done" and ctx.run.claim is not None and not (ignored or isinstance(error, ControlRespond)):
+            ctx.run.claim.wrapper_failed(error)
 
-def _layer(call: Callable[..., Any], step: Step, inner: Inner, registration: Registration) -> Inner:
+    def overcome(self) -> None:
+        """Log the failure of the last ``next()`` if nothing expected it: the wrapper handles it, so no one else will."""
+        error, failed_in = self.error, self.failed_in
+        assert error is not None
+        self.error = None
+        emit_fault(LogEvent.ATTEMPT_FAILED, error, ctx=self.ctx, stage=failed_in.stage, hook=failed_in.name)
+
+    async def end(self) -> None:
+        """Cancel a call of ``next()`` that the wrapper left behind in another task, and wait for its end."""
+        if self.task is not None and self.task is not asyncio.current_task():
+            await cancel_and_wait(self.task)
+
+
+def _layer(call: Callable[..., Any], step: Step, inner: Inner, registration: Registration, replaced: Replaced) -> Inner:
     applies = applies_to(registration)
     repeats = bool(registration.option("repeats", False))
     ignores = registration.option("on_failure", "deny") == "ignore"
@@ -88,14 +138,23 @@ def _layer(call: Callable[..., Any], step: Step, inner: Inner, registration: Reg
             return await inner(ctx)
         turn = _Turn(ctx, step, inner, repeats)
         try:
-            return await call(ctx, turn.proceed)
+            try:
+                output = await call(ctx, turn.proceed)
+            finally:
+                if turn.state == "running":
+                    await turn.end()
         except BaseException as error:
-            if error is turn.error:
-                ctx.run.step = turn.failed_in  # the error passed through this hook from another step
-            if not (ignores and turn.state in {"new", "done"} and is_failure(error)):
+            ignored = ignores and turn.state in {"new", "done"} and is_failure(error)
+            turn.ended(error, ignored=ignored)
+            if not ignored:
                 raise
             ctx.suppress(error)
-        return turn.output if turn.state == "done" else await inner(ctx)
+            return turn.output if turn.state == "done" else await inner(ctx)
+        if turn.error is not None:
+            turn.overcome()
+        if turn.state == "done" and output is turn.shown:
+            return turn.output
+        return replaced(ctx, turn, output)
 
     return layer
 
@@ -108,13 +167,3 @@ def _awaited(call: Callable[..., Any]) -> Callable[..., Any]:
         return await answer if inspect.isawaitable(answer) else answer
 
     return awaited
-
-
-def _outermost(inner: Inner) -> Inner:
-    async def execute(ctx: Any) -> Any:
-        output = await inner(ctx)
-        if output is not ctx.run.output:
-            ctx.run.output = output
-        return output
-
-    return execute

@@ -22,6 +22,7 @@ async def call_many(
     if at_once < 1:
         raise ValueError("at_once must be at least 1")
     results: dict[int, ToolResult] = {}
+    # asyncio: as structured as anyio; a cancel scope would cancel at each checkpoint of a call's cleanup
     permits = asyncio.Semaphore(at_once)
 
     async def one(index: int) -> None:
@@ -38,6 +39,7 @@ async def call_many(
             start += 1
             continue
         try:
+            # asyncio: see above
             async with asyncio.TaskGroup() as group:
                 for index in range(start, end):
                     group.create_task(one(index))

@@ -7,18 +7,14 @@ import contextvars
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
 
-from callgate.errors import Invalid, RetryLater
 from callgate.hooks.plan import Plan
 from callgate.hooks.tool_view import ToolView
 from callgate.runtime.call.failure import crashed
 from callgate.runtime.call.leases import hold_back
-from callgate.tools.calls import Issue
 from callgate.tools.record import Style, ToolRecord
-from callgate.tools.values import snapshot, thaw
+from callgate.tools.values import thaw
 
 Body: TypeAlias = Callable[[Any], Awaitable[Any]]
 ABANDON_GRACE = 0.25
@@ -49,7 +45,7 @@ def make_body(plan: Plan) -> Body:
     async def body(ctx: Any) -> Any:
         extra = await supply(ctx)
         if ctx.run.claim is not None:
-            ctx.run.claim.began = True
+            ctx.run.claim.begin()
         output = await start(ctx, prepare(ctx.run.input), extra)
         if to_json is None or record.streams:
             return output
@@ -91,10 +87,14 @@ def supplied_call(plan: Plan) -> Body:
             supplied = await supply(ctx)
         if ctx.run.claim is not None:
             ctx.run.claim.began = True
-        ctx.run.output = await execute(**(ctx.run.input if prepare is None else prepare(ctx.run.input)), **supplied)
+        try:
+            ctx.run.output = await execute(**(ctx.run.input if prepare is None else prepare(ctx.run.input)), **supplied)
+        except BaseException:
+            ctx.run.step = running  # the end of the body is its own, whatever ran beside it
+            raise
         ctx.run.executed = True
         if watched:
-            ctx.run.output_json = snapshot(ctx.run.output)
+            ctx.run.returned()
         return ctx.run.output
 
     return call
@@ -127,11 +127,16 @@ def _keywords(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
 
 
 async def _drain(record: ToolRecord, ctx: Any, call: Callable[[], Any]) -> list[Any]:
-    """Collect the parts of an async generator as JSON, and send each to the stream; their list is the output."""
+    """Collect the parts of an async generator as JSON, and send each to the stream; their list is the output.
+
+    The generator is closed at the part with which the list exceeds the limit of the output.
+    """
     parts, to_json, output = call(), record.to_json, []
+    size_of, size = ctx.run.plan.builtins.size_of, 1
     try:
         async for part in parts:
             shown = part if to_json is None else to_json(part)
+            size += size_of(shown, size + 1) + 1
             output.append(shown)
             await ctx.send(shown)
     finally:
@@ -144,19 +149,7 @@ def _component(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
     run = _runner(record)
 
     async def start(ctx: Any, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
-        try:
-            instance = record.execute(arguments, **extra)
-        except Exception as error:
-            refused = Invalid(
-                "the constructor refused the arguments",
-                stage="instantiate",
-                code="instantiate",
-                public="The tool refused the arguments.",
-                issues=[Issue("", "instantiate", "arguments the tool accepts")],
-            )
-            refused.no_effect = True  # the body has not begun
-            raise refused from error
-        call = instance.run
+        call = record.execute(arguments, **extra).run  # the constructor is part of the body: its errors mean the same
         return await run(ctx, functools.partial(_drain, record, ctx, call) if record.streams else call)
 
     return start
@@ -196,40 +189,30 @@ async def _inline(_ctx: Any, call: Callable[[], Any]) -> Any:
     return await answer if inspect.isawaitable(answer) else answer
 
 
-_THREADS: WeakKeyDictionary[ToolRecord, tuple[ThreadPoolExecutor, set[Any]]] = WeakKeyDictionary()
-
-
-def _threads_of(record: ToolRecord) -> tuple[ThreadPoolExecutor, set[Any]]:
-    """Return the thread pool of a tool and its running calls; all plans of the tool share it."""
-    known = _THREADS.get(record)
-    if known is None:
-        made = ThreadPoolExecutor(record.max_threads, thread_name_prefix=f"callgate-{record.id}")
-        known = _THREADS.setdefault(record, (made, set()))  # several threads may compile plans
-    return known
-
-
 def _in_thread(record: ToolRecord) -> Callable[[Any, Callable[[], Any]], Awaitable[Any]]:
-    """Make the runner of a plain function: worker threads, at most ``max_threads``; a call is refused if all are busy.
+    """Make the runner of a plain function: worker threads, at most ``max_threads``.
 
-    A thread cannot be cancelled, so it stays busy until the function returns.
+    While all are busy, a call waits for one within its deadline. A thread cannot be cancelled, so it stays busy until
+    the function returns.
     """
-    pool, busy = _threads_of(record)
+    from callgate.runtime.call.threads import threads_of  # a service of coroutines needs no threads
+
+    threads = threads_of(record)
 
     async def run(ctx: Any, call: Callable[[], Any]) -> Any:
-        if len(busy) >= record.max_threads:
-            text = f"all {record.max_threads} threads of {record.id} are busy"
-            raise RetryLater(1000, text, code="threads_busy", no_effect=True)
-
         def work() -> Any:
             try:
                 return call()
             except StopIteration as error:  # a future cannot hold StopIteration: the call would never end
                 raise RuntimeError("the tool raised StopIteration") from error
 
-        working = pool.submit(contextvars.copy_context().run, work)
-        busy.add(working)
-        working.add_done_callback(busy.discard)
-        return await _outlive(ctx, asyncio.wrap_future(working), cancels=False)
+        working = threads.submit(functools.partial(contextvars.copy_context().run, work))
+
+        def take_back() -> None:
+            if working.cancel() and ctx.run.claim is not None:
+                ctx.run.claim.began = False  # it waited for a thread to the end: there is no effect
+
+        return await _outlive(ctx, asyncio.wrap_future(working), take_back)
 
     return run
 
@@ -243,20 +226,25 @@ async def _abandonable(ctx: Any, call: Callable[[], Any]) -> Any:
         except (KeyboardInterrupt, SystemExit) as error:  # in its own task it would stop the loop
             raise crashed(ctx, error) from error
 
-    return await _outlive(ctx, asyncio.ensure_future(work()), cancels=True)
+    # asyncio: a body may be left behind at its deadline; an anyio task group would wait for it
+    running = asyncio.ensure_future(work())
+    return await _outlive(ctx, running, running.cancel)
 
 
-async def _outlive(ctx: Any, body: asyncio.Future[Any], *, cancels: bool) -> Any:
-    """Wait for the body; if it outlives a cancellation by the grace period, abandon it with its leases.
+async def _outlive(ctx: Any, body: asyncio.Future[Any], stop: Callable[[], object]) -> Any:
+    """Wait for the body; when cancelled, *stop* it. If it outlives that by the grace period, abandon it with its leases.
 
     The leases are released when the body ends; until then, ``ctx.run.pending_release`` is True. If a body overruns its
-    deadline but ends within the grace period, its own result or error counts.
+    deadline but ends within the grace period, its own result or error counts, and the rest of the call has another such
+    period.
     """
     try:
         await asyncio.wait([body])
     except asyncio.CancelledError:
-        if cancels:
-            body.cancel()
+        stop()
+        alarm = ctx.run.alarm
+        if alarm is not None and not alarm.fired:  # a cancellation from elsewhere takes precedence
+            ctx.run.alarm = alarm.later(ABANDON_GRACE)
         until = asyncio.get_running_loop().time() + ABANDON_GRACE
         while not body.done() and (left := until - asyncio.get_running_loop().time()) > 0:
             try:
@@ -270,4 +258,7 @@ async def _outlive(ctx: Any, body: asyncio.Future[Any], *, cancels: bool) -> Any
             if not body.cancelled():
                 body.exception()  # mark as retrieved: the cancellation is raised instead
             raise
+        if not body.cancelled():
+            ctx.run.alarm.forget()  # the own result or error of the body counts
+            ctx.run.alarm = ctx.run.alarm.later(ABANDON_GRACE)  # the rest of the call has as long again
     return body.result()

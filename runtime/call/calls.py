@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeAlias
 
-from callgate.errors import InvocationError
+from callgate.errors import CallgateError, Invalid, InvocationError, RegistrationError, ToolFailed
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.plan import Plan
-from callgate.runtime.call.options import CallOptions, apply_options
+from callgate.runtime.call.options import BadCall, CallOptions, apply_options
 from callgate.tools.arguments.hydration import HydrationResult
 from callgate.tools.calls import ToolCall, User
+from callgate.tools.declaring.declare import as_tool
+from callgate.tools.execution import TaskIds
 from callgate.tools.record import ToolRecord
 from callgate.tools.registry import ToolRegistry
+from callgate.tools.values import thaw
 
 Call: TypeAlias = ToolCall | HydrationResult
 """One call, from a model or from ``hydrate``."""
@@ -34,7 +37,7 @@ def as_call(registry: ToolRegistry, tool: Any, arguments: Any = None) -> Call:
     """
     if isinstance(tool, _CALLS):
         if arguments is not None:
-            raise TypeError(
+            raise BadCall(
                 "a ToolCall has its own arguments; write gate.call(call), or gate.call(call.name, arguments) to "
                 "replace them"
             )
@@ -72,10 +75,47 @@ def _pair(one: Any) -> tuple[Any, Any]:
 
 
 def _refuse_call(tool: Any) -> NoReturn:
-    raise TypeError(
-        f'a call takes a tool, its name, or a ToolCall, not {tool!r:.80}; write gate.call("name", {{...}}) or '
+    raise BadCall(
+        f'a call takes a tool, its name, or a ToolCall, not {type(tool).__name__}; write gate.call("name", {{...}}) or '
         "gate.call(ToolCall(name=..., arguments={...}))"
     )
+
+
+def nearest_call(tool: Any, arguments: Any) -> ToolCall:
+    """Return the call that a refused request comes nearest to, for its result and its record."""
+    if isinstance(tool, _CALLS):
+        return tool.call if isinstance(tool, HydrationResult) else tool
+    try:
+        name = tool if isinstance(tool, str) else as_tool(tool).id
+    except (TypeError, CallgateError):
+        name = ""
+    return ToolCall(name=name, arguments=arguments)
+
+
+def known_options(options: CallOptions) -> CallOptions:
+    """Return the options that a call which cannot begin keeps: its ids."""
+    known: CallOptions = {}
+    if isinstance(request_id := options.get("request_id"), str):
+        known["request_id"] = request_id
+    if isinstance(session_id := options.get("session_id"), str):
+        known["session_id"] = session_id
+    if isinstance(task := options.get("task"), TaskIds):
+        known["task"] = task
+    return known
+
+
+def refusal_of(error: Exception) -> InvocationError:
+    """Return the error of a call that cannot begin: the caller's mistake, or a plan that is refused."""
+    if isinstance(error, InvocationError):
+        return error
+    if isinstance(error, RegistrationError):
+        refused: InvocationError = ToolFailed("the plan of the tool is refused", code=error.code)
+    else:
+        public = str(error) if isinstance(error, BadCall) else "The call is not valid."
+        refused = Invalid(str(error), stage="call", code="bad_call", public=public)
+    refused.__cause__ = error
+    refused.no_effect = True
+    return refused
 
 
 def refuse_user(user: Any, name: str = "user") -> None:
@@ -85,19 +125,28 @@ def refuse_user(user: Any, name: str = "user") -> None:
         TypeError: *user* is not a ``User``; the message has the line to write.
     """
     if not isinstance(user, User):
-        raise TypeError(f'{name} takes a User, not {type(user).__name__}; write {name}=User("ann")')
+        raise BadCall(f'{name} takes a User, not {type(user).__name__}; write {name}=User("ann")')
 
 
 def context_of(plan: Plan, asked: ToolCall, given: Call, user: User, options: CallOptions) -> InvokeContext:
-    """Make the context of a call. Arguments that ``hydrate`` signed or refused are not parsed again."""
-    ctx = InvokeContext(plan, asked.arguments, user, plan.now())
+    """Make the context of a call. Arguments that ``hydrate`` signed or refused are not parsed again.
+
+    A call whose arguments a repairer wrote gets the plan that asks for approval of them.
+    """
+    hydrated = given if isinstance(given, HydrationResult) else None
+    if hydrated is not None and hydrated.success and not hydrated.vouched_for(plan.definition, plan.builtins.arguments):
+        hydrated = None
+    repair = hydrated.token.repair if hydrated is not None and hydrated.success else None
+    arguments = asked.arguments
+    if repair is not None and hydrated is not None:
+        plan, arguments = plan.for_repaired(), thaw(hydrated.arguments)
+    ctx = InvokeContext(plan, arguments, user, plan.now())
     apply_options(ctx, options)
     ctx.run.tool_call = asked
-    hydrated = given if isinstance(given, HydrationResult) else None
-    if hydrated is not None and not (
-        hydrated.success and not hydrated.vouched_for(plan.definition, plan.builtins.arguments)
-    ):
+    if hydrated is not None:
         ctx.run.hydration = ctx.run.input = hydrated
+        if repair is not None:
+            ctx.run.repair = repair
     elif asked.truncated:
         ctx.run.input = asked  # not text: the fast path must not take it
     return ctx

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 from contextvars import Context, copy_context
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,21 +17,37 @@ TICK = 0.005
 """Resolution in seconds: the maximum delay of a deadline."""
 
 
+LEAKS = sys.version_info < (3, 13)
+"""True where ``asyncio.TaskGroup`` leaves a request to cancel on its task after the failure of a child."""
+
+
 class Alarm:
     """One armed deadline."""
 
-    __slots__ = ("before", "context", "fired", "live", "task", "when")
+    __slots__ = ("before", "context", "fired", "leaked", "live", "postponed", "task", "when")
 
     def __init__(self, live: dict[Alarm, None], task: asyncio.Task[Any], when: float) -> None:
         self.live = live
         self.task = task
         self.when = when
-        self.fired = False
+        self.fired = self.postponed = False
         self.before = task.cancelling()
+        self.leaked = 0
         self.context = copy_context()
 
     def fire(self) -> None:
-        """Cancel the task, in the context in which the deadline was armed (see ``leases.INSIDE``)."""
+        """Cancel the task, in the context in which the deadline was armed (see ``leases.INSIDE``).
+
+        Where the task has other requests to cancel, wait a tick for them to arrive. A request that is left afterwards came
+        from a ``TaskGroup``, or the task still cleans up after it (see ``interrupts``).
+        """
+        if LEAKS and (others := self.task.cancelling() - self.before) > 0:
+            if not self.postponed:
+                self.postponed = True
+                self.when += TICK
+                self.live[self] = None
+                return
+            self.leaked = others
         self.fired = True
         self.context.run(self.task.cancel)
 
@@ -38,10 +55,29 @@ class Alarm:
         """Disarm the deadline after the work; it can no longer fire."""
         self.live.pop(self, None)
 
+    def later(self, seconds: float) -> Alarm:
+        """Disarm, and return an alarm for the same task that fires this much later, or this much from now."""
+        self.disarm()
+        now = asyncio.get_running_loop().time()
+        made = arm(max(self.when, now) - now + seconds)
+        made.before = self.before
+        return made
+
     @property
     def alone(self) -> bool:
         """True if it fired and the task received no other cancellation since it was armed."""
-        return self.fired and self.task.cancelling() <= self.before + 1
+        return self.fired and self.task.cancelling() <= self.before + self.leaked + 1
+
+    def interrupts(self, error: BaseException) -> bool:
+        """Return True if *error* came from this alarm while the task was handling an earlier cancellation."""
+        context = error.__context__ if self.leaked else None
+        seen: set[int] = set()
+        while context is not None and id(context) not in seen:
+            if isinstance(context, asyncio.CancelledError):
+                return True
+            seen.add(id(context))
+            context = context.__context__
+        return False
 
     def forget(self) -> bool:
         """Consume the cancellation that this alarm sent; return the value of ``alone``."""
@@ -115,15 +151,22 @@ def expire_all(loop: asyncio.AbstractEventLoop) -> int:
     return expired
 
 
-async def stand_down(ctx: Any) -> None:
-    """Disarm after the work; withdraw the cancellation of a deadline that fired too late, so it hits no later code."""
+async def stand_down(ctx: Any) -> bool:
+    """Disarm after the work; withdraw the cancellation of a deadline that fired too late, so it hits no later code.
+
+    Return True if the cancellation had arrived, and the tool or a hook suppressed it and ended without an error.
+    """
     alarm: Alarm = ctx.run.alarm
     alarm.disarm()
     if not alarm.fired:
-        return
+        return False
+    ignored = ctx.run.error is None and ctx.run.deferred is None
     try:
         await asyncio.sleep(0)  # a cancellation in flight arrives here
     except asyncio.CancelledError as late:
         ctx.run.hold_back(late)
-    if alarm.forget():
-        ctx.run.deferred = None
+        ignored = False
+    if not alarm.forget():
+        return False
+    ctx.run.deferred = None
+    return ignored

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from callgate.errors import (
@@ -20,11 +21,13 @@ from callgate.errors import (
     ToolError,
     ToolFailed,
 )
+from callgate.hooks.guards import closes, valueless
 from callgate.hooks.plan import Plan
 from callgate.hooks.stages import OnFailure, Section
-from callgate.hooks.step import SYNC
+from callgate.hooks.step import Compiled
 from callgate.providers.logs import LogEvent, emit
-from callgate.runtime.call.leases import RELEASE_LIMIT, carry
+from callgate.runtime.call.closing import share
+from callgate.runtime.call.leases import carry
 from callgate.tools.calls import ErrorInfo, Outcome
 
 _OUTCOMES: tuple[tuple[type[BaseException], Outcome], ...] = (
@@ -41,8 +44,10 @@ MAX_PUBLIC_BYTES = 1536
 """Longer public text is cut, so that a model reads at most 2 KiB of an error, with code, id and issues."""
 
 
-async def fail(plan: Plan, ctx: Any, error: BaseException) -> None:
+async def fail(plan: Plan, ctx: Any, error: BaseException, *, body_ended: bool = False) -> None:
     """Record *error* as ``ctx.error`` with its outcome; run ``on_give_up`` and ``on_error`` under a shield.
+
+    ``body_ended`` means that the body has ended before, so the error says nothing of its effect.
 
     A suspension is not an error and runs neither stage. The original object is kept, never wrapped.
     """
@@ -58,9 +63,10 @@ async def fail(plan: Plan, ctx: Any, error: BaseException) -> None:
             error.__cause__ = broken
         else:
             return
-    elif ctx.run.claim is not None and failed_at is plan.running:
+    elif ctx.run.claim is not None and failed_at is plan.running and not (plan.in_units or body_ended):  # else decided
         ctx.run.claim.failed(error)
-    if isinstance(error, GeneratorExit) and failed_at is not plan.running:
+    if closes(error, plan.host.under_way.get(ctx)):
+        plan.host.under_way.pop(ctx, None)
         raise error  # the coroutine is being closed: awaiting is no longer possible
     ctx.run.error = told = ctx.run.scrubbed(contain(ctx, error))
     ctx.run.outcome = Outcome.UNKNOWN if ctx.run.abandoned else outcome_of(told, failed_at)
@@ -74,15 +80,20 @@ async def fail(plan: Plan, ctx: Any, error: BaseException) -> None:
 
 
 async def _suspend(ctx: Any, asked: ControlSuspend) -> None:
-    """Suspend the call; with a store, the suspension is stored before the caller receives it.
+    """Suspend the call; the suspension is stored before the caller receives it.
 
     Raises:
         InvocationError: the call may not be suspended, or the suspension could not be stored.
     """
     pending, step, waits = asked.pending, ctx.run.step, ctx.run.plan.host.waits
-    if waits is not None:
-        pending = await carry(ctx, waits.keep(ctx, pending), RELEASE_LIMIT)
-    ctx.run.pending = pending
+    if waits is None:  # nothing could resume the call
+        raise Denied(
+            f"{ctx.tool_id} asks for {pending.kind}, and a call without a gate cannot wait for it. Call the tool through "
+            "a gate with a store: Gate([the_tool], store=...).call(...)",
+            code="approval_required" if pending.kind == "approval" else "no_gate",
+            no_effect=True,
+        )
+    ctx.run.pending = pending = await carry(ctx, waits.keep(ctx, pending), partial(share, ctx))
     ctx.run.error, ctx.run.outcome = Suspended(pending), Outcome.SUSPENDED
     emit(LogEvent.CALL_SUSPENDED, ctx, stage=step.stage, hook=step.name, kind=pending.kind)
 
@@ -102,13 +113,12 @@ def _log(ctx: Any) -> None:
     emit(event, ctx, outcome=ctx.run.outcome, error=error, stage=step.stage, hook=step.name, reason=reason)
 
 
-async def _tell(ctx: Any, steps: Any) -> None:
-    for kind, call, step in steps:
+async def _tell(ctx: Any, steps: tuple[Compiled, ...]) -> None:
+    for _, call, step in steps:
         ctx.run.step, known = step, ctx.run.error
         try:
-            answer = call(ctx)
-            if kind != SYNC or asyncio.iscoroutine(answer):
-                await carry(ctx, answer, RELEASE_LIMIT)
+            if (answer := call(ctx)) is not None:
+                await carry(ctx, valueless(step, answer), partial(share, ctx))
         except BaseException as error:  # noqa: BLE001  (even SystemExit from an observer is suppressed)
             if isinstance(error, InvocationError) or (isinstance(error, Exception) and error.__cause__ is known):
                 ctx.run.error = error
@@ -133,12 +143,19 @@ def contain(ctx: Any, error: BaseException) -> BaseException:
     """Return the error to report: an expired deadline, a real cancellation, or the replacement of a crash."""
     if isinstance(error, asyncio.CancelledError):
         if ctx.run.alarm is not None and ctx.run.alarm.fired:
-            return _overdue(ctx, error) if ctx.run.alarm.forget() else error
+            interrupts = ctx.run.alarm.interrupts(error)
+            return _overdue(ctx, error) if ctx.run.alarm.forget() and not interrupts else error
         task, before = asyncio.current_task(), 0 if ctx.run.alarm is None else ctx.run.alarm.before
         if ctx.run.deferred is not None or (task is not None and task.cancelling() > before):
             return error
         return crashed(ctx, error)  # the task was not cancelled: the tool or hook raised it
     return error if isinstance(error, Exception) else crashed(ctx, error)
+
+
+def ignored_deadline(ctx: Any) -> BaseException:
+    """Return the error of a call that suppressed the cancellation of its deadline and returned later."""
+    ctx.run.step = ctx.run.plan.running
+    return DeadlineExceeded(f"{ctx.tool_id} suppressed the cancellation of its deadline and ended later")
 
 
 def _overdue(ctx: Any, error: BaseException) -> BaseException:
@@ -193,11 +210,16 @@ def as_invocation_error(ctx: Any) -> BaseException:
         told.__cause__ = error
     else:
         told = ToolFailed(
-            f"{ctx.tool_id} failed", code="tool_failed" if ctx.run.failed_in is ctx.run.plan.running else "hook_failed"
+            f"{ctx.tool_id} failed", code="hook_failed" if _is_of_hook(ctx.run.failed_in) else "tool_failed"
         )
         told.__cause__ = error
     told.correlation_id = ctx.request_id
     return told
+
+
+def _is_of_hook(step: Any) -> bool:
+    """Return False for the tool's body and its unit of work."""
+    return step.hook is not None or step.row.section is not Section.EXECUTE
 
 
 def error_info(error: BaseException) -> ErrorInfo:

@@ -7,21 +7,23 @@ from types import CoroutineType
 from typing import Any
 
 from callgate.providers.markers import Injected
-from callgate.providers.recipes import MISSING, Recipe, scoped_among
+from callgate.providers.ranks import Rank
+from callgate.providers.recipes import MISSING, Recipe, scoped_among, takes_built_in
 from callgate.providers.registry import ProviderRegistry
 
 
 class Supply:
     """The values for the marked parameters of one callable, in the scope of an invocation.
 
-    *bound* are the keys that hooks bind.
+    *bound* are the keys that hooks bind. ``in_unit`` means that a value is part of the unit of work, ``carries`` that this
+    part takes the claim of the effect.
 
     Raises:
         ProviderError: no provider exists, or it depends on itself. Names *owner*, the parameter, the path and the
         token.
     """
 
-    __slots__ = ("_given", "_plain", "_seen", "_world", "wanted")
+    __slots__ = ("_given", "_plain", "_seen", "_world", "carries", "in_unit", "wanted")
 
     def __init__(
         self, registry: ProviderRegistry, injected: Iterable[Injected], bound: Collection[Any] = (), owner: str = ""
@@ -30,6 +32,8 @@ class Supply:
         self.wanted = tuple((one.name, registry.recipes.of(one.token, one.modifier)) for one in injected)
         for name, recipe in self.wanted:
             registry.recipes.check(recipe, bound, f"{owner}: parameter {name!r}")
+        self.in_unit = any(recipe.rank is Rank.EXECUTION for _, recipe in self.wanted)
+        self.carries = self.in_unit and any(takes_built_in(recipe) for _, recipe in self.wanted)
         # By name: its recipe, and the provider of dependency-injector that needs no scope.
         self._plain = tuple((name, recipe, _lone(recipe)) for name, recipe in self.wanted)
         # The last values, if all are global instances, and the state of the providers at that time.
@@ -38,7 +42,7 @@ class Supply:
 
     def take(self, ctx: Any) -> dict[str, Any]:
         """Return the instances by parameter, without waiting. Raises ``ProviderError`` if one is asynchronous."""
-        return {name: ctx.run.request_scope().take(recipe) for name, recipe in self.wanted}
+        return {name: ctx.run.innermost_scope().take(recipe) for name, recipe in self.wanted}
 
     def ready(self, ctx: Any) -> dict[str, Any] | None:
         """Return the cached result of ``get``, which is read-only, or None if a provider has to run."""
@@ -52,7 +56,7 @@ class Supply:
             return supplied
         supplied = {}
         if ctx.run.scope is not None or ctx.run.session_id or self._world.overrides:
-            provide = ctx.run.request_scope().provide
+            provide = ctx.run.innermost_scope().provide
             for name, recipe in self.wanted:
                 supplied[name] = await provide(recipe)
             return supplied
@@ -67,7 +71,7 @@ class Supply:
             elif (found := recipe.value) is MISSING:
                 lasts = lasts and recipe.scoped is None
                 if recipe.is_overridden or (found := made.get(recipe, MISSING)) is MISSING:
-                    found, lasts = await ctx.run.request_scope().provide(recipe), False
+                    found, lasts = await ctx.run.innermost_scope().provide(recipe), False
             supplied[name] = found
         if lasts:
             self._given, self._seen = supplied, plain

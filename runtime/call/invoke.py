@@ -9,44 +9,31 @@ closing: audit, metrics, releases in reverse, finalise, request providers; on ev
 from __future__ import annotations
 
 import inspect
-from collections.abc import Coroutine, Iterable, Iterator
-from sys import modules
-from typing import Any, TypeAlias
+from asyncio import current_task, get_running_loop
+from collections.abc import Iterable
+from typing import Any
 
 from callgate.errors import ControlRespond
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.guards import SKIPPED, never_returns_a_value
+from callgate.hooks.guards import SKIPPED, refuse_value
 from callgate.hooks.plan import Plan
 from callgate.hooks.stages import Stage
 from callgate.hooks.step import ASYNC, SYNC, SYNC_LEASE, Compiled, Step
-from callgate.providers.exits import Exit
 from callgate.providers.registry import as_pairs
-from callgate.runtime.call import scopes
+from callgate.runtime.call.closing import close, closing_steps, end_scope
 from callgate.runtime.call.deadlines import arm, stand_down
-from callgate.runtime.call.failure import fail
-from callgate.runtime.call.leases import (
-    ENDED,
-    RELEASE_LIMIT,
-    awaited,
-    carry_on,
-    finish_acquire,
-    set_mark,
-    taken_off,
-    taking,
-)
-from callgate.runtime.call.scopes import ANYIO
-from callgate.tools.calls import Outcome
-from callgate.tools.values import snapshot
+from callgate.runtime.call.failure import fail, ignored_deadline
+from callgate.runtime.call.leases import awaited, finish_acquire, set_mark, taking
 
 # The first test is for truth: SYNC is 0, and most steps are SYNC.
 
 
 async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (the whole lifecycle in one place)
     """Run one call through the gate; return its output, or raise the error that ended it."""
-    state = ctx.run
+    state, shaping, under_way = ctx.run, plan.shaping, plan.host.under_way
+    under_way[ctx] = current_task(loop) if (loop := get_running_loop()) is under_way.loop else under_way.admit(ctx)
     if state.special:
         state.alarm = arm(ctx.remaining() or 0.0)
-    shaping = plan.shaping
     try:
         try:
             for kind, call, step in plan.before:
@@ -76,7 +63,7 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (the whole 
                 state.output = await plan.straight(**(state.input if prepare is None else prepare(state.input)))
                 state.executed = True
                 if plan.watched:
-                    state.output_json = snapshot(state.output)
+                    state.returned()
         except ControlRespond as response:
             shaping = await responded(plan, ctx, response)
         try:
@@ -89,114 +76,37 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (the whole 
             await reshape(plan, ctx, response)
     except BaseException as error:  # noqa: BLE001  (fail separates cancellations from tool errors)
         await fail(plan, ctx, error)
-    if state.special and state.alarm is not None:
-        await stand_down(ctx)
-    closes = plan.closing or state.leases is not None
-    if closes and (closing := close(ctx, closing_steps(plan, ctx))) is not None:
+    if state.special and state.alarm is not None and await stand_down(ctx):
+        await fail(plan, ctx, ignored_deadline(ctx), body_ended=True)
+    if (plan.closing or state.leases is not None) and (closing := close(ctx, closing_steps(plan, ctx))) is not None:
         await closing
     if state.scope is None:
         state.scope = plan.ended  # a later access raises the error of an ended scope
     elif state.ends_scope:
         await end_scope(ctx)
+    del under_way[ctx]
     if state.special and (state.error is not None or state.deferred is not None):
         raise plan.surface(ctx)
     return state.output
-
-
-def closing_steps(plan: Plan, ctx: InvokeContext) -> tuple[Compiled, ...]:
-    """Return the steps for records, releases in reverse, and finals. Clear the ledger, so each release runs once."""
-    state = ctx.run
-    state.finished = plan.now()
-    if state.error is None:
-        state.outcome = Outcome.SUCCESS
-    held, state.leases = state.leases, None
-    if held is None:
-        return plan.closing
-    if held[1] is None:
-        return (*plan.records, held[0], *plan.finals)
-    return (*plan.records, *taken_off(held), *plan.finals)
-
-
-def close(ctx: InvokeContext, steps: Iterable[Compiled]) -> Coroutine[Any, Any, None] | None:
-    """Run closing steps, each under a shield; failures here are recorded and do not change the outcome.
-
-    Return None if no step waited; otherwise await the result, which finishes from the first step that waits.
-    Cancellations from earlier parts of the call (a hook's timer, a cancelled scope) now count as external.
-    """
-    rest = iter(steps)
-    waiting = _close_until_wait(ctx, rest, None)
-    return None if waiting is None else _close_from(ctx, rest, waiting)
-
-
-Waiting: TypeAlias = tuple[Coroutine[Any, Any, Any], Any, Any]
-"""A closing step that waits: its coroutine, the future, and the mark of the call's closing steps."""
-
-
-def _close_until_wait(ctx: InvokeContext, rest: Iterator[Compiled], mark: Any) -> Waiting | None:
-    state = ctx.run
-    for kind, call, step in rest:
-        state.step = step
-        try:
-            closing = call(ctx)
-            if not kind:
-                if closing is None or not inspect.isawaitable(closing):
-                    continue
-                closing = awaited(closing)
-            if mark is None:
-                set_mark(mark := closing)
-                if ANYIO in modules:
-                    state.hidden = scopes.hide()
-            if (pending := next(closing.__await__(), ENDED)) is not ENDED:
-                return closing, pending, mark
-        except BaseException as error:  # noqa: BLE001  (a lease is released even after SystemExit)
-            ctx.suppress(error)
-    if state.hidden is not None:
-        state.hidden.restore()
-        state.hidden = None
-    if state.plan.finals:  # finals may take time, and the duration includes them
-        state.finished = state.plan.now()
-    return None
-
-
-async def _close_from(ctx: InvokeContext, rest: Iterator[Compiled], waiting: Waiting | None) -> None:
-    while waiting is not None:
-        closing, pending, mark = waiting
-        try:
-            await carry_on(ctx, closing, pending, mark, RELEASE_LIMIT)
-        except BaseException as error:  # noqa: BLE001  (as above)
-            ctx.suppress(error)
-        waiting = _close_until_wait(ctx, rest, mark)
-
-
-async def end_scope(ctx: InvokeContext) -> None:
-    """Close the invocation's provided instances, the last first, unless an abandoned body still holds them."""
-    scope = ctx.run.request_scope()
-    scope.holds -= 1
-    exits = () if scope.holds else scope.leave()
-    if exits and (closing := close(ctx, map(exit_step, exits))) is not None:
-        await closing
-
-
-def exit_step(one: Exit) -> Compiled:
-    """Return the step that closes one provided instance; it sees the error that ended the invocation."""
-    recipe = one.recipe
-    if recipe.step is None:
-        recipe.step = Step(Stage.WILL_FINALIZE_INVOKE, f"close {recipe.name}")
-    return ASYNC, lambda ctx: one.leave(ctx.run.error), recipe.step
 
 
 async def attempt(plan: Plan, ctx: InvokeContext) -> Any:
     """Run one attempt: ``will_execute``, the tool, ``did_execute``; ``on_retry`` precedes all but the first."""
     ctx.run.tries += 1
     ctx.run.attempt = ctx.run.tries
+    ctx.run.forget_view()
     if ctx.run.tries > 1:
         await walk(ctx, plan.on_retry)
     await walk(ctx, plan.will_execute)
     ctx.run.step = plan.running
-    ctx.run.output = await (plan.body(ctx) if ctx.run.claim is None else ctx.run.claim.watch(plan.body(ctx)))
+    try:
+        ctx.run.output = await (plan.body(ctx) if ctx.run.claim is None else ctx.run.claim.watch(plan.body(ctx)))
+    except BaseException as error:
+        ctx.run.step, ctx.run.body_error = plan.running, error
+        raise
     ctx.run.executed = True
     if plan.watched:
-        ctx.run.output_json = snapshot(ctx.run.output)
+        ctx.run.returned()
     await walk(ctx, plan.did_execute)
     return ctx.run.output
 
@@ -221,11 +131,8 @@ async def answered(ctx: InvokeContext, step: Step, answer: Any) -> None:
             return
     if step.stage is Stage.WILL_BIND_PROVIDERS:
         ctx.bind_providers(as_pairs(answer))
-    elif never_returns_a_value(step):
-        raise TypeError(
-            f"{step.name}.{step.stage} returned {type(answer).__name__}, which decides nothing; "
-            "call ctx.abort(), ctx.respond() or ctx.retry_after(), or return None to go on"
-        )
+    else:
+        refuse_value(step, answer)
 
 
 async def responded(plan: Plan, ctx: InvokeContext, response: ControlRespond) -> tuple[Compiled, ...]:
@@ -252,11 +159,11 @@ async def reshape(plan: Plan, ctx: InvokeContext, response: ControlRespond) -> N
         stopped = ctx.run.step
         shaping = await responded(plan, ctx, response)
         try:
-            return await walk(ctx, [one for one in shaping if _follows(one[2], stopped)])
+            return await walk(ctx, [one for one in shaping if follows(one[2], stopped)])
         except ControlRespond as again:
             response = again
 
 
-def _follows(step: Step, stopped: Step) -> bool:
+def follows(step: Step, stopped: Step) -> bool:
     """Return True for steps of later stages, and for the runtime's own step of the same stage."""
     return step.row.position > stopped.row.position or (step.hook is None and step.stage is stopped.stage)

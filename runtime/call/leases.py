@@ -28,12 +28,15 @@ from callgate.runtime.call import scopes
 ACQUIRE_GRACE = 1.0
 """Seconds that an acquire may continue after a cancellation; then it is cancelled, and released if it succeeded."""
 RELEASE_LIMIT = 10.0
-"""Maximum seconds of one closing step; then it is cancelled, and abandoned after a grace period."""
+"""Maximum seconds of one closing step outside of a call; then it is cancelled, and abandoned after a grace period."""
 
 INSIDE: ContextVar[object] = ContextVar("callgate_inside", default=None)
 """The mark of shielded steps, in their context and in all contexts that descend from it: a coroutine that ran first."""
 
 set_mark = INSIDE.set
+
+ENCLOSING: ContextVar[tuple[object, ...]] = ContextVar("callgate_enclosing", default=())
+"""The marks of the steps within which nested calls run: a nested call has marks of its own in ``INSIDE``."""
 
 
 class _Wait(asyncio.Future[None]):
@@ -55,7 +58,8 @@ class Carried:
     """One shielded step; *mark* is the value of ``INSIDE`` when it began.
 
     ``held`` is the deferred cancellation from outside. ``told`` is True if the time ran out and the step was cancelled.
-    *limit* is the maximum time of the step in seconds; *grace*, if given, the time left after a deferred cancellation.
+    *limit* is the maximum time of the step in seconds, or a function that returns it once the step waits; *grace*, if
+    given, the time left after a deferred cancellation.
     """
 
     __slots__ = (
@@ -87,7 +91,7 @@ class Carried:
         coroutine: Coroutine[Any, Any, Any],
         mark: object = None,
         *,
-        limit: float | None = None,
+        limit: float | Callable[[], float] | None = None,
         grace: float | None = None,
     ) -> None:
         self.mark = coroutine if mark is None else mark
@@ -101,7 +105,7 @@ class Carried:
 
     async def run(self) -> Any:
         """Run the whole step, in place until it waits. It has its own mark, so a timeout around it is outside."""
-        outer, hidden = INSIDE.get(), scopes.hide()
+        outer, shield = INSIDE.get(), scopes.shield()
         set_mark(self.coroutine)
         try:
             return await self.through(self.coroutine.send(None))
@@ -109,8 +113,8 @@ class Carried:
             return stop.value
         finally:
             set_mark(outer)
-            if hidden is not None:
-                hidden.restore()
+            if shield is not None:
+                scopes.leave(shield)
 
     async def through(self, pending: Any) -> Any:
         """Run the rest of a step that waits for *pending*.
@@ -120,6 +124,7 @@ class Carried:
         """
         self.loop, self.task, self.first = asyncio.get_running_loop(), asyncio.current_task(), True
         if self.limit is not None:
+            self.limit = self.limit() if callable(self.limit) else self.limit
             self.timer = self.loop.call_later(self.limit, self._late)
         try:
             answer = await self._drive(pending)
@@ -149,7 +154,7 @@ class Carried:
         except asyncio.CancelledError as error:
             if not self.told:
                 raise
-            raise TimeoutError("a step that takes or gives back capacity hung and was cancelled") from error
+            raise TimeoutError("the step took too long and was cancelled") from error
         finally:
             self.pending = self.wait = None
             if self.timer is not None:
@@ -161,7 +166,7 @@ class Carried:
         ``cancelling()`` does not count a deferred one; a timeout inside the step would mistake it for its own.
         """
         own = asyncio.current_task(self.loop) is self.task  # the task cancelled itself: before the step, or in it
-        if (not self.first) if own else INSIDE.get() is self.mark:
+        if (not self.first) if own else self._is_inside():
             return self.pending is not None and bool(self.pending.cancel(msg=msg))
         self.task.uncancel()
         self.spared += 1
@@ -171,6 +176,10 @@ class Carried:
             waits_in_line = getattr(self.pending, "may_be_left", False)  # a waiter holds nothing: no grace is needed
             self._allow(0.0 if waits_in_line else self.grace)
         return True
+
+    def _is_inside(self) -> bool:
+        """Return True if the canceller descends from this step, or from a nested call that the step makes."""
+        return INSIDE.get() is self.mark or self.mark in ENCLOSING.get()
 
     async def _arrive(self) -> None:
         """Deliver the deferred cancellations after the step."""
@@ -207,16 +216,19 @@ class Carried:
             self.wait.wake()
             return
         self.told = True
-        self._allow(ACQUIRE_GRACE)
-        if self.pending is None or not self.pending.cancel():
+        self._allow(min(ACQUIRE_GRACE, self.limit / 2) if isinstance(self.limit, float) else ACQUIRE_GRACE)
+        if isinstance(self.pending, _Wait):  # a shielded step of a nested call, whose time is up, too
+            self.pending.carried._late()
+        elif self.pending is None or not self.pending.cancel():
             self.refused = asyncio.CancelledError()
 
     def _leave_behind(self) -> None:
+        late = TimeoutError("the step took too long, did not end when it was cancelled, and was left behind")
         try:
             self.coroutine.close()
         except Exception as error:
-            raise TimeoutError("a step that takes or gives back capacity hung and was left behind") from error
-        raise TimeoutError("a step that takes or gives back capacity hung and was left behind")
+            raise late from error
+        raise late
 
 
 def step_driven_by(frame: FrameType) -> Coroutine[Any, Any, Any] | None:
@@ -229,17 +241,18 @@ async def awaited(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
 
 
-async def carry_on(ctx: Any, coroutine: Coroutine[Any, Any, Any], pending: Any, mark: object, limit: float) -> Any:
-    """Finish a shielded step that began with *mark* and waits for *pending*; ``ctx.run.deferred`` keeps a cancellation."""
-    carried = Carried(coroutine, mark, limit=limit)
+async def finish(ctx: Any, carried: Carried, pending: Any) -> Any:
+    """Finish a shielded step that waits for *pending*; ``ctx.run.deferred`` keeps a cancellation."""
     try:
         return await carried.through(pending)
     finally:
         hold_back(ctx, carried.held)
 
 
-async def carry(ctx: Any, coroutine: Coroutine[Any, Any, Any], limit: float = RELEASE_LIMIT) -> Any:
-    """Run a whole step under a shield, like ``carry_on``; it runs in place until it waits."""
+async def carry(
+    ctx: Any, coroutine: Coroutine[Any, Any, Any], limit: float | Callable[[], float] = RELEASE_LIMIT
+) -> Any:
+    """Run a whole step under a shield, like ``finish``; it runs in place until it waits."""
     carried = Carried(coroutine, limit=limit)
     try:
         return await carried.run()
@@ -308,20 +321,31 @@ def taken_off(held: Any) -> list[Any]:
     return releases
 
 
+_OVER = "the call is over, or its body was left behind: it takes no more leases"
+
+
 async def enter_lease(ctx: Any, manager: AbstractAsyncContextManager[Any]) -> Any:
     """Enter the manager of ``ctx.lease`` under a shield; the ledger exits it.
 
     Raises:
-        StageError: the body was abandoned at its deadline, so the lease would never be released.
+        StageError: the call is over, or its body was abandoned, so the lease would never be released.
     """
-    if ctx.run.abandoned:
-        raise StageError("the call is over: a body that was left behind takes no more leases")
+    if _is_over(ctx):
+        raise StageError(_OVER)
     step = Step(ctx.run.step.stage, f"lease of {ctx.run.step.name}")
+    step.stays = id(ctx.run.step.hook) in ctx.run.plan.recorders
 
     async def enter() -> Any:
-        resource = await manager.__aenter__()
-        if scopes.current() is not None:
+        outermost = scopes.shield()
+        try:
+            resource = await manager.__aenter__()
+        except BaseException:
+            if outermost is not None:
+                scopes.leave(outermost)
+            raise
+        if outermost is not None and not scopes.leave(outermost):  # the manager has left a scope open
             await manager.__aexit__(None, None, None)
+            scopes.leave(outermost)
             raise StageError("ctx.lease takes capacity; open a cancel scope or a task group in around_execute")
         return resource
 
@@ -335,9 +359,18 @@ async def enter_lease(ctx: Any, manager: AbstractAsyncContextManager[Any]) -> An
     except BaseException as error:
         _raise_held(carried, error)
         raise
-    if ctx.run.abandoned:  # abandoned while entering
+    over = _is_over(ctx)  # meanwhile, where another task of the call asked
+    if over:
         await carry(ctx, leave(ctx))
     else:
         push(ctx, (ASYNC, leave, step))
     _raise_held(carried)
+    if over:
+        raise StageError(_OVER)
     return resource
+
+
+def _is_over(ctx: Any) -> bool:
+    """Return True when the ledger has been taken off: a lease that is pushed later would never be released."""
+    run = ctx.run
+    return run.abandoned or run.finished is not None or (run.scope is not None and run.scope.closed)

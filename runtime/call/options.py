@@ -5,14 +5,20 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 from callgate.hooks.context import InvokeContext
+from callgate.tools.execution import TaskIds
 from callgate.tools.naming import did_you_mean
+
+
+class BadCall(TypeError):
+    """A call was written wrongly. The message has the line to write, and no values, so that a result may have it."""
 
 
 class CallOptions(TypedDict, total=False):
     """Options of one call.
 
     ``deadline`` is in seconds and wins over the deadlines of the tool and the gate. ``request_id`` is also the
-    correlation id. ``events`` receives progress and partial outputs; ``gate.stream`` sets it.
+    correlation id. ``events`` receives progress and partial outputs; ``gate.stream`` sets it. ``task`` has the ids of the
+    task that the call belongs to; the A2A host sets it.
     """
 
     session_id: str | None
@@ -20,18 +26,19 @@ class CallOptions(TypedDict, total=False):
     deadline: float | None
     idempotency_key: str | None
     events: Any
+    task: TaskIds | None
 
 
 def apply_options(ctx: InvokeContext, options: CallOptions) -> None:
     """Set the options of a call, and its deadline, on its context.
 
     Raises:
-        TypeError: an option is unknown.
+        BadCall: an option is unknown.
     """
     for name, value in options.items():
         if name not in CallOptions.__annotations__:
             known = did_you_mean(name, CallOptions.__annotations__)
-            raise TypeError(
+            raise BadCall(
                 f"a call has no option {name!r}{known}. Arguments of the tool go into a mapping: "
                 f"gate.call(tool, {{{name!r}: ...}}, user=user)"
             )

@@ -54,13 +54,15 @@ def result_of(ctx: InvokeContext) -> ToolResult:
     error = ctx.run.error
     if ctx.run.finished is None:
         ctx.run.finished = ctx.run.plan.host.monotonic()
+    unvalidated = ctx.run.plan.builtins.unvalidated
     provenance = {
         "validated": ctx.run.plan.builtins.arguments is not None and ctx.run.input_state == FROZEN,
-        "no_schema_mode": ctx.run.plan.builtins.mode,
+        "no_schema_mode": None if unvalidated is None else unvalidated.mode_of(ctx),
         "validator": getattr(ctx.run.plan.builtins.arguments, "id", None),
         "parse_rules": ctx.run.parse_rules,
         "output_validated": error is None and ctx.run.validate_response and ctx.run.plan.builtins.output is not None,
         "hydration": None if ctx.run.hydration is None else ctx.run.hydration.provenance,
+        "repair": ctx.run.repair,
     }
     return ToolResult(
         call_id=call.id,
@@ -89,3 +91,8 @@ async def typed(plan: Plan, running: Coroutine[Any, Any, Any]) -> Any:
     output = await running
     convert = plan.record.from_json
     return output if convert is None else convert(output)
+
+
+async def failing(error: Exception) -> Any:
+    """Raise an error when awaited."""
+    raise error

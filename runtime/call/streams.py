@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from callgate.runtime.call.calls import as_call, refuse_user
 from callgate.tools.calls import ToolResult, User
 
 QUEUE = 256
@@ -46,9 +47,11 @@ class Events:
     """The event queue of a streamed call."""
 
     def __init__(self) -> None:
+        # asyncio: a tool puts progress without waiting, and the reader asks whether it is empty
         self.queue: asyncio.Queue[Event] = asyncio.Queue(QUEUE)
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
+        self.in_order = asyncio.Lock()  # fair: parts are shaped and queued in the order of ``ctx.send``
 
     def progress(self, ctx: Any, progress: float, total: float | None, message: str | None) -> None:
         """Queue the progress without waiting; drop it when the queue is full. Plain tools call this from their thread."""
@@ -70,15 +73,20 @@ class Events:
         await self.queue.put(Partial(ctx.tool_id, value))
 
 
-async def stream(gate: Any, call: Any, user: User, options: Mapping[str, Any]) -> AsyncGenerator[Event, None]:
+async def stream(
+    gate: Any, tool: Any, arguments: Any, user: User, options: Mapping[str, Any]
+) -> AsyncGenerator[Event, None]:
     """See ``Gate.stream``. When the reader stops early, cancel the call and wait for its end."""
-    events = Events()
+    refuse_user(user)
+    call, events = as_call(gate.registry, tool, arguments), Events()
+    # asyncio: a reader that stops cancels the call once; an anyio scope would cancel at each checkpoint
     running = asyncio.ensure_future(gate.call(call, user=user, events=events, **options))
     try:
         while not running.done() or not events.queue.empty():
             if not events.queue.empty():
                 yield events.queue.get_nowait()
                 continue
+            # asyncio: one read, which the end of the call cancels
             reading = asyncio.ensure_future(events.queue.get())
             try:
                 await asyncio.wait([running, reading], return_when=asyncio.FIRST_COMPLETED)

@@ -71,6 +71,7 @@ async def _work(gate: Gate, args: argparse.Namespace, out: TextIO) -> None:
     async with gate, contextlib.AsyncExitStack() as stack:
         if args.health is not None:
             await stack.enter_async_context(await _health(args.health, stop))
+        # asyncio: a report that fails ends nothing else
         status = asyncio.create_task(_report(gate, tally, out))
         out.write(
             f"worker: {args.concurrency} at once, {', '.join(queues) or 'all queues'}; Ctrl-C or SIGTERM ends it\n"

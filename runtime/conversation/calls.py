@@ -15,7 +15,7 @@ from callgate.runtime.conversation.gates import ConversationGate
 from callgate.runtime.faces.placement import Placement, RunOn
 from callgate.runtime.models.wire.result_text import result_text
 from callgate.runtime.models.wire.shapes import is_mapping
-from callgate.tools.arguments.hydration import HydrationProvenance, HydrationResult
+from callgate.tools.arguments.hydration import HydrationProvenance, HydrationResult, Repairer, unknown
 from callgate.tools.calls import ErrorInfo, Outcome, ToolCall, ToolResult, User
 
 _WHY = {
@@ -79,6 +79,7 @@ class Calls:
     until: float | None
     told: Callable[[ToolResult], Awaitable[None]]
     run_on: RunOn | None = None
+    repair: Repairer | None = None
 
     async def run(self, calls: Sequence[ToolCall], at_once: int) -> list[ToolResult]:
         """Return one result for each call, in order, also for unknown tools and invalid arguments.
@@ -86,7 +87,7 @@ class Calls:
         Raises:
             GateClosed: the gate was closed meanwhile.
         """
-        asked = [self.gate.hydrate(call, wire=self.wire) if call.name in self.offered else call for call in calls]
+        asked = [await self._hydrated(call) if call.name in self.offered else call for call in calls]
         return await batch.call_many(self, asked, self.user, at_once, self.options)
 
     async def call(self, call: ToolCall | HydrationResult, *, user: User, **options: Any) -> ToolResult:
@@ -101,6 +102,10 @@ class Calls:
         await self.told(result)
         return result
 
+    async def _hydrated(self, call: ToolCall) -> HydrationResult:
+        found = self.gate.hydrate(call, wire=self.wire)
+        return found if self.repair is None else await self.gate.repair(found, self.repair)
+
     def runs_in_parallel(self, call: ToolCall | HydrationResult) -> bool:
         """Return whether a call may run beside others, for ``call_many``."""
         return self.gate.runs_in_parallel(call)
@@ -114,5 +119,7 @@ class Calls:
 
     async def _unknown(self, call: ToolCall, options: Mapping[str, Any]) -> ToolResult:
         """Refuse and record a call of a tool that the request did not offer."""
+        self.gate.keep_hydration(unknown(call, self.wire))
         error = UnknownTool(f"the request did not offer the tool {call.name!r}")
-        return await self.gate.refuse(call, error, user=self.user, session_id=options.get("session_id"))
+        ids: CallOptions = {"session_id": options.get("session_id"), "task": options.get("task")}
+        return await self.gate.refuse(call, error, user=self.user, **ids)

@@ -44,6 +44,7 @@ async def events_of(
     waits for its end.
     """
     channel = _Channel()
+    # asyncio: a reader that stops cancels the conversation once, not at each checkpoint
     running = asyncio.ensure_future(run(channel.put))
     running.add_done_callback(lambda _: channel.news.set())
     try:

@@ -12,7 +12,9 @@ from callgate.runtime.conversation.loop import LoopOptions, Model, Talk, tell_no
 from callgate.runtime.faces.bound import Bound
 from callgate.runtime.faces.placement import RunOn
 from callgate.runtime.models.wire.codec import Messages
+from callgate.tools.arguments.hydration import Repairer
 from callgate.tools.calls import ToolResult, User
+from callgate.tools.execution import TaskIds
 
 
 class ConverseOptions(TypedDict, total=False):
@@ -20,6 +22,7 @@ class ConverseOptions(TypedDict, total=False):
 
     user: the user of the calls; default: the user of a ``Bound`` gate, else ``ANONYMOUS``.
     session_id: the session of the calls; default: the session of a ``Bound`` gate.
+    task: the ids of the task that the calls belong to; the A2A host sets it.
     tools: names of the tools that the model may see and call; default: every tool that the user may see.
     max_rounds: maximum number of answers of the model; default 16. The calls of the last answer run.
     max_calls: maximum number of calls that the gate gets, in any outcome; default 64. Further calls do not run.
@@ -30,6 +33,8 @@ class ConverseOptions(TypedDict, total=False):
     max_result_bytes: maximum size of one output for the model; default 65,536. A longer output is cut, with a note.
     at_once: maximum number of concurrent calls; default 16. Tools with ``parallel=False`` run alone.
     run_on: where calls run, as in ``Gate.call_many``; default: as each tool declares. The model sees no difference.
+    repair: a plain or async function that makes new arguments for a call whose parse or validation failed, at most once
+        for each call. The gate then does as its ``on_repair`` says: by default the call waits for approval.
     stream: if true, read the model's answer as a stream; default True for ``converse_events``, else False.
     resume: the ``state`` of a suspended conversation, in place of messages.
     results: with ``resume``, results of suspended calls, by call id. The gate gets calls without a result again.
@@ -37,6 +42,7 @@ class ConverseOptions(TypedDict, total=False):
 
     user: User | None
     session_id: str | None
+    task: TaskIds | None
     tools: Sequence[str] | None
     max_rounds: int
     max_calls: int
@@ -46,6 +52,7 @@ class ConverseOptions(TypedDict, total=False):
     max_result_bytes: int
     at_once: int
     run_on: RunOn | None
+    repair: Repairer | None
     stream: bool
     resume: Mapping[str, Any] | None
     results: Mapping[str, ToolResult]

@@ -27,8 +27,10 @@ from callgate.runtime.faces.bound import Bound
 from callgate.runtime.faces.placement import RunOn
 from callgate.runtime.models.wire.codec import Codec, Messages, Translation, as_messages
 from callgate.runtime.models.wire.reply import CallReady, Done, ReasoningDelta, Reply, ReplyEvent, TextDelta
+from callgate.tools.arguments.hydration import Repairer
 from callgate.tools.calls import ANONYMOUS, Outcome, ToolCall, ToolResult, User
 from callgate.tools.definition import ToolDefinition
+from callgate.tools.execution import TaskIds
 from callgate.tools.naming import did_you_mean
 
 Tell: TypeAlias = Callable[[ConversationEvent], Awaitable[None]]
@@ -65,6 +67,7 @@ class LoopOptions:
 
     user: User | None = None
     session_id: str | None = None
+    task: TaskIds | None = None
     tools: Sequence[str] | None = None
     max_rounds: int = 16
     max_calls: int = 64
@@ -74,6 +77,7 @@ class LoopOptions:
     max_result_bytes: int = 65_536
     at_once: int = 16
     run_on: RunOn | None = None
+    repair: Repairer | None = None
     stream: bool = False
     resume: Mapping[str, Any] | None = None
     results: Mapping[str, ToolResult] = field(default_factory=dict[str, ToolResult])
@@ -114,9 +118,10 @@ class Talk:
         self.tell = tell
         if self.options.deadline is not None:
             self.until = asyncio.get_running_loop().time() + self.options.deadline
-        ending = await self._answer(again=True) if self.progress.open else None
-        while ending is None:
-            ending = await self._round()
+        with self.gate.under_way():
+            ending = await self._answer(again=True) if self.progress.open else None
+            while ending is None:
+                ending = await self._round()
         conversation = self._conversation(ending)
         await tell(Ended(conversation))
         return conversation
@@ -219,10 +224,11 @@ class Talk:
             self.user,
             frozenset(self.translation.tools),
             self.client.codec.name,
-            {"session_id": self.session_id},
+            {"session_id": self.session_id, "task": self.options.task},
             self.until,
             finished,
             self.options.run_on,
+            self.options.repair,
         ).run(admitted, self.options.at_once)
         results += [not_run(call, over or Ending.MAX_CALLS) for call in left]
         for result in results:

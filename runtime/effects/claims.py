@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
-from callgate.errors import ControlRespond, ToolError
+from callgate.errors import ControlRespond, InvocationError, ProviderError, StoreConflict, ToolError
 from callgate.hooks.effects import EffectRecorder
-from callgate.providers.stores.effects import EffectRecord, EffectState
+from callgate.providers.stores.effects import EffectRecord, EffectState, EffectStore
+from callgate.runtime.effects.receipts import AWAITED
 
 
 class Claim:
@@ -15,11 +16,15 @@ class Claim:
 
     ``began``: a tool body has started; before that, the gate resolves dependencies. ``returned``: a body returned a
     value that is not converted to JSON yet. ``unclear``: a body failed without stating that it had no effect.
+    ``undone``: the last execution failed after its body had returned. ``decided`` is the outcome that a transaction of
+    the application has decided; ``carried`` is True where such a transaction carries the outcome.
     ``answered``: a body ended with a response other than an output, such as a ``ToolError``. ``records`` are audit rows
     that are written with the outcome.
     """
 
-    answered = unclear = returned = False
+    answered = unclear = returned = undone = carried = False
+    decided: EffectState | None = None
+    joined: EffectStore | None = None
     records: Sequence[tuple[EffectRecorder, dict[str, Any]]] = ()
 
     def __init__(
@@ -36,13 +41,43 @@ class Claim:
         """The fencing token: a service that receives it can refuse requests with an older token."""
         return self.effect.token
 
+    def begin(self) -> None:
+        """Record that a body starts."""
+        self.began = True
+
     async def watch(self, body: Awaitable[Any]) -> Any:
         """Run a body and record its error, even if an outer wrapper handles that error."""
         try:
-            return await body
+            output = await body
         except BaseException as error:
             self.failed(error)
             raise
+        self.undone = False
+        return output
+
+    def wrapper_failed(self, error: BaseException) -> None:
+        """Record that a hook of the execution failed after the body had returned: it may have rolled the effect back.
+
+        Only an error of the application can state ``no_effect``, such as that of a transaction. What ``ctx.abort`` or a
+        ``ToolError`` says is meant for the body.
+        """
+        self.undone = True
+        if isinstance(error, InvocationError) or not getattr(error, "no_effect", False):
+            self.unclear = True
+
+    def facts(self, ctx: Any) -> dict[str, bool]:
+        """Return the facts before an execution, which ``roll_back`` restores."""
+        return {
+            "answered": self.answered,
+            "unclear": self.unclear,
+            "returned": self.returned,
+            "undone": self.undone or not ctx.run.executed,
+        }
+
+    def roll_back(self, before: dict[str, bool], *, sure: bool = True) -> None:
+        """Restore the facts before an execution that was rolled back; if that is not *sure*, its effect is unclear."""
+        vars(self).update(before)
+        self.unclear = self.unclear or not sure
 
     def failed(self, error: BaseException) -> None:
         """Record that a body ended with this error or with a response."""
@@ -56,8 +91,72 @@ class Claim:
 
     def state(self, ctx: Any) -> EffectState:
         """Return the outcome of the effect."""
-        if ctx.run.executed:
+        if self.decided is not None:
+            return self.decided
+        if ctx.run.executed and not self.undone:
             return EffectState.COMMITTED
         if self.unclear:
             return EffectState.COMMITTED if ctx.run.error is None else EffectState.UNKNOWN  # a fallback is an outcome
         return EffectState.COMMITTED if self.answered else EffectState.NO_EFFECT
+
+
+class CarriedClaim(Claim):
+    """A claim whose outcome a transaction of the application carries, with the rows that are the effect.
+
+    Until that transaction commits, the row of the claim is ``claimed``: a process that dies leaves no effect. The outcome
+    is written under the claim's token, so a transaction that ends after its lease was lost cannot commit. ``joined`` is
+    the ledger in the transaction of this attempt.
+    """
+
+    carried = True
+
+    def __init__(self, ledger: Any, *facts: Any) -> None:
+        super().__init__(*facts)
+        self._ledger = ledger
+
+    def in_transaction(self, connection: Any, threads: Any) -> None:
+        """Let the transaction of *connection* carry the outcome. Raises ``StoreError`` for another kind of object."""
+        self.joined = self._ledger.store.effects_in(connection, threads)
+
+    def begin(self) -> None:
+        """Record that a body starts.
+
+        Raises:
+            ProviderError: no transaction carries the outcome.
+        """
+        if self.joined is None and self.host.registry.world.overrides:  # a test puts another session in its place
+            self.carried = False
+        elif self.joined is None:
+            raise ProviderError(
+                "a provider takes EffectClaim and let no transaction carry the outcome; before its `yield` it calls "
+                "in_transaction(connection)"
+            )
+        super().begin()
+
+    async def write_outcome(self) -> None:
+        """Write the outcome in the transaction, as its last statement; the receipt follows after the commit.
+
+        Raises:
+            StoreConflict: the lease of the claim was lost; the transaction must roll back.
+            StoreError: the statement failed.
+        """
+        effect = self.effect
+        assert self.joined is not None  # see ``begin``
+        done = await self.joined.settle(
+            self.tenant, effect.key, effect.token, EffectState.COMMITTED, at=self._ledger.now(), receipt=AWAITED
+        )
+        if not done:
+            raise StoreConflict("the claim was lost: its lease was over, or the connection is of another database")
+
+    async def ask(self) -> EffectState:
+        """Return the outcome after a commit that failed without saying whether it took place.
+
+        Raises:
+            StoreError: the store did not respond.
+        """
+        effect, ledger = self.effect, self._ledger.effects
+        if await ledger.settle(self.tenant, effect.key, effect.token, EffectState.NO_EFFECT, at=self._ledger.now()):
+            return EffectState.NO_EFFECT
+        found = await ledger.get(self.tenant, effect.key)
+        mine = found is not None and found.token == effect.token and found.state is EffectState.COMMITTED
+        return EffectState.COMMITTED if mine else EffectState.NO_EFFECT

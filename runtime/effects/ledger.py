@@ -115,6 +115,8 @@ class Ledger:
     ) -> None:
         effect, tenant, at = claim.effect, claim.tenant, self.now()
         facts: dict[str, Any] = {"at": at, "receipt": receipt, "expires_at": expires_at}
+        if claim.decided is EffectState.COMMITTED:  # the transaction has committed; the receipt is left
+            facts["of"] = (EffectState.COMMITTED,)
         if not claim.records:
             done = await self.effects.settle(tenant, effect.key, effect.token, state, **facts)
         else:
@@ -194,7 +196,9 @@ class Ledger:
 async def _is_settled(effects: EffectStore, claim: Claim, state: EffectState) -> bool:
     """Return whether the outcome is recorded already: a store may report an error after a successful write."""
     found = await effects.get(claim.tenant, claim.effect.key)
-    return found is not None and found.token == claim.effect.token and found.state is state
+    if found is None or found.token != claim.effect.token:
+        return False
+    return found.state is state or (claim.carried and found.state is EffectState.COMMITTED)
 
 
 def _is_claim_of(found: EffectRecord, effect: EffectRecord) -> bool:

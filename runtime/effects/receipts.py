@@ -13,6 +13,8 @@ from callgate.tools.calls import Issue
 from callgate.tools.values import dump
 
 VERSION = 1
+AWAITED = b'{"v":1,"awaited":true}'
+"""The receipt of an effect that a transaction of the application has committed, until the gate writes the output."""
 
 _KINDS: dict[str, type[InvocationError]] = {"tool_error": ToolError, "denied": Denied, "retry_later": RetryLater}
 """Errors that have an outcome of their own; every other error is ``failed``."""
@@ -42,13 +44,19 @@ def answer_from(receipt: bytes | None) -> NoReturn:
 
     Raises:
         ControlRespond: the response, with the recorded output.
-        InvocationError: the recorded error.
+        InvocationError: the recorded error, or that the effect took place and its output was not recorded.
         StoreError: the receipt is damaged, or another version of Callgate wrote it.
     """
     try:
         kept = json.loads(receipt or b"")  # not orjson: it makes floats of long integers
         if kept["v"] != VERSION:
             raise StoreError("the receipt was written by another version of Callgate")
+        if "awaited" in kept:
+            raise ToolFailed(
+                "the effect was committed; the process ended before it recorded the output",
+                code="output_lost",
+                public="The call took effect earlier. Its output was not kept. Do not repeat it.",
+            )
         if "error" not in kept:
             raise ControlRespond(kept["output"], validate=False, shaped=True)
         told = _told(kept["error"])

@@ -18,10 +18,10 @@ from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectState
 from callgate.runtime.call.failure import as_invocation_error
-from callgate.runtime.effects.claims import Claim
+from callgate.runtime.effects.claims import CarriedClaim, Claim
 from callgate.runtime.effects.keys import Identify, identifier
 from callgate.runtime.effects.ledger import Ledger
-from callgate.runtime.effects.receipts import answer_from, receipt_of
+from callgate.runtime.effects.receipts import AWAITED, answer_from, receipt_of
 from callgate.tools.definition import Effect as Kind
 
 FIRST_LOOK, LAST_LOOK = 0.005, 0.25
@@ -66,6 +66,8 @@ class EffectSteps:
         self.identify: Identify = identifier(record)
         self.together = _recorders(plan, ledger.store)
         self.reconcilers = reconcilers_of(plan)
+        self.carried = plan.carries and hasattr(ledger.store, "effects_in")
+        self.state = EffectState.CLAIMED if self.carried else EffectState.RUNNING
 
     def _effect(self, ctx: Any, key: str, input_hash: str) -> EffectRecord:
         """Return the row that the ledger records before the tool runs."""
@@ -82,7 +84,7 @@ class EffectSteps:
             ledger.owner,
             now + ledger.valid,
             now,
-            EffectState.RUNNING,
+            self.state,
             1,
             ctx.run.session_id,
             None if call is None else call.id,
@@ -155,7 +157,7 @@ class EffectSteps:
                 return
             if found.input_hash != effect.input_hash:
                 raise Conflict(f"{self.tool}: this key was used with other arguments")
-            if found.state not in OPEN_STATES:
+            if found.state not in OPEN_STATES and not (found.receipt == AWAITED and found.lease_until > ledger.now()):
                 await self._answer(ctx, tenant, found)
                 found = None  # the effect did not happen: it may run again
                 continue
@@ -173,22 +175,24 @@ class EffectSteps:
             NotRecorded: the store failed.
             NotPending: another caller has resumed the call meanwhile.
         """
+        ledger = self.ledger
         try:
-            await self.ledger.flush(tenant, effect.key)
+            await ledger.flush(tenant, effect.key)
             if ctx.run.resumed is None and not self.together:
-                mine, found = await self.ledger.effects.claim(tenant, effect, retry=self.again)
+                mine, found = await ledger.effects.claim(tenant, effect, retry=self.again)
             else:
                 mine, found = await self._claim_together(ctx, tenant, effect)
         except InvocationError:
             raise
         except BaseException as error:
-            await self.ledger.give_up(tenant, effect)
+            await ledger.give_up(tenant, effect)
             if not isinstance(error, Exception):
                 raise
             raise NotRecorded(f"{self.tool}: the ledger could not be written") from error
         if not mine:
             return found
-        ctx.run.claim = Claim(self.plan.host, tenant, found, self.together, self.began)
+        facts = (self.plan.host, tenant, found, self.together, self.began)
+        ctx.run.claim = CarriedClaim(ledger, *facts) if self.carried else Claim(*facts)
         return None
 
     async def _claim_together(self, ctx: Any, tenant: str, effect: EffectRecord) -> tuple[bool, EffectRecord]:
@@ -249,7 +253,9 @@ def reconcilers_of(plan: Any) -> list[Any]:
     return [
         one.hook
         for one in plan.registrations
-        if hasattr(one.hook, "reconcile") and not one.is_class and why_not(one, plan.definition) is None
+        if hasattr(one.hook, "reconcile")
+        and not (one.is_class or one.is_shadow)
+        and why_not(one, plan.definition) is None
     ]
 
 

@@ -112,6 +112,11 @@ class Bound:
         hydrated: HydrationResult = self.gate.hydrate(call, wire=wire, repair=repair)
         return hydrated
 
+    async def repair(self, hydrated: HydrationResult, repair: Repairer) -> HydrationResult:
+        """See ``Gate.repair``."""
+        repaired: HydrationResult = await self.gate.repair(hydrated, repair)
+        return repaired
+
     def hydrate_all(
         self, calls: Iterable[ToolCall], *, wire: str | None = None, repair: Repairer | None = None
     ) -> list[HydrationResult]:
@@ -125,11 +130,13 @@ class Bound:
 @asynccontextmanager
 async def visit(gate: Any, session_id: str, user: User) -> AsyncGenerator[Bound, None]:
     """See ``Gate.session``."""
+    refuse_user(user)
     sessions = gate.providers.sessions
     session = sessions.enter(session_id, (user.tenant, user.id))
     session.visits += 1
     try:
-        yield Bound(gate, user, session_id)
+        with gate._engine.under_way.block():
+            yield Bound(gate, user, session_id)
     finally:
         session.visits -= 1
         left = sessions.leave(session)

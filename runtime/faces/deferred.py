@@ -24,6 +24,7 @@ from callgate.runtime.suspensions.resolution import Resolution, repeat_read, res
 from callgate.runtime.suspensions.suspensions import SuspensionManager
 from callgate.tools.arguments.hydration import HydrationResult
 from callgate.tools.calls import ToolResult
+from callgate.tools.execution import TaskIds
 from callgate.tools.registry import ToolRegistry
 
 
@@ -32,7 +33,7 @@ class SubmitOptions(TypedDict, total=False):
 
     ``at`` is the earliest time to run, an aware datetime; ``delay`` is the same in seconds from now. ``key`` is the
     idempotency key: a second job with the same key is the first one. ``queue`` and ``priority`` (higher first) are for
-    workers. ``deadline`` is in seconds from now, and includes the time in the queue.
+    workers. ``deadline`` is in seconds from now, and includes the time in the queue. ``task`` is as in ``CallOptions``.
     """
 
     at: datetime | None
@@ -43,6 +44,7 @@ class SubmitOptions(TypedDict, total=False):
     session_id: str | None
     request_id: str | None
     deadline: float | None
+    task: TaskIds | None
 
 
 class DeferredCalls:
@@ -100,7 +102,6 @@ class DeferredCalls:
             Stale: the tool or its policies have changed since.
             Invalid: the new arguments or the response do not fit their schema.
         """
-        refuse_user(approver, "approver")
         return resume(self, self._records, handle, decision, approver, options, trace=trace)
 
     def resolution(self, handle: str, user: User) -> Coroutine[Any, Any, Resolution | None]:
@@ -141,6 +142,7 @@ class DeferredCalls:
             RegistrationError: the store is durable, and there are no signing keys for the workers.
             GateClosed: the gate is not open.
             TypeError: *tool* or *user* is of the wrong type; the message has the line to write.
+            ValueError: a repairer wrote the arguments of the call.
         """
         refuse_user(user)
         call = as_call(self.registry, tool, arguments)
@@ -150,7 +152,10 @@ class DeferredCalls:
             raise RegistrationError(
                 "submit: workers verify the signature of a job; give Gate(signing_keys=[...]) a secret"
             )
-        call = call.call if isinstance(call, HydrationResult) else call
+        if isinstance(call, HydrationResult):
+            if call.success and not call.trusted:
+                raise ValueError("a repaired call cannot be a job, which keeps no record of the repair; use gate.call")
+            call = call.call
         return await self._jobs.submit(call, user, **options)
 
     def job(self, id: str, *, user: User = ANONYMOUS) -> JobHandle:

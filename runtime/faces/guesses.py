@@ -27,7 +27,7 @@ GATE = {
     "pending": "await gate.waits.pending(user)",
     "register": "gate.add(function)",
     "register_tool": "gate.add(function)",
-    "remove_tool": "gate.registry.remove(name)",
+    "remove_tool": "gate.remove(name)",
     "run": "await gate.invoke(tool, arguments, user=user)",
     "run_sync": "with gate.sync() as g: g.invoke(tool, arguments, user=user)",
     "shutdown": "await gate.close()",

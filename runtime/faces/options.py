@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
+from callgate.errors import RegistrationError
+from callgate.hooks.approval import OnRepair
+from callgate.hooks.unvalidated import NoSchemaPolicy
 from callgate.providers.clock import Clock
-from callgate.runtime.engine import new_instance
+from callgate.runtime.engine import CLOSING, new_instance
 from callgate.tools.limits import DEFAULT_LIMITS, Limits
 from callgate.tools.schemas.validation import Engine as ValidatorEngine
+from callgate.tools.schemas.validation import Formats, check_formats
 
 Mode: TypeAlias = Literal["production", "development"]
 """``"production"`` refuses to open half-configured; ``"development"`` opens, and reports on stderr."""
@@ -38,6 +42,25 @@ class Options:
         resolve: makes an instance of a hook class, once an invocation.
         validator: the engine for author-written schemas; default: jsonschema-rs.
         clock: source of the time, for tests.
+        drain: seconds that ``close()`` waits for calls under way; then it cancels them, and closes the providers.
+        closing: seconds that all closing steps of one call may wait together: ``on_error``, records, releases, finals and
+            the exits of its providers. Each may take half of what is left. A closing gate has as many seconds for the
+            calls that it cancelled, and as many for sessions, providers and the store.
+        on_repair: what happens to a call whose arguments a repairer wrote: ``"approve"``, it waits until a person
+            approves the repaired arguments; ``"run"``; or ``"refuse"``.
+        no_schema_policy: a function, plain or async, of a tool without a schema and the user. It returns the
+            ``NoSchemaMode`` that holds for the call, an ``Approval`` that the call then needs, or None to deny it. Default:
+            the mode that the tool declares.
+        formats: whether ``format`` in a schema restricts values: ``"assert"``, ``"annotate"``, or one of both by the name
+            of the dialect, such as ``{"2020-12": "annotate"}``. Default: schemas of the author assert, schemas from outside
+            follow their dialect (drafts 4 to 7 assert). A tool with ``formats`` of its own keeps it.
+        on_hydration: a plain function of the record of each hydration attempt, also of unknown tools and of repairs: a dict
+            with the masked payload, the wire, the digests, the validator and the errors. Write it to a log of your own.
+
+    Raises:
+        DefinitionError: ``formats`` has another value.
+        RegistrationError: ``drain`` or ``closing`` is below 0.
+        ValueError: ``on_repair`` has another value.
     """
 
     limits: Limits = DEFAULT_LIMITS
@@ -45,3 +68,17 @@ class Options:
     resolve: Callable[[Any], Any] = new_instance
     validator: ValidatorEngine | None = None
     clock: Clock | None = None
+    drain: float = 10.0
+    closing: float = CLOSING
+    on_repair: OnRepair = "approve"
+    no_schema_policy: NoSchemaPolicy | None = None
+    formats: Formats | None = None
+    on_hydration: Callable[[dict[str, Any]], object] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("drain", "closing"):
+            if not (seconds := getattr(self, name)) >= 0:
+                raise RegistrationError(f"Options: {name} is {seconds!r}; give seconds, 0 or more")
+        if self.on_repair not in get_args(OnRepair):
+            raise ValueError(f'on_repair is {self.on_repair!r}; write "approve", "run" or "refuse"')
+        check_formats(self.formats)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from callgate.providers.principal import User
+from callgate.runtime.call.calls import refuse_user
 from callgate.runtime.plans import Plans
 from callgate.tools.picking.filters import Visible
 from callgate.tools.picking.pick import pick_tools
@@ -20,6 +21,7 @@ async def pick(
 
     The option ``visible`` narrows the tools further; it never widens them. ``tool`` of a result is the ``ToolRecord``.
     """
+    refuse_user(user)
     options = dict(options)
     also: Visible | None = options.pop("visible", None)
 

@@ -37,8 +37,8 @@ class Placement:
         return bool(self.gate.runs_in_parallel(call))
 
     async def call(self, call: ToolCall | HydrationResult, *, user: User, **options: Any) -> ToolResult:
-        """See ``Gate.call``. A call in a worker has no ``trace``."""
-        asked, may_run = (call.call, call.success) if isinstance(call, HydrationResult) else (call, True)
+        """See ``Gate.call``. A call in a worker has no ``trace``. A repaired call runs here: a job has no record of it."""
+        asked, may_run = (call.call, call.trusted) if isinstance(call, HydrationResult) else (call, True)
         registry: ToolRegistry = self.gate.registry
         known = may_run and isinstance(asked.name, str) and asked.name in registry
         record = registry.get(asked.name) if known else None
@@ -65,6 +65,7 @@ async def _in_a_worker(gate: Any, call: ToolCall, user: User, options: dict[str,
             key=options.get("idempotency_key"),
             session_id=options.get("session_id"),
             request_id=options.get("request_id"),
+            task=options.get("task"),
             deadline=deadline,
         )
         try:

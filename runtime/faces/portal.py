@@ -10,11 +10,11 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, ExitStack
 from contextvars import Context, copy_context
-from typing import Any
+from typing import Any, TypeVar
 
 from callgate.errors import GateClosed
-from callgate.runtime.engine import CLOSE_LIMIT
 
+R = TypeVar("R")
 _NOT_OPEN = (
     "gate.sync() is not open: call open() as the process starts, after any fork, or use it in `with gate.sync() as g:`"
 )
@@ -22,14 +22,17 @@ _FORKED = (
     "gate.sync() was opened before this process was forked, and its thread and connections stayed with the parent: "
     "open it after the fork, in each worker (gunicorn: post_fork, Celery: worker_process_init), and not before"
 )
+CLOSE_LIMIT = 10.0
+"""Seconds that the portal waits for the end of calls that it cancelled, and without ``drain`` for calls under way."""
 _IN_A_LOOP = "gate.sync() blocks, and this thread runs an event loop: use the gate itself and await its calls"
 
 
 class Portal:
     """Keeps one async context manager open in a thread with an event loop, while at least one caller uses it."""
 
-    def __init__(self, target: AbstractAsyncContextManager[Any]) -> None:
+    def __init__(self, target: AbstractAsyncContextManager[Any], drain: float = CLOSE_LIMIT) -> None:
         self._target = target
+        self._drain = drain
         self._lifecycle = threading.Lock()  # for opening and closing
         self._sending = threading.RLock()  # for handing calls over; reentrant, because a finaliser may interrupt it
         self._pid: int | None = None
@@ -124,6 +127,17 @@ class Portal:
             call.cancel()
             raise
 
+    def do(self, work: Callable[[], R]) -> R:
+        """Run *work* in the loop's thread and return its result; while the portal is not open, run it here."""
+        if not self.is_open:
+            return work()
+
+        async def call() -> R:
+            return work()
+
+        done: R = self.run(call)
+        return done
+
     def _is_parents(self) -> bool:
         """Return True if the parent process opened the portal before a fork."""
         return self._pid not in {None, os.getpid()}
@@ -171,9 +185,9 @@ class Portal:
                     self._stop()
 
     async def _finish(self) -> None:
-        """Wait, at most ``CLOSE_LIMIT`` seconds, for the calls under way; then cancel them, and close open streams."""
+        """Wait for the calls under way, at most the seconds to drain; then cancel them, and close open streams."""
         if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=CLOSE_LIMIT)
+            _, late = await asyncio.wait(self._tasks, timeout=self._drain)
             for task in late:
                 task.cancel()
             if late:
@@ -206,6 +220,7 @@ class _PortalCall:
 
     def _start(self) -> None:
         try:
+            # asyncio: the waiting thread cancels this call alone, and once; anyio runs the portal itself
             self.task = asyncio.ensure_future(self.make())
         except Exception as error:  # noqa: BLE001  (it goes to the calling thread)
             self.future.set_exception(error)

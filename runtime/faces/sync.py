@@ -6,7 +6,7 @@ other threads send their calls to it and wait. A call runs in a copy of its call
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from callgate.runtime.call.calls import Call, Callee, TraceTo
@@ -21,6 +21,7 @@ from callgate.runtime.suspensions.suspensions import Pending
 from callgate.tools.arguments.hydration import HydrationResult, Repairer
 from callgate.tools.calls import ANONYMOUS, ToolCall, ToolResult, User
 from callgate.tools.declaring.declare import FunctionTool
+from callgate.tools.record import ToolRecord
 
 R = TypeVar("R")
 
@@ -33,9 +34,9 @@ class SyncGate:
     portal is refused. An interruption of a waiting thread, such as Ctrl-C, cancels its call and waits for its end.
     """
 
-    def __init__(self, gate: Any) -> None:
+    def __init__(self, gate: Any, drain: float) -> None:
         self._gate = gate
-        self._portal = Portal(gate)
+        self._portal = Portal(gate, drain)
 
     # ------------------------------------------------------------------ lifespan
 
@@ -53,8 +54,8 @@ class SyncGate:
     def close(self) -> None:
         """Undo ``open``; do nothing if it was not called.
 
-        New calls are refused at once. Calls in flight have ``CLOSE_LIMIT`` seconds to end, then they are cancelled. While
-        another thread is inside ``with``, the gate stays open until it leaves.
+        New calls are refused at once. Calls in flight have the seconds of ``Options.drain`` to end; then they are
+        cancelled. While another thread is inside ``with``, the gate stays open until it leaves.
         """
         self._portal.close()
 
@@ -69,6 +70,23 @@ class SyncGate:
     def is_open(self) -> bool:
         """True while the gate accepts calls, in this process."""
         return self._portal.is_open
+
+    # ------------------------------------------------------------------ changes, from any thread
+
+    def add(self, tool: Any, *, replace: bool = False) -> ToolRecord:
+        """See ``Gate.add``."""
+        record: ToolRecord = self._portal.do(lambda: self._gate.add(tool, replace=replace))
+        return record
+
+    def remove(self, tool: Any) -> ToolRecord:
+        """See ``Gate.remove``."""
+        record: ToolRecord = self._portal.do(lambda: self._gate.remove(tool))
+        return record
+
+    def use(self, hook: Any, *, tools: Any = None, tags: Any = None, tenants: Any = None) -> Callable[[], None]:
+        """See ``Gate.use``; the function that it returns may be called in any thread, too."""
+        undo = self._portal.do(lambda: self._gate.use(hook, tools=tools, tags=tags, tenants=tenants))
+        return lambda: self._portal.do(undo)
 
     # ------------------------------------------------------------------ calling
 
@@ -143,6 +161,11 @@ class SyncGate:
         """See ``Gate.hydrate``; works while the gate is closed, too."""
         hydrated: HydrationResult = self._gate.hydrate(call, wire=wire, repair=repair)
         return hydrated
+
+    def repair(self, hydrated: HydrationResult, repair: Repairer) -> HydrationResult:
+        """See ``Gate.repair``."""
+        repaired: HydrationResult = self._portal.run(lambda: self._gate.repair(hydrated, repair))
+        return repaired
 
     def hydrate_all(
         self, calls: Iterable[ToolCall], *, wire: str | None = None, repair: Repairer | None = None

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Unpack
 
 from callgate.errors import InvocationError, UnknownTool
 from callgate.hooks.linter import Finding, lint
-from callgate.runtime.call.calls import context_of_none, refuse_user
+from callgate.providers.logs import LogEvent, emit
+from callgate.runtime.call.calls import Call, context_of_none, refuse_user
 from callgate.runtime.call.options import CallOptions
 from callgate.runtime.call.results import run_to_result
 from callgate.runtime.faces.explain import Explanation, explain
 from callgate.runtime.plans import Plans
 from callgate.runtime.replay.report import ReplayReport, Rows
+from callgate.tools.arguments.attempts import attempt_record
 from callgate.tools.arguments.hydration import HydrationResult, Repairer, unknown
+from callgate.tools.arguments.repairing import is_repairable
 from callgate.tools.calls import ANONYMOUS, ToolCall, ToolResult, User
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.picking.results import PickResult
@@ -26,6 +29,7 @@ class Views:
     registry: ToolRegistry
     lazy: bool
     _plans: Plans
+    _on_hydration: Callable[[dict[str, Any]], object] | None
 
     def tools_for(self, user: User = ANONYMOUS) -> list[ToolDefinition]:
         """Return the tools that a user may see, by their roles and by the ``may_see`` of every hook."""
@@ -43,7 +47,6 @@ class Views:
 
     def pick(self, query: Any, *, user: User = ANONYMOUS, **options: Any) -> Coroutine[Any, Any, list[PickResult]]:
         """Return the tools that fit a query best, among those that the user may see; options as for ``pick_tools``."""
-        refuse_user(user)
         from callgate.runtime.faces.picking import pick
 
         return pick(self._plans, self.registry, query, user, options)
@@ -63,17 +66,50 @@ class Views:
         return [finding for record in self.registry.list() for finding in lint(self._plans.of(record.id))]
 
     def hydrate(self, call: ToolCall, *, wire: str | None = None, repair: Repairer | None = None) -> HydrationResult:
-        """Parse and validate one call without running it. ``call`` takes the result and does not validate again.
+        """Parse and validate one call; no tool is made or runs. ``call`` takes the result and does not validate again.
 
-        *repair* is called at most once, for other arguments. They are recorded, and never trusted.
+        *repair* is called at most once, for other arguments. They are recorded, and ``call`` treats them as ``on_repair``
+        of the gate's ``Options`` says: by default they wait for approval.
+
+        Raises:
+            TypeError: *repair* is async: write ``await gate.repair(gate.hydrate(call), repair)``.
         """
-        if not isinstance(call.name, str):
-            return unknown(call, wire)
         try:
-            plan = self._plans.of(call.name)
+            plan = self._plans.of(call.name if isinstance(call.name, str) else "")
         except UnknownTool:
-            return unknown(call, wire)
-        return plan.builtins.hydrator(plan.record, self.lazy).hydrate(call, wire, repair)
+            return self.keep_hydration(unknown(call, wire))
+        hydrator = plan.builtins.hydrator(plan.record, self.lazy)
+        if self._on_hydration is None:
+            return hydrator.hydrate(call, wire, repair)
+        found = self.keep_hydration(hydrator.hydrate(call, wire))
+        if repair is None or not is_repairable(found):
+            return found
+        return self.keep_hydration(hydrator.repair_now(found, repair))
+
+    async def repair(self, hydrated: HydrationResult, repair: Repairer) -> HydrationResult:
+        """Repair a result whose parse or validation failed, with a plain or async function; at most once for a call.
+
+        Any other result is returned unchanged.
+        """
+        name = hydrated.call.name
+        if hydrated.success or not isinstance(name, str) or name not in self.registry:
+            return hydrated
+        if not is_repairable(hydrated):
+            return hydrated
+        plan = self._plans.of(name)
+        return self.keep_hydration(await plan.builtins.hydrator(plan.record, self.lazy).repair(hydrated, repair))
+
+    def keep_hydration(self, hydrated: HydrationResult) -> HydrationResult:
+        """Give the record of an attempt to ``on_hydration`` of the gate's ``Options``; return the result unchanged.
+
+        A failure of that function is logged, and changes nothing.
+        """
+        if self._on_hydration is not None:
+            try:
+                self._on_hydration(attempt_record(hydrated))
+            except Exception as error:  # noqa: BLE001  (a record that is not kept must not change the call)
+                emit(LogEvent.PROVIDER_FAILED, provider="on_hydration", phase="record", error=error)
+        return hydrated
 
     def hydrate_all(
         self, calls: Iterable[ToolCall], *, wire: str | None = None, repair: Repairer | None = None
@@ -90,3 +126,8 @@ class Views:
     def deadline_of(self, tool: str) -> float | None:
         """Return the seconds that a call of a tool may take; None without a deadline."""
         return self._plans.of(tool).limit
+
+    def runs_in_parallel(self, call: Call) -> bool:
+        """Return True if ``call_many`` may run this call concurrently with others."""
+        name: Any = call.call.name if isinstance(call, HydrationResult) else call.name
+        return not isinstance(name, str) or name not in self.registry or self.registry.get(name).parallel

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from callgate.errors import InvocationError, OutcomeUnknown
+from callgate.errors import InvocationError, OutcomeUnknown, RegistrationError
 from callgate.providers.principal import User
 from callgate.providers.stores.effects import EffectState
 from callgate.runtime.call.calls import context_of_none
@@ -25,6 +25,7 @@ class ProgressReports:
 
     def __init__(self) -> None:
         self._last: Progress | None = None
+        self.in_order = asyncio.Lock()  # parts are shaped one at a time, as in a stream
 
     def progress(self, ctx: Any, progress: float, total: float | None, message: str | None) -> None:
         """See ``ToolContext.progress``."""
@@ -66,9 +67,13 @@ class JobCalls:
 
     async def make(self, call: ToolCall, user: User, options: CallOptions) -> ToolResult:
         """Run a call as ``Gate.call`` does. A cancelled call has a result, too: ``unknown`` where it may have had an effect."""
-        ctx = self._gate._context(call, user, False, options)
         try:
-            return await run_to_result(ctx)
+            ctx = self._gate._context(call, user, False, options)
+        except RegistrationError as refused:  # a plan that is refused at its first call
+            ctx = self._gate._refused(call, None, user, refused, options)
+        try:
+            with self._gate._engine.under_way.block(closing=True):  # a closing gate stops its jobs by itself
+                return await run_to_result(ctx)
         except asyncio.CancelledError:
             result = cancelled_call(call)
             if ctx.run.claim is not None and ctx.run.claim.state(ctx) is EffectState.UNKNOWN:
@@ -79,4 +84,5 @@ class JobCalls:
     async def refuse(self, error: InvocationError, call: ToolCall, user: User, options: CallOptions) -> ToolResult:
         """Return the result of a call that must not run any more; hooks observe and record it."""
         ctx = context_of_none(self._plans.of_refusal(call.name), call, user, error, options)
-        return await run_to_result(ctx)
+        with self._gate._engine.under_way.block(closing=True):
+            return await run_to_result(ctx)

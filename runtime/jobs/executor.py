@@ -12,6 +12,8 @@ from callgate.runtime.jobs.jobs import JobQueue
 
 FIRST_POLL, LAST_POLL = 0.05, 1.0
 """Seconds between two polls of the store: after a job was found, and at most. A job submitted here wakes at once."""
+CANCEL_LIMIT = 10.0
+"""Seconds that jobs which were cancelled may take to end."""
 
 
 class Executor:
@@ -37,6 +39,7 @@ class Executor:
         """Start the tasks, unless they run."""
         if not self._workers:
             self._ending, self._wake_up = False, asyncio.Event()
+            # asyncio: stop() may run in another task, where an anyio task group cannot be left
             self._workers = [
                 asyncio.create_task(self._work(), name="callgate job worker") for _ in range(self.concurrency)
             ]
@@ -46,7 +49,10 @@ class Executor:
         self._wake_up.set()
 
     async def stop(self, grace: float = 10.0) -> int:
-        """Take no more jobs; after *grace* seconds hand back what still runs. Return the number of those."""
+        """Take no more jobs; after *grace* seconds hand back what still runs. Return the number of those.
+
+        Jobs that are handed back are cancelled, and have ``CANCEL_LIMIT`` seconds to end.
+        """
         self._ending = True
         self._wake_up.set()
         workers, self._workers = self._workers, []
@@ -57,7 +63,7 @@ class Executor:
         for one in late:
             one.cancel()
         if late:
-            await asyncio.wait(late)
+            await asyncio.wait(late, timeout=CANCEL_LIMIT)
         return left
 
     async def _work(self) -> None:

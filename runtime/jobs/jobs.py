@@ -24,6 +24,7 @@ from callgate.runtime.jobs.options import Jobs
 from callgate.runtime.jobs.records import JobRequest, load_result, signed
 from callgate.runtime.jobs.running import JobRunner
 from callgate.tools.calls import ErrorInfo, Outcome, ToolCall, ToolResult
+from callgate.tools.execution import NO_TASK, TaskIds
 from callgate.tools.values import hash_of
 
 FIRST_POLL, LAST_POLL = 0.02, 1.0
@@ -170,6 +171,7 @@ class JobQueue:
         session_id: str | None = None,
         request_id: str | None = None,
         deadline: float | None = None,
+        task: TaskIds | None = None,
     ) -> JobHandle:
         """See ``Gate.submit``."""
         tenant, now = user.tenant or "", self.now()
@@ -188,6 +190,7 @@ class JobQueue:
             idempotency_key=key,
             deadline_at=None if deadline is None else now + deadline,
             trace=current_trace(),
+            task=task or NO_TASK,
         )
         job = Job(
             id,
@@ -276,6 +279,7 @@ class JobQueue:
     def _start_polling(self) -> None:
         """Poll while jobs run in this process."""
         if self._polling is None or self._polling.done():
+            # asyncio: it outlives the call that starts it, which an anyio task group would hold
             self._polling = asyncio.create_task(self._poll(), name="callgate jobs poll")
 
     async def _poll(self) -> None:

@@ -18,6 +18,7 @@ from callgate.runtime.call.result_json import result_as_json, result_from_json
 from callgate.runtime.suspensions.resumption import handle_of
 from callgate.tools.approval import Approval
 from callgate.tools.calls import ToolCall, ToolResult
+from callgate.tools.execution import NO_TASK, TaskIds
 from callgate.tools.values import canonical, thaw
 
 VERSION = 1
@@ -28,7 +29,7 @@ class JobRequest:
     """The call of a job.
 
     ``deadline_at`` is in seconds since the epoch. ``trace`` has the trace headers of the request that submitted the job.
-    ``version`` is the digest of the tool's definition at that time, for people: the worker runs its current tool.
+    ``task`` has the ids of the A2A task. ``version`` is the digest of the tool's definition at that time, for people: the worker runs its current tool.
     """
 
     tool: str
@@ -43,6 +44,7 @@ class JobRequest:
     idempotency_key: str | None = None
     deadline_at: float | None = None
     trace: dict[str, str] | None = None
+    task: TaskIds = NO_TASK
 
     @property
     def call(self) -> ToolCall:
@@ -62,6 +64,7 @@ class JobRequest:
             "session_id": self.session_id,
             "request_id": self.request_id,
             "idempotency_key": self.idempotency_key,
+            "task": self.task,
         }
 
     def dump(self) -> bytes:
@@ -87,7 +90,7 @@ class JobRequest:
         body: dict[str, Any] = json.loads(data)
         if body.pop("v") != VERSION:
             raise ValueError("another version of Callgate wrote this")
-        body["user"] = user_from_json(body["user"])
+        body["user"], body["task"] = user_from_json(body["user"]), TaskIds(*body.get("task", ()))
         return cls(**body)
 
 

@@ -189,6 +189,7 @@ class JobRunner:
         else:
             call_options: CallOptions = {**options, "deadline": left, "events": here.reports}
             with continued(request.trace):
+                # asyncio: a lost lease cancels this call alone, and once; an anyio scope cancels at each checkpoint
                 here.work = asyncio.ensure_future(self._calls.make(call, user, call_options))
             result = await self._ended(here, call)
         return replace(result, call_id=request.call_id)

@@ -32,15 +32,16 @@ class BackgroundTasks:
 
     def start(self) -> None:
         """Run each task every so many seconds from now on."""
+        # asyncio: stop() may run in another task, where an anyio task group cannot be left
         self._tasks = [asyncio.create_task(self._repeat(task), name=f"{TASKS}{task.name}") for task in self.tasks]
 
-    async def stop(self) -> None:
-        """Cancel the tasks and wait until they have ended."""
+    async def stop(self, seconds: float | None = None) -> None:
+        """Cancel the tasks and wait until they have ended; *seconds* bounds the wait."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks)
+            await asyncio.wait(tasks, timeout=seconds)
 
     async def run_all(self) -> None:
         """Run every task once, now."""

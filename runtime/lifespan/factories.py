@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from callgate.errors import ProviderError
-from callgate.providers.exits import Exit, leave_all
+from callgate.providers.exits import Exit, Within, leave_all, plainly
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.registry import ProviderRegistry
 
@@ -16,7 +16,9 @@ class Factories:
     another context manager, is provided as it is.
     """
 
-    def __init__(self, registry: ProviderRegistry) -> None:
+    def __init__(self, registry: ProviderRegistry, within: Within = plainly) -> None:
+        """Use the providers of *registry*; *within* runs the closing of each, and may bound its time."""
+        self._within = within
         self._scope = registry.world.scope
         self._registry = registry
 
@@ -46,7 +48,7 @@ class Factories:
         Raises:
             BaseException: the first error of a generator, or a cancellation.
         """
-        await leave_all(self._scope.end(), on_failure=_log_failure)
+        await leave_all(self._scope.end(), on_failure=_log_failure, within=self._within)
 
 
 def _log_failure(left: Exit, error: BaseException) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Protocol
 
 from callgate.errors import RegistrationError
 from callgate.providers.registry import ProviderRegistry
+from callgate.runtime.call.leases import Carried, awaited
 from callgate.runtime.engine import Engine
 from callgate.runtime.lifespan.background import BackgroundTask, BackgroundTasks
 from callgate.runtime.lifespan.factories import Factories
@@ -28,25 +30,38 @@ class Openable(Protocol):
 class Lifespan:
     """Opens and closes the resources of a gate, and runs its ``background`` tasks in between."""
 
-    def __init__(self, engine: Engine, providers: ProviderRegistry) -> None:
+    def __init__(self, engine: Engine, providers: ProviderRegistry, drain: float) -> None:
         self._engine = engine
+        self._drain = drain
+        self._until: float | None = None  # the end of the time for closing
+        self._under_way = engine.under_way
+        self._under_way.is_gated = True
         self._sessions = providers.sessions
-        self._globals = Factories(providers)
+        self._globals = Factories(providers, self._in_time)
         self.background = BackgroundTasks()
-        self._opened = self.is_open = False
+        self._opened = False
         if self._sessions.ttl is not None:
             self.background.tasks.append(
                 BackgroundTask("sessions", max(self._sessions.ttl / 4, 0.05), self._sessions.sweep)
             )
 
-    async def open(self, prepare: Callable[[], None], jobs: Openable) -> None:
+    @property
+    def is_open(self) -> bool:
+        """True while new calls begin."""
+        return self._under_way.loop is not None
+
+    async def open(self, prepare: Callable[[], None], jobs: Openable, on_closed: Callable[[], None]) -> None:
         """Run *prepare*, open the store, make the global instances, and start background tasks and *jobs*.
+
+        After a failure, call *on_closed*.
 
         Raises:
             RegistrationError: it is open already, or *prepare* refuses.
+            GateClosed: it is open already, in another event loop or before a fork.
             ProviderError: a factory failed. The instances made before it are closed.
         """
         if self._opened:
+            self._under_way.refuse_foreign()
             raise RegistrationError(
                 "the gate is open already: call open() once at the start of the service, or close() it first"
             )
@@ -54,29 +69,45 @@ class Lifespan:
         try:
             prepare()
             await self._start()
-            self.is_open = True
+            self._under_way.start()
             await jobs.open()
         except BaseException:
+            on_closed()
             if self.is_open:
                 await self._end()
             self._opened = False
             raise
 
-    async def close(self, jobs: Openable, on_closed: Callable[[], None]) -> None:
-        """Stop *jobs*, refuse calls, call *on_closed*, and close sessions, global instances and the store.
+    async def close(self, jobs: Openable, on_closed: Callable[[], None]) -> int:
+        """Refuse new calls, stop *jobs*, drain, call *on_closed*, and close sessions, global instances and the store.
 
-        Bodies that were left behind have at most ``CLOSE_LIMIT`` seconds to end.
+        Calls under way have the seconds of ``Options.drain`` to end; then they are cancelled, and have those of
+        ``Options.closing``. All that follows has as many together, and each step at most half of what is left: bodies
+        that were left behind, sessions, functions of ``at_close``, global instances, the store. A step that takes
+        longer is cancelled. Return the number of cancelled tasks.
+
+        Raises:
+            GateClosed: this is not the loop and process that opened it.
+            TimeoutError: a global instance, the store or a function of ``at_close`` did not close in time.
         """
+        self._under_way.refuse_foreign()
+        self._under_way.stop()
+        cancelled = 0
         try:
             await jobs.close()
         finally:
             try:
-                on_closed()
-                await self._end()
+                cancelled = await self._under_way.drain(self._drain, self._engine.closing)
             finally:
-                self._opened = False
+                try:
+                    on_closed()
+                    await self._end()
+                finally:
+                    self._opened = False
+        return cancelled
 
     async def _start(self) -> None:
+        self._until = None
         await self._engine.store.open()
         try:
             await self._globals.open()
@@ -86,21 +117,47 @@ class Lifespan:
         self.background.start()
 
     async def _end(self) -> None:
-        self.is_open = False
+        self._under_way.end()
         try:
-            await self.background.stop()
-            await self._engine.drain()
+            await self.background.stop(self._share())
+            await self._engine.drain(self._share())
         finally:  # also when waiting is cancelled
             self._sessions.end_all()
             try:
-                await self._engine.drain()
+                await self._engine.drain(self._share())
             finally:
                 await self._shut()
 
     async def _shut(self) -> None:
         """Call the functions of ``at_close``, then close the global instances and the store, even if one of them fails."""
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(self._engine.store.close)
+            stack.push_async_callback(self._call_in_time, self._engine.store.close)
             stack.push_async_callback(self._globals.close)
             for close in self._engine.closers:
-                stack.push_async_callback(close)
+                stack.push_async_callback(self._call_in_time, close)
+
+    def _share(self) -> float:
+        """Return the seconds that one step may take: half of what is left."""
+        now = asyncio.get_running_loop().time()
+        if self._until is None:
+            self._until = now + self._engine.closing
+        return max(0.0, self._until - now) / 2
+
+    async def _call_in_time(self, close: Callable[[], Awaitable[None]]) -> None:
+        await self._in_time(close())
+
+    async def _in_time(self, step: Awaitable[None]) -> None:
+        """Run one step of closing, in this task, within its share of the time; a cancellation is raised after it.
+
+        Raises:
+            TimeoutError: the step took longer; it was cancelled.
+        """
+        carried = Carried(awaited(step), limit=self._share())
+        try:
+            await carried.run()
+        except BaseException as error:
+            if carried.held is not None:
+                raise carried.held from error
+            raise
+        if carried.held is not None:
+            raise carried.held

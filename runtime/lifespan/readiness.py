@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from callgate.errors import RegistrationError
 from callgate.providers.stores.base import Store
-from callgate.runtime.plans import Plans
+from callgate.runtime.policy import Policy
 from callgate.tools.definition import Effect
 from callgate.tools.record import ToolRecord
-from callgate.tools.registry import ToolRegistry
 
 NAMED = 5
 """Number of tools that a message names."""
@@ -34,37 +33,31 @@ class DurableRecords(Protocol):
         """True if another process can resume a suspended call, because signing keys were given."""
         ...
 
-    def asks_for_approval(self, record: ToolRecord) -> bool:
-        """Return True if calls of a tool may need approval."""
-        ...
 
-
-def refuse_unready(plans: Plans, records: DurableRecords, registry: ToolRegistry, *, allow_unguarded: bool) -> None:
-    """Refuse to open a gate that would run half-configured.
+def refuse_unready(policy: Policy, records: DurableRecords, *, allow_unguarded: bool, is_open: bool = False) -> None:
+    """Refuse the policy of a gate that would run half-configured.
 
     Raises:
         RegistrationError: lists what is missing, each with the line to write, and names development mode.
     """
-    missing = list(_missing(plans, records, registry.list(), allow_unguarded))
+    missing = list(_missing(policy, records, allow_unguarded))
     if missing:
         lines = "\n".join(f"- {line}" for line in missing)
+        what = "the open gate refuses this change" if is_open else "the gate does not open in production mode"
         raise RegistrationError(
-            f"the gate does not open in production mode:\n{lines}\n"
-            'To try tools on your own machine, without any of this: Gate([...], mode="development")'
+            f'{what}:\n{lines}\nTo try tools on your own machine, without any of this: Gate([...], mode="development")'
         )
 
 
-def _missing(
-    plans: Plans, records: DurableRecords, tools: Sequence[ToolRecord], allow_unguarded: bool
-) -> Iterator[str]:
-    unguarded = [] if allow_unguarded else plans.unguarded()
+def _missing(policy: Policy, records: DurableRecords, allow_unguarded: bool) -> Iterator[str]:
+    unguarded = [] if allow_unguarded else policy.unguarded()
     if unguarded:
         yield (
             f"no hook authorises every call of {_named(unguarded)}. Give Gate(..., hooks=[Authorize(...)]) or a hook with "
             'will_authorize; declare @tool(effect="read") if it changes nothing; or accept it: '
             "Gate(..., allow_unguarded=True)"
         )
-    changing = [record for record in tools if record.definition.effect is not Effect.READ]
+    changing = [record for record in policy.tools if record.definition.effect is not Effect.READ]
     forgets = bool(changing) and records.durable is not False and not records.store.durable
     if forgets:
         yield (
@@ -73,7 +66,7 @@ def _missing(
             "nothing; or accept it: Gate(..., effects=Effects(durable=False))"
         )
     if (records.store.durable or forgets) and not records.resumable:
-        asking = [record for record in tools if records.asks_for_approval(record)]
+        asking = [record for record in policy.tools if policy.of(record).asks_for_approval()]
         if asking:
             yield (
                 f"calls of {_named(asking)} wait for approval, and no process could resume them after a restart. "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from callgate.runtime.models.wire.base import BaseCodec, ReplyFields, described, openai_usage
+from callgate.runtime.models.wire.base import OPENAI_DESCRIPTION, BaseCodec, ReplyFields, described, openai_usage
 from callgate.runtime.models.wire.client import Client
 from callgate.runtime.models.wire.codec import Codec, Request, Translation, translated
 from callgate.runtime.models.wire.folds.responses import CALLS, ResponsesFold, item_type, message_text, reasoning_text
@@ -32,7 +32,7 @@ class ResponsesCodec(BaseCodec):
 
     def translate(self, definitions: Sequence[ToolDefinition]) -> Translation:
         """Build ``{"tools": [{type, name, description, parameters, strict}]}``; see ``Codec``."""
-        return translated(definitions, openai_view, _tool)
+        return translated(definitions, openai_view, _tool, most=OPENAI_DESCRIPTION)
 
     def results(self, results: Sequence[ToolResult], translation: Translation | None = None) -> list[dict[str, Any]]:
         """Build one ``function_call_output`` item for each result; see ``Codec``."""
@@ -96,7 +96,13 @@ class ResponsesCodec(BaseCodec):
 
 def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, Any]:
     strict = bool(view.strict)  # always sent: unlike Chat Completions, this API defaults to true
-    return {"type": "function", "name": wire_name, **described(definition), "parameters": view.schema, "strict": strict}
+    return {
+        "type": "function",
+        "name": wire_name,
+        **described(definition, OPENAI_DESCRIPTION),
+        "parameters": view.schema,
+        "strict": strict,
+    }
 
 
 def _cut(body: Mapping[str, Any]) -> bool:

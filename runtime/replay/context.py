@@ -127,6 +127,10 @@ class ReplayRun(Run):
         return scope
 
 
+def _unrecorded(what: str) -> Any:
+    return property(lambda ctx: ctx.undecidable(f"reads {what}"), doc="Never recorded.")
+
+
 class ReplayContext(InvokeContext):
     """A context from a record; a read of unrecorded data makes the verdict undecidable."""
 
@@ -134,8 +138,6 @@ class ReplayContext(InvokeContext):
 
     def __init__(self, plan: Any, user: User, started: float, row: Mapping[str, Any], replay_id: str) -> None:
         self.run = ReplayRun(plan, user, started, replay_id)
-        self.user = user
-        self.data = {}
         self.row = row
         self.why: str | None = None
 
@@ -150,6 +152,9 @@ class ReplayContext(InvokeContext):
     def raw_input(self) -> Any:
         """Never recorded."""
         return self.undecidable("reads the raw arguments")
+
+    task_id: str | None = _unrecorded("the id of the task")
+    context_id: str | None = _unrecorded("the id of the task's context")
 
     @property
     def input(self) -> Any:

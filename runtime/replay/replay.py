@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from callgate.errors import Control, ControlRespond, InvocationError, UnknownTool
-from callgate.hooks.facts import FROZEN
+from callgate.hooks.facts import FROZEN, Suspension
 from callgate.hooks.plan import Plan
 from callgate.hooks.selection import Registration, register, select_for_stage
 from callgate.hooks.stages import STAGES, Section, Stage
@@ -39,6 +39,14 @@ class _Clock:
         return self.now
 
 
+class _Waits:
+    """The suspensions of a replay: they are verdicts, and nothing is stored."""
+
+    async def keep(self, _ctx: Any, asked: Suspension) -> Suspension:
+        """Return the suspension that a store would keep."""
+        return asked
+
+
 _REACHED = object()
 _NOT_REPLAYED = ("records", "on_error", "on_give_up", "shaping", "after_response", "unchecked_shaping")
 """Sections of a plan that a replay leaves out."""
@@ -50,7 +58,7 @@ class _Replaying:
         self.clock = _Clock()
         self.host = copy.copy(gate._engine)
         self.host.monotonic, self.host.wall_offset = self.clock.read, 0.0
-        self.host.store, self.host.closers, self.host.waits = MemoryStore(self.clock.read), [], None
+        self.host.store, self.host.closers, self.host.waits = MemoryStore(self.clock.read), [], _Waits()
         self.shared = [one for one in (register(hook, "replay") for hook in hooks) if not _records(one)]
         self.plans: dict[str, Plan] = {}
         self.run_id = f"replay {id(self):x}"

@@ -16,6 +16,7 @@ from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import EffectRecord
+from callgate.runtime.call.calls import refuse_user
 from callgate.runtime.call.failure import error_info
 from callgate.runtime.call.invoke import run
 from callgate.runtime.call.options import CallOptions, apply_options
@@ -27,10 +28,9 @@ from callgate.runtime.engine import Engine
 from callgate.runtime.lifespan.background import BackgroundTask
 from callgate.runtime.plans import Plans
 from callgate.runtime.suspensions.decisions import Decision
-from callgate.runtime.suspensions.resumption import Resumed, SuspendedCall
-from callgate.runtime.suspensions.suspensions import Pending, SuspensionManager, context_of_resumed, refused_context
+from callgate.runtime.suspensions.resumption import Resumed, SuspendedCall, context_of_resumed, refused_context
+from callgate.runtime.suspensions.suspensions import Pending, SuspensionManager
 from callgate.tools.calls import Outcome, ToolResult
-from callgate.tools.record import ToolRecord
 
 RefreshUser: TypeAlias = Callable[[User], User | Awaitable[User | None] | None]
 """Returns the current roles and scopes of a user, who may have changed since the call. None: the user exists no more."""
@@ -115,12 +115,8 @@ class CallRecords:
         return await reconcile(self.ledger.effects, self.ledger.now, tenant, effect, hooks)
 
     def _reconcilers(self) -> dict[str, list[Any]]:
-        found = {plan.record.id: reconcilers_of(plan) for plan in self.plans.compiled()}
+        found = {one.record.id: reconcilers_of(one) for one in self.plans.hooked()}
         return {tool: hooks for tool, hooks in found.items() if hooks}
-
-    def asks_for_approval(self, record: ToolRecord) -> bool:
-        """Return whether the tool, its missing schema or a hook requires approval for some of its calls."""
-        return any(step.name == "approval" and step.hook is None for _, _, step in self.plans.of(record.id).before)
 
 
 async def resume(
@@ -134,9 +130,12 @@ async def resume(
     trace: bool,
 ) -> ToolResult:
     """See ``Gate.resume``."""
+    refuse_user(approver, "approver")
     if not gate.is_open:
         raise GateClosed("the gate is not open; use it inside `async with gate:`")
-    if own := [name for name in ("idempotency_key", "request_id", "session_id") if options.get(name) is not None]:
+    if own := [
+        name for name in ("idempotency_key", "request_id", "session_id", "task") if options.get(name) is not None
+    ]:
         raise TypeError(
             f"resume: the suspended call has its own {', '.join(own)}; leave them out, what was approved runs"
         )

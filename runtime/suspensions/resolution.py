@@ -28,8 +28,8 @@ from callgate.runtime.call.results import run_to_result
 from callgate.runtime.effects.keys import identifier
 from callgate.runtime.effects.receipts import answer_from
 from callgate.runtime.suspensions.record_keeping import CallRecords
-from callgate.runtime.suspensions.resumption import Resumed, SuspendedCall, handle_of, id_in
-from callgate.runtime.suspensions.suspensions import SuspensionManager, context_of_resumed
+from callgate.runtime.suspensions.resumption import Resumed, SuspendedCall, context_of_resumed, handle_of, id_in
+from callgate.runtime.suspensions.suspensions import SuspensionManager
 from callgate.tools.calls import Outcome, ToolResult
 from callgate.tools.definition import Effect
 
@@ -108,7 +108,7 @@ def _context(records: CallRecords, wait: SuspensionRecord, bound: SuspendedCall,
     except UnknownTool:
         return None
     ctx = context_of_resumed(plan, bound, Resumed(records.waits.keys, user.tenant or "", wait, bound))
-    ctx.user = user
+    ctx.run.user = user
     return ctx
 
 

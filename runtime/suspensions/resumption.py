@@ -11,13 +11,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from callgate.errors import NotPending, ToolError
+from callgate.errors import Denied, NotPending, ToolError
 from callgate.hooks.approval import PLACE
+from callgate.hooks.context import InvokeContext
+from callgate.hooks.facts import FROZEN
+from callgate.hooks.plan import Plan
 from callgate.providers.principal import User
 from callgate.providers.principal_json import user_as_json, user_from_json
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
 from callgate.tools.approval import Approval, met
+from callgate.tools.arguments.hydration import Repair
+from callgate.tools.calls import ToolCall
+from callgate.tools.execution import NO_TASK, TaskIds
 from callgate.tools.values import canonical
 
 VERSION = 1
@@ -49,7 +55,8 @@ class SuspendedCall:
     ``version`` is the digest of the tool's definition, ``policy`` the digest of its policies. ``place`` is the place of
     the lifecycle where the call waits. ``approvals`` lists the approvals so far: place, approver and seconds waited.
     ``answers`` maps places to answers. Both apply to the arguments of ``input_hash``; None means that they were
-    not parsed at the time of the decision.
+    not parsed at the time of the decision. ``repair`` is the record of the repairer that wrote the arguments. ``task`` has
+    the ids of the A2A task.
     """
 
     tool: str
@@ -72,6 +79,8 @@ class SuspendedCall:
     nonce: str
     approvals: tuple[tuple[str, User, float], ...] = ()
     answers: Mapping[str, Answer] = field(default_factory=dict[str, Answer])
+    repair: Mapping[str, Any] | None = None
+    task: TaskIds = NO_TASK
 
     def given_at(self, place: str) -> list[tuple[User, float]]:
         """Return the approvals at a place."""
@@ -89,6 +98,7 @@ class SuspendedCall:
         body |= {
             "v": VERSION,
             "user": user_as_json(self.user),
+            "task": list(self.task),
             "rules": [rule.to_dict() for rule in self.rules],
             "approvals": [[place, user_as_json(user), waited] for place, user, waited in self.approvals],
             "answers": {place: [one.value, one.error, one.by] for place, one in self.answers.items()},
@@ -102,7 +112,8 @@ class SuspendedCall:
         Raises:
             ValueError, TypeError, KeyError: another version of Callgate wrote it.
         """
-        body = json.loads(data)
+        body: dict[str, Any] = json.loads(data)
+        body = {"repair": None, "task": (), **body}  # rows of earlier versions have none
         if body["v"] != VERSION:
             raise ValueError("another version of Callgate wrote this")
         return cls(
@@ -111,10 +122,12 @@ class SuspendedCall:
             rules=tuple(Approval.from_dict(rule) for rule in body["rules"]),
             approvals=tuple((place, user_from_json(user), waited) for place, user, waited in body["approvals"]),
             answers={place: Answer(*one) for place, one in body["answers"].items()},
+            task=TaskIds(*body["task"]),
         )
 
 
-_PLAIN = tuple(one.name for one in fields(SuspendedCall) if one.name not in {"user", "rules", "approvals", "answers"})
+_CONVERTED = {"user", "rules", "approvals", "answers", "task"}
+_PLAIN = tuple(one.name for one in fields(SuspendedCall) if one.name not in _CONVERTED)
 """The facts that are JSON as they are."""
 
 
@@ -190,6 +203,37 @@ class Resumed:
         """Return the next version of the row, in which the call no longer waits."""
         after = replace(self.wait, state=state, number=self.wait.number + 1, body=self.bound.dump())
         return signed(self._keys, self.tenant, after)
+
+
+def context_of_resumed(plan: Plan, bound: SuspendedCall, resumed: Resumed | None) -> InvokeContext:
+    """Return a new context for the same call; *resumed* is None if the call must not run."""
+    if bound.repair is not None and resumed is not None:
+        plan = plan.for_repaired()
+    ctx = InvokeContext(plan, bound.arguments, bound.user, plan.now())
+    if bound.repair is not None:
+        ctx.run.repair = Repair.from_dict(bound.repair)
+    ctx.run.tool_call = call = ToolCall(
+        id=bound.call_id or "",
+        name=bound.tool,
+        arguments=bound.arguments,
+        synthetic_id=bound.synthetic_id,
+        truncated=bound.truncated,
+    )
+    if call.truncated:
+        ctx.run.input = call  # as in ``context_of``
+    ctx.run.request_id, ctx.run.session_id = bound.request_id, bound.session_id
+    ctx.run.idempotency_key, ctx.run.task = bound.idempotency_key, bound.task
+    ctx.run.resumed = resumed
+    return ctx
+
+
+def refused_context(plan: Plan, bound: SuspendedCall, refused: Denied) -> InvokeContext:
+    """Return the context of a call that must not run; *plan* notifies the hooks that observe and record."""
+    ctx = context_of_resumed(plan, bound, None)
+    ctx.run.step, ctx.run.unknown = plan.start, refused
+    if bound.frozen:
+        ctx.run.input_state = FROZEN
+    return ctx
 
 
 def call_text(bound: SuspendedCall) -> str:

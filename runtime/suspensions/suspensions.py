@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -33,9 +32,8 @@ from callgate.runtime.suspensions.resumption import (
     signed,
 )
 from callgate.tools.arguments.parsing import parse_arguments
-from callgate.tools.calls import ToolCall
 from callgate.tools.schemas.validation import Validator, compile_schema
-from callgate.tools.values import hash_of, thaw
+from callgate.tools.values import hash_of, plain_json, thaw
 
 EXPIRES = 86_400.0
 """Default expiry of a suspended call, in seconds."""
@@ -141,6 +139,8 @@ class SuspensionManager:
             nonce=new_id(),
             approvals=() if before is None else before.approvals,
             answers={} if before is None else before.answers,
+            repair=None if ctx.run.repair is None else ctx.run.repair.to_dict(),
+            task=ctx.run.task,
         )
 
     def policy_of(self, plan: Plan) -> str:
@@ -327,8 +327,8 @@ class SuspensionManager:
         else:
             validator = None if bound.schema is None else compile_schema(bound.schema, trusted=False)
         try:
-            value = json.loads(json.dumps(decision.value, allow_nan=False))
-        except (TypeError, ValueError, RecursionError):
+            value = plain_json(decision.value, plan.builtins.limits.max_depth)
+        except (TypeError, ValueError):
             raise Invalid("the answer is not JSON", code="invalid_answer") from None
         _check(validator, value)
         return value
@@ -371,30 +371,3 @@ def may_decide(bound: SuspendedCall, person: User, waited: float) -> bool:
     if not bound.rules:
         return person.id == bound.user.id
     return any(rule.allows(person, bound.user.id, waited) for rule in bound.rules)
-
-
-def context_of_resumed(plan: Plan, bound: SuspendedCall, resumed: Resumed | None) -> InvokeContext:
-    """Return a new context for the same call; *resumed* is None if the call must not run."""
-    ctx = InvokeContext(plan, bound.arguments, bound.user, plan.now())
-    ctx.run.tool_call = call = ToolCall(
-        id=bound.call_id or "",
-        name=bound.tool,
-        arguments=bound.arguments,
-        synthetic_id=bound.synthetic_id,
-        truncated=bound.truncated,
-    )
-    if call.truncated:
-        ctx.run.input = call  # as in ``context_of``
-    ctx.run.request_id, ctx.run.session_id = bound.request_id, bound.session_id
-    ctx.run.idempotency_key = bound.idempotency_key
-    ctx.run.resumed = resumed
-    return ctx
-
-
-def refused_context(plan: Plan, bound: SuspendedCall, refused: Denied) -> InvokeContext:
-    """Return the context of a call that must not run; *plan* notifies the hooks that observe and record."""
-    ctx = context_of_resumed(plan, bound, None)
-    ctx.run.step, ctx.run.unknown = plan.start, refused
-    if bound.frozen:
-        ctx.run.input_state = FROZEN
-    return ctx

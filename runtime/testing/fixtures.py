@@ -56,6 +56,7 @@ class TraceCall(Protocol):
         arguments: Mapping[str, Any] | str | None = ...,
         *,
         user: User = ...,
+        as_text: bool = ...,
         **options: Unpack[CallOptions],
     ) -> Trace:
         """Trace one call, and show the trace with the test if it fails."""

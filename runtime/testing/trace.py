@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any, Unpack
 from callgate.errors import UnknownTool
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.stages import Stage
+from callgate.hooks.stock.records.masking import ShownInput
 from callgate.runtime.call.options import CallOptions
 from callgate.runtime.gate import Gate
 from callgate.runtime.testing.trace_log import TracedLease, TraceLog, step_name
@@ -97,10 +99,22 @@ class Trace:
         return all(len(releases) == 1 for releases in order) and order == sorted(order)
 
     def __str__(self) -> str:
-        lines = [self._title()]
+        lines = [self._title(), *self._notes()]
         lines += [f"  {step.stage:<28} {step.hook:<24} {step.verdict}" for step in self.steps]
         lines += ["leases", *(f"  {lease}" for lease in self.leases)] if self.leases else ["no leases"]
         return "\n".join(lines)
+
+    def _notes(self) -> list[str]:
+        """The lines about arguments that were not validated, or that a repairer wrote, with secrets masked."""
+        if self._ctx is None:
+            return []
+        rules = self._ctx.run.plan.builtins.unvalidated
+        notes = [] if rules is None else [f"  validated=false, no_schema_mode={rules.mode_of(self._ctx)}"]
+        repair = ShownInput().repair(self._ctx)
+        if repair is None:
+            return notes
+        before, after = (json.dumps(repair[name]) for name in ("before", "after"))
+        return [*notes, f"  repaired by {repair['by']}: {before} -> {after}"]
 
     def __repr__(self) -> str:
         return f"<Trace of {self.result.tool}: {self.result.outcome}, {len(self.steps)} steps>"
@@ -128,6 +142,7 @@ async def trace(
     arguments: Mapping[str, Any] | str | None = None,
     *,
     user: User = ANONYMOUS,
+    as_text: bool = True,
     **options: Unpack[CallOptions],
 ) -> Trace:
     """Run one call through *gate* and return its trace.
@@ -139,14 +154,18 @@ async def trace(
         call: a ``ToolCall``, a result of ``hydrate``, or a tool by name or object.
         arguments: the arguments of a tool by name or object.
         user: the caller.
+        as_text: send *arguments* as JSON text, as providers do; False sends the object itself.
         options: the options of ``gate.call``.
 
     Raises:
+        TypeError: *arguments* are not JSON; ``as_text=False`` sends them as they are.
         GateClosed: the gate is not open.
         asyncio.CancelledError: the call was cancelled.
     """
     if not isinstance(call, ToolCall | HydrationResult):
         name = call if isinstance(call, str) else gate.registry.id_of(call)
+        if as_text and isinstance(arguments, Mapping):
+            arguments = json.dumps(dict(arguments))
         call = ToolCall(id=f"call_{secrets.token_hex(8)}", name=name, arguments=arguments, synthetic_id=True)
     elif arguments is not None:
         raise TypeError("a ToolCall has its own arguments: pass the tool's name instead to use other arguments")

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from callgate.errors import CallgateError
+from callgate.providers.logs import LogEvent, emit
 from callgate.runtime.call import batch
 from callgate.runtime.call.leases import Carried
 from callgate.runtime.gate import Gate
@@ -39,7 +40,7 @@ class ToolSystem:
         gate: the gate of every call; it may deny an enabled tool.
         state: returns the tools that a thread may use; None allows all. An unknown thread or a failure allows none.
         observations: records every call of every plan; None records nothing.
-        on_fault: receives the failures of ``state`` and ``observations``; an error that it raises is dropped.
+        on_fault: receives the failures of ``state`` and ``observations``; an error that it raises is logged.
         at_once: maximum number of concurrent calls of one plan.
         patience: timeout in seconds of one call of ``state`` or ``observations``; a timeout is a failure.
 
@@ -142,11 +143,24 @@ class ToolSystem:
         return [definition for definition in self.gate.definitions(user=user) if definition.name in enabled]
 
     def _tell(self, fault: ToolSystemFault) -> None:
+        _log(fault, fault.error)
         if self.on_fault is not None:
             try:
                 self.on_fault(fault)
-            except Exception:  # noqa: BLE001, S110  (an error in the report of a fault is dropped)
-                pass
+            except Exception as error:  # noqa: BLE001  (the report of a fault changes no result)
+                _log(fault, error)
+
+
+def _log(fault: ToolSystemFault, error: BaseException | None) -> None:
+    emit(
+        LogEvent.TOOL_SYSTEM_FAILED,
+        fault=fault.event,
+        thread_id=fault.thread_id,
+        trace_id=fault.trace_id,
+        call_id=fault.call_id,
+        tool=fault.tool,
+        error=error,
+    )
 
 
 class _Slot:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from callgate.hooks.base import on as on
     from callgate.hooks.context import InvokeContext as InvokeContext
     from callgate.hooks.stages import Stage as Stage
+    from callgate.providers.execution_scope import EffectClaim as EffectClaim
     from callgate.providers.logs import configure_logging as configure_logging
     from callgate.providers.provide import Provide as Provide
     from callgate.providers.registry import ProviderRegistry as ProviderRegistry
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from callgate.runtime.jobs.jobs import JobHandle as JobHandle
     from callgate.runtime.jobs.options import Jobs as Jobs
     from callgate.runtime.models import codec as codec
+    from callgate.runtime.standalone import hydrate_without_gate as hydrate_without_gate
     from callgate.runtime.standalone import invoke_tool as invoke_tool
     from callgate.runtime.suspensions.decisions import Approve as Approve
     from callgate.runtime.suspensions.decisions import Decision as Decision
@@ -90,6 +92,7 @@ else:
             "Deny": "callgate.runtime.suspensions.decisions",
             "Edit": "callgate.runtime.suspensions.decisions",
             "Effect": "callgate.tools.definition",
+            "EffectClaim": "callgate.providers.execution_scope",
             "Effects": "callgate.runtime.effects.ledger",
             "ErrorInfo": "callgate.tools.calls",
             "Gate": "callgate.runtime.gate",
@@ -136,6 +139,7 @@ else:
             "configure_logging": "callgate.providers.logs",
             "converse": "callgate.runtime.conversation.converse",
             "converse_events": "callgate.runtime.conversation.converse",
+            "hydrate_without_gate": "callgate.runtime.standalone",
             "invoke_tool": "callgate.runtime.standalone",
             "on": "callgate.hooks.base",
             "pick_tools": "callgate.tools.picking.pick",

@@ -183,8 +183,8 @@ class InvocationError(CallgateError):
     """The base of errors that end one invocation; ``invoke`` raises one of its subclasses.
 
     ``no_effect`` says that a tool which raised this did nothing, so that the same effect may be tried again: ``ctx.abort``
-    and ``ctx.retry_after`` in a tool's body and ``ToolError(..., no_effect=True)`` set it. Any other error from a body
-    leaves the outcome open.
+    and ``ctx.retry_after`` in a tool's body, ``ToolError(..., no_effect=True)`` and ``Invalid(..., no_effect=True)`` set
+    it. Any other error from a body, or from the constructor of a class tool, leaves the outcome open.
     """
 
     http_status: int = 500
@@ -235,7 +235,7 @@ class RetryLater(InvocationError):
 
 
 class Invalid(InvocationError):
-    """The arguments (or the output) break the contract. ``issues`` are value-free."""
+    """The arguments (or the output) break the contract. ``issues`` are value-free; ``no_effect`` as of ``ToolError``."""
 
     code = "invalid_arguments"
     http_status = 422
@@ -249,10 +249,12 @@ class Invalid(InvocationError):
         issues: Sequence[Any] = (),
         public: str | None = None,
         code: str | None = None,
+        no_effect: bool = False,
     ) -> None:
         super().__init__(message, public=public, code=code)
         self.stage = stage
         self.issues = tuple(issues)
+        self.no_effect = no_effect
 
     @property
     def pointer(self) -> str | None:

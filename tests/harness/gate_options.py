@@ -9,7 +9,25 @@ from callgate import Effects, Jobs, Options, Sessions, Suspensions
 
 GROUPS: dict[str, tuple[Any, dict[str, str]]] = {
     "effects": (Effects(), {"durable": "durable"}),
-    "options": (Options(), {name: name for name in ("clock", "lazy", "limits", "resolve", "validator")}),
+    "options": (
+        Options(),
+        {
+            name: name
+            for name in (
+                "clock",
+                "closing",
+                "drain",
+                "formats",
+                "lazy",
+                "limits",
+                "no_schema_policy",
+                "on_hydration",
+                "on_repair",
+                "resolve",
+                "validator",
+            )
+        },
+    ),
     "sessions": (Sessions(), {"session_ttl": "ttl", "max_sessions": "maximum"}),
     "suspensions": (Suspensions(), {"policy_version": "policy_version", "refresh_user": "refresh_user"}),
 }

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from callgate import InvokeContext, Stage
+from callgate.errors import StageError
 from callgate.hooks.history import Entry
 from callgate.hooks.stages import STAGES, May
 from callgate.providers.clock import FakeClock
@@ -91,17 +92,21 @@ async def test_only_values_that_the_input_had_are_in_its_history() -> None:
     assert inputs.index((Stage.WILL_CREATE_INVOKE_CONTEXT, '{"b": 2}')) == 1
 
 
-async def test_a_change_in_place_is_seen() -> None:
+async def test_every_value_is_set_so_every_change_is_seen() -> None:
     """Contract C27."""
 
     def change(ctx: InvokeContext) -> None:
-        ctx.input["list"].append(2)
+        with pytest.raises(StageError, match=r"ctx.input = .*will_validate_input"):
+            ctx.input["list"].append(2)
+        ctx.input = {"list": [*ctx.input["list"], 2]}
 
     inputs, _ = await histories(at(Stage.WILL_VALIDATE_INPUT, change), arguments={"list": [1]})
     assert [value for _, value in inputs] == [{"list": [1]}, {"list": [1, 2]}]
 
     def redact(ctx: InvokeContext) -> None:
-        ctx.output["list"].clear()
+        with pytest.raises(StageError, match=r"ctx.output = .*will_redact_output"):
+            ctx.output["list"].clear()
+        ctx.output = {"list": []}
 
     _, outputs = await histories(at(Stage.WILL_REDACT_OUTPUT, redact), arguments={"list": [1]})
     assert [value for _, value in outputs] == [{"list": [1]}, {"list": []}]
@@ -112,7 +117,7 @@ async def test_a_change_of_type_is_a_change(change: Any) -> None:
     """Contract C27."""
 
     def act(ctx: InvokeContext) -> None:
-        ctx.input["a"] = change
+        ctx.input = {**ctx.input, "a": change}
 
     inputs, _ = await histories(at(Stage.WILL_NORMALIZE_INPUT, act), arguments={"a": 1})
     assert json.dumps([value for _, value in inputs]) == json.dumps([{"a": 1}, {"a": change}])
@@ -128,7 +133,7 @@ async def test_entries_are_snapshots() -> None:
         kept.append(ctx.input_history)
 
     def second(ctx: InvokeContext) -> None:
-        ctx.input["list"].append(3)
+        ctx.input = {"list": [*ctx.input["list"], 3]}
         ctx.input_history[1].value["list"].append("from outside")
 
     def output(ctx: InvokeContext) -> None:
@@ -142,9 +147,9 @@ async def test_entries_are_snapshots() -> None:
         at(Stage.DID_EXECUTE, output),
         arguments=raw,
     )
-    assert [value["list"] for _, value in inputs] == [[0], [1], [1, 2, 3]]
-    assert [entry.value["list"] for entry in kept[0]] == [[0], [1], [1, 2]]
-    assert [value["list"] for _, value in outputs] == [[1, 2, 3], ["a"], ["a", "b"]]
+    assert [value["list"] for _, value in inputs] == [[0], [1], [1, 3]]
+    assert [entry.value["list"] for entry in kept[0]] == [[0], [1]]
+    assert [value["list"] for _, value in outputs] == [[1, 3], ["a"]]
     assert raw == {"list": [0]}
 
 

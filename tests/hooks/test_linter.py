@@ -96,7 +96,9 @@ def found(tool: Any, hooks: list[Any]) -> dict[str, set[str]]:
 
 def test_every_rule_has_a_bad_plan_and_a_good_one_here() -> None:
     """Contract C1e, C15c."""
-    assert {rule.__name__.removeprefix("_") for rule in RULES} == BAD.keys() == GOOD.keys()
+    elsewhere = {"no_schema", "ends_after_outcome"}  # runtime/gate/test_no_schema.py, runtime/effects/test_units.py
+    of_hooks = {rule.__name__.removeprefix("_") for rule in RULES} - elsewhere
+    assert of_hooks == BAD.keys() == GOOD.keys()
 
 
 @pytest.mark.parametrize("rule", BAD)

@@ -29,8 +29,11 @@ NAMES = {
     "audit.anchored",
     "audit.row",
     "call.abandoned",
+    "call.attempt_failed",
     "call.cancelled",
     "call.failed",
+    "call.not_validated",
+    "hook.output_dropped",
     "call.refused",
     "call.settled",
     "call.suspended",
@@ -42,6 +45,7 @@ NAMES = {
     "job.dead",
     "job.not_sent",
     "job.store_failed",
+    "model.exchange",
     "suspension.damaged",
     "suspension.expired",
     "suspension.resumed",
@@ -56,6 +60,7 @@ NAMES = {
     "plan.compiled",
     "provider.failed",
     "session.ended",
+    "tool_system.failed",
 }
 
 
@@ -361,9 +366,14 @@ def run(setup: str, *, imported: bool) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def test_it_is_silent_by_default_and_does_not_even_import_structlog() -> None:
-    """Silent by default."""
-    assert run("", imported=False) == ("", "")
+def test_by_default_it_reports_unexpected_exceptions_alone_and_does_not_even_import_structlog() -> None:
+    """Decisions and the lifespan of the gate are silent where nothing is configured."""
+    printed, heard = run("", imported=False)
+    assert printed == ""
+    (event,) = [line for line in heard.splitlines() if line.startswith("callgate: ")]
+    assert event.startswith("callgate: call.failed ")
+    assert "Traceback (most recent call last):" in heard
+    assert "canary" not in heard
 
 
 def test_an_application_that_has_set_up_logging_hears_it() -> None:

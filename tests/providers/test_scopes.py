@@ -347,7 +347,7 @@ async def test_a_slow_teardown_is_not_cut_short_by_a_cancellation(loop: StepLoop
         try:
             yield "it"
         finally:
-            await asyncio.sleep(5)
+            await asyncio.sleep(4)
             LOG.append("closed")
 
     async with Gate([taking("it")], provide={"it": Scoped("request", slow)}) as gate:

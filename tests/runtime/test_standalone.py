@@ -17,8 +17,8 @@ from callgate import (
     InvokeContext,
     Provide,
     ProviderRegistry,
+    RetryLater,
     Stage,
-    Suspended,
     ToolComponent,
     ToolContext,
     ToolDefinition,
@@ -241,10 +241,9 @@ async def test_it_raises_what_the_other_outcomes_are_called() -> None:
     """Contract 83, 88."""
     with pytest.raises(Invalid, match="n"):
         await invoke_tool(record(), {"n": "x"})
-    asks = at(Stage.WILL_AUTHORIZE, lambda ctx: ctx.suspend("approval", "May it?"))
-    with pytest.raises(Suspended) as suspended:
+    with pytest.raises(RetryLater):
+        asks = at(Stage.WILL_AUTHORIZE, lambda ctx: ctx.retry_after(5))
         await invoke_tool(record(), {"n": 1}, global_hooks_by_stage={"will_authorize": [asks]})
-    assert suspended.value.pending.prompt == "May it?"
     with pytest.raises(HookError):
         await invoke_tool(record(), {"n": 1}, global_hooks_by_stage={"will_authorize": [object()]})
 

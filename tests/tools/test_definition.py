@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import re
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -147,20 +148,20 @@ def test_a_description_may_be_left_out_and_that_is_remarked_on() -> None:
     assert make().lints == ()
 
 
-@pytest.mark.parametrize("text", ["", "x" * 1025, 5])
-@pytest.mark.parametrize("field", ["description", "title"])
-def test_a_text_that_is_given_has_1_to_1024_characters(field: str, text: Any) -> None:
+@pytest.mark.parametrize(("field", "most"), [("description", 65_536), ("title", 1024)])
+def test_a_text_that_is_given_is_neither_empty_nor_too_long(field: str, most: int) -> None:
     """Contract 25."""
-    with pytest.raises(DefinitionError, match=f"{field} must be text of 1 to 1024"):
-        make(**{field: text})
-    assert make(**{field: "x" * 1024})
+    for text in ("", "x" * (most + 1), 5):
+        with pytest.raises(DefinitionError, match=f"{field} must be text of 1 to {most}"):
+            make(**{field: text})
+    assert make(**{field: "x" * most})
 
 
-@pytest.mark.parametrize("field", ["description", "title"])
-def test_a_text_of_an_author_says_something(field: str) -> None:
+@pytest.mark.parametrize(("field", "most"), [("description", 65_536), ("title", 1024)])
+def test_a_text_of_an_author_says_something(field: str, most: int) -> None:
     """Contract 25: else it would be lost on the way through ``to_dict`` and ``from_dict``."""
     with pytest.raises(
-        DefinitionError, match=f"{field} must be text of 1 to 1024 characters, or left out; it is blank"
+        DefinitionError, match=f"{field} must be text of 1 to {most} characters, or left out; it is blank"
     ):
         make(**{field: " \n"})
 
@@ -174,7 +175,7 @@ def test_a_blank_description_from_outside_counts_as_absent(blank: str, wrapped: 
     assert definition.description is None
     assert any("description" in lint for lint in definition.lints)
     assert definition == ToolDefinition.from_dict({"name": "x", "parameters": SCHEMA})
-    for refused in ({"title": blank}, {"name": blank}, {"description": "x" * 1025}, {"description": 5}):
+    for refused in ({"title": blank}, {"name": blank}, {"description": "x" * 65_537}, {"description": 5}):
         with pytest.raises(DefinitionError):
             ToolDefinition.from_dict({**flat, **refused})
 
@@ -474,3 +475,23 @@ def test_real_schemas_are_kept_verbatim(shared_data: Path) -> None:
         definition = make(parameters=schema)
         assert json.dumps(definition.parameters) == json.dumps(schema)
         assert ToolDefinition.from_dict(definition.to_dict()).digest == definition.digest
+
+
+@pytest.mark.parametrize("name", ["github.search_code", "a/b:c", "x" * 65, "x." * 60])
+def test_a_name_of_another_system_is_replaced_by_a_legal_one_and_kept(name: str) -> None:
+    """Contract C5."""
+    definition = ToolDefinition.from_dict({"name": name, "description": "x", "inputSchema": SCHEMA})
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", definition.name)
+    assert (definition.title, definition.metadata["foreign_name"]) == (name, name)
+    assert ToolDefinition.from_dict({"name": name, "parameters": SCHEMA}).name == definition.name, (
+        "it depends on it alone"
+    )
+    assert ToolDefinition.from_dict({"name": f"{name}y", "parameters": SCHEMA}).name != definition.name
+    assert ToolDefinition.from_dict(definition.to_dict()) == definition
+
+
+@pytest.mark.parametrize("name", ["Sum Two Numbers", "x" * 129, "a\nb", "größe", " "])
+def test_a_name_that_no_system_allows_is_refused(name: str) -> None:
+    """Contract 24, C5."""
+    with pytest.raises(DefinitionError, match="tool name"):
+        ToolDefinition.from_dict({"name": name, "parameters": SCHEMA})

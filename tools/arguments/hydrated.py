@@ -19,7 +19,7 @@ from callgate.tools.values import canonical, freeze
 _UNCONVERTED = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 HydrationStage = Literal["parse", "validate", "instantiate"]
 Repairer = Callable[[ToolCall, "HydrationError"], Any]
-"""A function from a call and its error to new arguments (text or object), or None to abandon the repair.
+"""A function, plain or async, from a call and its error to new arguments (text or object), or None to abandon the repair.
 
 It is called at most once for each call.
 """
@@ -59,6 +59,17 @@ class Repair:
     before: Any = None
     after: Any = None
     failed: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to plain JSON. It holds argument values: redact it like the arguments."""
+        shown: dict[str, Any] = _plain(self)
+        return shown
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read what ``to_dict`` returned."""
+        fields: dict[str, Any] = {**data, "reason": HydrationError(**data["reason"])}
+        return cls(**fields)
 
 
 @dataclass(frozen=True)
@@ -109,7 +120,7 @@ class HydrationProvenance:
 class HydrationResult:
     """One hydrated call. ``arguments`` are the validated arguments, frozen; None when hydration failed.
 
-    ``tool`` is the instance for a class whose constructor takes nothing but arguments. The gate constructs other tools
+    ``tool`` is the instance that ``hydrate_without_gate`` made of a class tool, else None: a gate makes the instance
     after authorisation. ``token`` stays in this process: a copy has none.
     """
 
@@ -123,15 +134,15 @@ class HydrationResult:
 
     @property
     def trusted(self) -> bool:
-        """False when a repairer wrote the arguments: ask for approval before they run."""
+        """False when a repairer wrote the arguments: a gate then does as its ``on_repair`` says."""
         return self.success and not self.provenance.repaired
 
     def vouched_for(self, definition: ToolDefinition, validator: Validator | None) -> bool:
         """True when this process validated exactly these arguments of this call, by this definition and validator.
 
-        A gate reads the original arguments of a repaired call again.
+        *validator* is None for a tool without a schema; then only the arguments of a repair are vouched for.
         """
-        if not isinstance(self.token, Attestation) or self.arguments is None or validator is None or not self.trusted:
+        if not isinstance(self.token, Attestation) or self.arguments is None:
             return False
         try:
             return self.token.holds_for(self, definition, validator)
@@ -182,21 +193,28 @@ class Checker(Protocol):
 class Attestation:
     """The token of a validated call, issued by a ``Hydrator``: received and validated arguments, apart from the result."""
 
-    __slots__ = ("_arguments", "_by", "_call", "_raw", "_seconds", "_wire")
+    __slots__ = ("_arguments", "_by", "_call", "_raw", "_seconds", "_wire", "repair")
 
     def __init__(
-        self, by: Checker, call: ToolCall, raw: str | bytes, arguments: dict[str, Any], wire: str | None, seconds: float
+        self,
+        by: Checker,
+        call: ToolCall,
+        raw: str | bytes,
+        arguments: dict[str, Any],
+        wire: str | None,
+        seconds: float,
+        repair: Repair | None = None,
     ) -> None:
         self._by, self._call, self._raw, self._arguments = by, call, raw, arguments
         self._wire, self._seconds = wire, seconds
+        self.repair = repair
 
-    def holds_for(self, result: HydrationResult, definition: ToolDefinition, validator: Validator) -> bool:
+    def holds_for(self, result: HydrationResult, definition: ToolDefinition, validator: Validator | None) -> bool:
         """Check that the call and the arguments of *result* are unchanged, and the definition and validator the same."""
         own = self._by.validator
         if (
             result.call is not self._call
-            or own is None
-            or own.id != validator.id
+            or (None if own is None else own.id) != (None if validator is None else validator.id)
             or self._by.digest != definition.digest
         ):
             return False

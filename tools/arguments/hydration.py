@@ -1,4 +1,4 @@
-"""Hydration: parse and validate the arguments of a tool call, and instantiate its tool. Nothing runs."""
+"""Hydration: parse and validate the arguments of a tool call. No tool is made or runs, unless the name says so."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from callgate.errors import Invalid, SchemaRefused
+from callgate.errors import Control, Invalid, InvocationError, SchemaRefused
 from callgate.tools.arguments.hydrated import (
     Attestation,
     HydrationError,
@@ -22,6 +22,7 @@ from callgate.tools.arguments.hydrated import (
 )
 from callgate.tools.arguments.parse_errors import ParseError
 from callgate.tools.arguments.parsing import parse_arguments
+from callgate.tools.arguments.repairing import frozen_copy, is_repairable, repair_now, repair_with
 from callgate.tools.calls import Issue, ToolCall
 from callgate.tools.definition import NoSchemaMode
 from callgate.tools.limits import DEFAULT_LIMITS, Limits
@@ -39,6 +40,7 @@ __all__ = [
     "Repairer",
     "ValidatorInfo",
     "hydrate",
+    "hydrate_and_construct",
     "unknown",
 ]
 
@@ -53,7 +55,7 @@ def hydrate(
     repair: Repairer | None = None,
     lazy: bool = False,
 ) -> HydrationResult:
-    """Hydrate one call; an invalid call gives a failed result and raises nothing.
+    """Parse and validate one call; an invalid call gives a failed result and raises nothing. No tool is made.
 
     Args:
         call: the call as the model sent it.
@@ -64,11 +66,40 @@ def hydrate(
         repair: makes new arguments after a failed parse or validation. It runs at most once and is recorded; the
             result is then untrusted.
         lazy: validators are compiled at first use.
+
+    Raises:
+        TypeError: *repair* is async: await ``Hydrator.repair`` instead.
     """
     record = record_of(call.name) if isinstance(call.name, str) else None
     if record is None:
         return unknown(call, wire)
     return Hydrator(record, validator_of(call.name), limits, lazy=lazy).hydrate(call, wire, repair)
+
+
+def hydrate_and_construct(hydrator: Hydrator, found: HydrationResult) -> HydrationResult:
+    """Make the instance of a class tool without a gate, so without authorisation; ``run`` is not called.
+
+    A constructor that raises gives a failed result of stage ``instantiate``.
+    """
+    record = hydrator.record
+    supplied = bool(record.injected) or record.context_parameter is not None
+    waits = record.definition.no_schema_mode is NoSchemaMode.HUMAN_APPROVAL
+    if not found.success or record.style is not Style.COMPONENT or supplied or waits or not found.trusted:
+        return found
+    given: Any = thaw(found.arguments)
+    try:
+        tool = record.execute(given if record.convert is None else record.convert(given))
+    except InvocationError as error:
+        detail = getattr(error, "issues", ()) or {"code": error.code}
+        return _refused(found, error.public, detail)
+    except (Exception, Control) as error:  # noqa: BLE001  (a constructor may raise anything; its text may hold values)
+        return _refused(found, "The tool failed.", {"code": "tool_failed", "type": type(error).__name__})
+    return HydrationResult(found.call, True, found.provenance, found.arguments, tool, token=found.token)
+
+
+def _refused(found: HydrationResult, message: str, detail: Any) -> HydrationResult:
+    error = HydrationError("instantiate", message, detail)
+    return HydrationResult(found.call, False, found.provenance, errors=(error,))
 
 
 def unknown(call: ToolCall, wire: str | None = None) -> HydrationResult:
@@ -96,10 +127,7 @@ class Hydrator:
         self.limits = record.limits or limits
         self.digest = record.definition.digest
         self._late = lazy or isinstance(validator, LazyValidator)
-        supplied = bool(record.injected) or record.context_parameter is not None
-        suspends = record.definition.no_schema_mode is NoSchemaMode.HUMAN_APPROVAL
-        self._constructs = record.style is Style.COMPONENT and not supplied and not suspends
-        self._read = None if validator is None or self._late or self._constructs else read
+        self._read = None if validator is None or self._late else read
 
     def hydrate(self, call: ToolCall, wire: str | None = None, repair: Repairer | None = None) -> HydrationResult:
         """See ``hydrate``, the function."""
@@ -107,16 +135,32 @@ class Hydrator:
         found: HydrationResult | None = None
         if raw.__class__ is str and not call.truncated:
             found = self._strictly(call, raw, wire)
-            if found is not None:
-                return found
-        base = _seen(call, wire) | {"definition": self.digest}
-        found = self._attempt(call, raw, base)
-        if found.success or repair is None or call.truncated or found.errors[0].stage == "instantiate":
+        if found is None:
+            found = self._attempt(call, raw, _seen(call, wire) | {"definition": self.digest})
+        return found if repair is None else self.repair_now(found, repair)
+
+    def repair_now(self, found: HydrationResult, repair: Repairer) -> HydrationResult:
+        """Repair a failed parse or validation once, with a plain repairer; other results stay as they are.
+
+        Raises:
+            TypeError: the repairer is async.
+        """
+        if not is_repairable(found):
             return found
-        noted = _repaired(repair, call, found.errors[0])
+        return self._again(found, repair_now(repair, found.call, found.errors[0]))
+
+    async def repair(self, found: HydrationResult, repair: Repairer) -> HydrationResult:
+        """Repair a failed parse or validation once, with a plain or async repairer; other results stay as they are."""
+        if not is_repairable(found):
+            return found
+        return self._again(found, await repair_with(repair, found.call, found.errors[0]))
+
+    def _again(self, found: HydrationResult, noted: Repair) -> HydrationResult:
+        """Hydrate once more with the repairer's arguments."""
         if noted.after is None:
             return dataclasses.replace(found, provenance=dataclasses.replace(found.provenance, repair=noted))
-        return self._attempt(call, thaw(noted.after), base | {"repaired": True, "repair": noted})
+        base = _seen(found.call, found.provenance.wire) | {"definition": self.digest}
+        return self._attempt(found.call, thaw(noted.after), base | {"repaired": True, "repair": noted})
 
     def _strictly(self, call: ToolCall, raw: str, wire: str | None) -> HydrationResult | None:
         """The result for strict, valid arguments; None for all others, which ``_attempt`` reads and diagnoses."""
@@ -152,7 +196,13 @@ class Hydrator:
         """Read the arguments once, with tolerance and diagnosis."""
         definition, facts = self.record.definition, dict(base)
         try:
-            parsed = parse_arguments(raw, limits=self.limits, tolerant=definition.tolerates, truncated=call.truncated)
+            parsed = parse_arguments(
+                raw,
+                limits=self.limits,
+                tolerant=definition.tolerates,
+                truncated=call.truncated,
+                takes_nothing=definition.takes_nothing,
+            )
         except ParseError as error:
             return _failed(call, facts, "parse", error.public, {"code": error.code, "position": error.position})
         if parsed.rules:
@@ -164,17 +214,18 @@ class Hydrator:
             return _failed(call, facts, "validate", "; ".join(map(str, issues))[:2000], issues)
         if facts.get("validator") is not None:
             facts |= {"validated": arguments, "is_validated": True}
-        try:
-            tool = self._instance(arguments)
-        except Invalid as error:
-            return _failed(call, facts, "instantiate", error.public, error.issues)
-        except Exception as error:  # noqa: BLE001  (a constructor may raise anything; its text may hold values)
-            detail = {"code": "instantiate", "type": type(error).__name__}
-            return _failed(call, facts, "instantiate", "The tool refused the arguments.", detail)
-        token = None
-        if self.validator is not None and not facts.get("repaired"):
-            token = Attestation(self, call, evidence_of(call), parsed.value, None, 0.0)
-        return HydrationResult(call, True, HydrationProvenance.of(facts), arguments, tool, token=token)
+        if self.record.convert is not None:
+            try:
+                self.record.convert(thaw(arguments))
+            except Invalid as error:
+                return _failed(call, facts, "instantiate", error.public, error.issues)
+            except Exception as error:  # noqa: BLE001  (a converter may raise anything; its text may hold values)
+                detail = {"code": "instantiate", "type": type(error).__name__}
+                return _failed(call, facts, "instantiate", "The tool's types refused the arguments.", detail)
+        token, repair = None, facts.get("repair")
+        if self.validator is not None or repair is not None:
+            token = Attestation(self, call, evidence_of(call), parsed.value, None, 0.0, repair)
+        return HydrationResult(call, True, HydrationProvenance.of(facts), arguments, token=token)
 
     def _issues(self, arguments: dict[str, Any], facts: dict[str, Any]) -> tuple[Issue, ...]:
         """The issues of the arguments; notes the validator, or the mode in which a tool without a schema runs."""
@@ -193,47 +244,21 @@ class Hydrator:
         facts["validator"] = self._info(time.perf_counter() - began)
         return issues
 
-    def _instance(self, arguments: dict[str, Any]) -> Any:
-        """Convert the arguments to the annotated types, and construct a tool that takes nothing else."""
-        record = self.record
-        given: Any = thaw(arguments)
-        if record.convert is not None:
-            given = record.convert(given)
-        return record.execute(given) if self._constructs else None
-
 
 def _seen(call: ToolCall, wire: str | None) -> dict[str, Any]:
     """The provenance of a call before its arguments are read."""
     raw = call.arguments
     return {
-        "provider_tool_id": call.name,
+        "provider_tool_id": call.wire_name,
         "provider_call_id": call.id,
         "synthetic_id": call.synthetic_id,
-        "original_raw_args": raw if raw.__class__ is str else _kept(raw),
+        "original_raw_args": raw if raw.__class__ is str else frozen_copy(raw),
         "chunk": call.chunk,
         "wire": wire,
     }
-
-
-def _repaired(repair: Repairer, call: ToolCall, reason: HydrationError) -> Repair:
-    name = getattr(repair, "__qualname__", None) or type(repair).__qualname__
-    noted = Repair(name, time.time(), reason, before=_kept(call.arguments))
-    try:
-        after = repair(call, reason)
-    except Exception as error:  # noqa: BLE001  (a repairer that fails has not repaired)
-        return dataclasses.replace(noted, failed=type(error).__name__)
-    return dataclasses.replace(noted, after=_kept(after))
 
 
 def _failed(
     call: ToolCall, facts: dict[str, Any], stage: HydrationStage, message: str, detail: Any = None
 ) -> HydrationResult:
     return HydrationResult(call, False, HydrationProvenance.of(facts), errors=(HydrationError(stage, message, detail),))
-
-
-def _kept(value: Any) -> Any:
-    """A frozen copy of received arguments; a value that nests too deep for a copy is kept as it is."""
-    try:
-        return freeze(value)
-    except RecursionError:
-        return value

@@ -51,15 +51,21 @@ _strictly = partial(tuple.__new__, Parsed)  # as the class does, without a Pytho
 
 
 def parse_arguments(
-    raw: Any, *, limits: Limits = DEFAULT_LIMITS, tolerant: bool = True, truncated: bool = False
+    raw: Any,
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    tolerant: bool = True,
+    truncated: bool = False,
+    takes_nothing: bool = False,
 ) -> Parsed:
     """Parse arguments as a provider sent them: JSON text, an object, or None.
 
     *truncated* says that the provider stopped for length; the arguments are refused, because a cut text can be valid JSON.
     *tolerant* allows one reading by the rules of ``callgate.tools.arguments.tolerance``; turn it off for irreversible
     tools. None means that the provider sent no arguments, as Ollama and Gemini do for a tool without parameters. Like
-    empty text it is read as ``{}`` by the rule ``empty``, and refused where *tolerant* is off. The JSON text ``null`` is
-    always refused: the model wrote it, and it is not an object.
+    empty text it is read as ``{}`` by the rule ``empty``. Where *tolerant* is off it is refused, unless *takes_nothing*
+    says that the tool accepts nothing but ``{}``. The JSON text ``null`` is always refused: the model wrote it, and it is
+    not an object.
 
     Raises:
         ParseError: the arguments cannot be read, or exceed the *limits*.
@@ -67,8 +73,8 @@ def parse_arguments(
     if truncated:
         raise ParseError("truncated", "the model's output was cut off")
     if raw is None:
-        if not tolerant:
-            raise ParseError("null", "no arguments were sent")
+        if not tolerant and not takes_nothing:
+            raise ParseError("null", "no arguments were sent; send a JSON object")
         return Parsed({}, ("empty",), None, "{}")
     if raw.__class__ is not str and not isinstance(raw, (str, bytes, bytearray)):
         return _strictly((parse_value(raw, limits), (), None, None))
@@ -76,7 +82,7 @@ def parse_arguments(
         return _strictly((parse_strict(raw, limits), (), None, None))
     except ParseError as error:
         problem = error
-    if not tolerant or problem.code not in _REPAIRABLE:
+    if problem.code not in _REPAIRABLE or not (tolerant or (takes_nothing and problem.code == "empty")):
         raise problem
     return _parse_tolerated(_as_text(raw, limits), limits, problem)
 

@@ -41,12 +41,6 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def function_call(call: ToolCall) -> dict[str, Any]:
-    """Return a call as JSON for the wire, ``{id, type, function: {name, arguments}}``; ``arguments`` is JSON text."""
-    arguments = call.arguments if isinstance(call.arguments, str) else dump(call.arguments or {}).decode()
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
-
-
 def argument_errors(schema: Mapping[str, Any], validator: Validator, arguments: Mapping[str, Any]) -> list[str]:
     """List the errors of parsed arguments; an empty list for valid ones.
 

@@ -61,7 +61,7 @@ class ClientToolProvider:
 
     ``tools`` are its definitions as it sent them: flat or wrapped. They are checked once, here.
     ``on_input_required(call, context)`` sends a call to the client and waits for its result. It receives a copy of the
-    call with parsed and checked arguments. An exception of it is a failure of the tool, and the exception's text becomes
+    call with parsed and checked arguments; ``call.to_function_call()`` is its form on the wire. An exception of it is a failure of the tool, and the exception's text becomes
     the ``error`` of ``execute``, so the callback is responsible for that text. None is for a gate alone: the call is
     suspended until the client's result is given to ``gate.resume``.
     ``validate_arguments=False`` sends calls unchecked and marks their results; a gate always checks.
@@ -169,6 +169,7 @@ class ClientToolProvider:
                 limits=self._limits or DEFAULT_LIMITS,
                 tolerant=tool.definition.tolerates,
                 truncated=call.truncated,
+                takes_nothing=tool.definition.takes_nothing,
             )
         except ParseError as error:
             raise Invalid(error.public, stage="parse", code="invalid_json", public=error.public) from None
@@ -197,6 +198,7 @@ class ClientToolProvider:
             hard_deadline=not suspends,  # a hard deadline can abandon it
             limits=self._limits,
             trusted=False,
+            formats="assert",  # the form of client tools counts it among the keywords that restrict
             resumable=suspends,
         )
 
@@ -204,8 +206,8 @@ class ClientToolProvider:
 def _compiled(definition: ToolDefinition) -> _Tool:
     schema, output = definition.parameters, definition.output_schema
     assert schema is not None
-    made = None if output is None else compile_schema(output, trusted=False, limits=OUTPUT_LIMITS)
-    return _Tool(definition, compile_schema(schema, trusted=False), made)
+    made = None if output is None else compile_schema(output, trusted=False, limits=OUTPUT_LIMITS, formats="assert")
+    return _Tool(definition, compile_schema(schema, trusted=False, formats="assert"), made)
 
 
 def _errors(tool: _Tool, arguments: dict[str, Any]) -> list[str]:

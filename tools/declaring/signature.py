@@ -15,7 +15,7 @@ from callgate.tools.arguments import conversion
 from callgate.tools.arguments.conversion import Convert
 from callgate.tools.context import ToolContext
 from callgate.tools.declaring.typed import Argument, Output, arguments_adapter, parameters_schema, read_output
-from callgate.tools.definition_rules import TEXT_LIMIT
+from callgate.tools.definition_rules import DESCRIPTION_LIMIT
 
 _COMPOSING = frozenset({"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if"})
 _ITERATORS = (AsyncIterator, AsyncIterable, AsyncGenerator)
@@ -206,7 +206,7 @@ def read_colour(call: Callable[..., Any], returned: Any, where: str) -> tuple[bo
 
 
 def read_docstring(text: str | None) -> tuple[str | None, dict[str, str]]:
-    """Read the description (at most 1024 characters) and the texts of parameters; Google, NumPy or reST style."""
+    """Read the description (at most 65,536 characters) and the texts of parameters; Google, NumPy or reST style."""
     if not text or not text.strip():
         return None, {}
     import docstring_parser
@@ -223,8 +223,8 @@ def read_docstring(text: str | None) -> tuple[str | None, dict[str, str]]:
         if item.description
         for name in item.arg_name.split(",")
     }
-    return _cut(whole if len(whole) <= TEXT_LIMIT else short) or None, told
+    return _cut(whole if len(whole) <= DESCRIPTION_LIMIT else short) or None, told
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 1] + "…"
+    return text if len(text) <= DESCRIPTION_LIMIT else text[: DESCRIPTION_LIMIT - 1] + "…"

@@ -12,6 +12,8 @@ from typing import Protocol, TypeAlias
 
 import orjson
 
+from callgate.providers.logs import LogEvent, emit_fault
+
 Vector: TypeAlias = Sequence[float]
 """The embedding of a text; texts of similar meaning have similar directions."""
 
@@ -126,7 +128,8 @@ class Embeddings:
             return {}
         try:
             return await self.cache.get(keys)
-        except Exception:  # noqa: BLE001  (a failure of the cache is a miss)
+        except Exception as error:  # noqa: BLE001  (a failure of the cache is a miss)
+            emit_fault(LogEvent.PROVIDER_FAILED, error, provider="embedding cache", phase="get")
             return {}
 
     async def _keep(self, items: Mapping[str, bytes]) -> None:
@@ -134,8 +137,8 @@ class Embeddings:
             return
         try:
             await self.cache.put(items)
-        except Exception:  # noqa: BLE001, S110  (the next call makes them again)
-            pass
+        except Exception as error:  # noqa: BLE001  (the next call makes them again)
+            emit_fault(LogEvent.PROVIDER_FAILED, error, provider="embedding cache", phase="put")
 
 
 def unit(vector: Vector, dimension: int | None = None) -> array[float]:

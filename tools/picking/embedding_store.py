@@ -38,6 +38,7 @@ class StoredEmbeddings:
         found: dict[str, bytes] = {}
         for start in range(0, len(keys), _AT_ONCE):
             some = keys[start : start + _AT_ONCE]
+            # asyncio: a failed read ends the look-up; reads that still run change nothing
             entries = await asyncio.gather(*(self._store.get(self._tenant, _PREFIX + key) for key in some))
             found |= {key: entry.value for key, entry in zip(some, entries, strict=True) if entry is not None}
         return found

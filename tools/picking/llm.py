@@ -78,6 +78,7 @@ class LLMScorer:
         prompts = [_prompt(query.text, [index.entry(slot) for slot in part]) for part in parts]
         found: dict[int, Score] = {}
         failed: dict[int, Exception] = {}
+        # asyncio: as structured as anyio, and a failure of one request stays its own
         gate = asyncio.Semaphore(self._at_once)
 
         async def judge(part: Sequence[int], prompt: str) -> None:
@@ -90,6 +91,7 @@ class LLMScorer:
                     for number, slot in enumerate(part, 1):
                         found[slot] = Score(ratings.get(number, 0.0), "rated by a model")
 
+        # asyncio: see above
         async with asyncio.TaskGroup() as group:
             for part, prompt in zip(parts, prompts, strict=True):
                 group.create_task(judge(part, prompt))

@@ -88,6 +88,7 @@ class PerTool:
                 if cancelling():  # the function swallowed it, but its time is over
                     return
 
+        # asyncio: as structured as anyio, and a scorer's own cancellation can be told from one of the caller
         async with asyncio.TaskGroup() as group:
             for _ in range(min(AT_ONCE, len(entries))):
                 group.create_task(work())

@@ -34,6 +34,7 @@ from callgate.tools.schemas.engines.base import (
     from_validate,
 )
 from callgate.tools.schemas.engines.budget import Budget
+from callgate.tools.schemas.engines.dialect import FormatRule, Formats, asserts_formats, check_formats
 from callgate.tools.schemas.engines.document import Document, read
 from callgate.tools.schemas.engines.fast import FastEngine
 from callgate.tools.schemas.engines.lint import lint_schema
@@ -44,9 +45,11 @@ __all__ = [
     "OUTPUT_LIMITS",
     "Engine",
     "FastEngine",
+    "Formats",
     "LazyValidator",
     "RustEngine",
     "Validator",
+    "check_formats",
     "compile_schema",
     "explain",
     "from_validate",
@@ -89,6 +92,7 @@ def compile_schema(
     trusted: bool = True,
     engine: Engine | None = None,
     limits: SchemaLimits | None = None,
+    formats: Formats | None = None,
 ) -> Validator:
     """Compile a validator that enforces all of *schema*; equal schemas are compiled once.
 
@@ -98,6 +102,8 @@ def compile_schema(
             first, and its ``check`` limits every value.
         engine: replaces the automatic choice.
         limits: limits for the schema; ``INPUT_LIMITS`` by default, give ``OUTPUT_LIMITS`` for an output schema.
+        formats: whether ``format`` restricts values; default: in schemas of the author always, in schemas from outside as
+            their dialect says. An *engine* has its own setting.
 
     Raises:
         SchemaRefused: the schema is invalid or unsafe, or no engine enforces it in full.
@@ -107,34 +113,40 @@ def compile_schema(
         budget = Budget(document, limits or AUTHOR_LIMITS)
     else:
         document, budget = admit(schema, limits or INPUT_LIMITS)
-    key = (document.digest, trusted, engine, limits)
+    asserts = asserts_formats(document.dialect, formats, trusted=trusted)
+    key = (document.digest, trusted, engine, limits, asserts)
     found = _cache.get(key)
     if found is None:
-        found = _compile(document, budget, trusted, engine, limits)
+        found = _compile(document, budget, trusted, engine, limits, "assert" if asserts else "annotate")
         _cache.put(key, found)
     return found
 
 
 def _compile(
-    document: Document, budget: Budget, trusted: bool, engine: Engine | None, limits: SchemaLimits | None
+    document: Document,
+    budget: Budget,
+    trusted: bool,
+    engine: Engine | None,
+    limits: SchemaLimits | None,
+    formats: FormatRule,
 ) -> Validator:
     if engine is not None:
         validator = engine.compile(document.schema, trusted=trusted)
-        if trusted or isinstance(engine, RustEngine):
+        if isinstance(engine, RustEngine | FastEngine) or (trusted and not budget.guarded):
             return validator
-        return guarded(validator, Guard(budget, limits or INPUT_LIMITS))
+        return guarded(validator, Guard(budget, limits or (AUTHOR_LIMITS if trusted else INPUT_LIMITS)))
     if trusted:
-        return _for_author(document, budget)
+        return _for_author(document, budget, formats)
     if not rust_installed():
         message = "a schema from outside needs jsonschema-rs, which is not installed"
         raise SchemaRefused("no_engine", message)
-    return RustEngine(limits or INPUT_LIMITS).build(document, budget, trusted=False)
+    return RustEngine(limits or INPUT_LIMITS, formats).build(document, budget, trusted=False)
 
 
-def _for_author(document: Document, budget: Budget) -> Validator:
+def _for_author(document: Document, budget: Budget, formats: FormatRule = "assert") -> Validator:
     # On real schemas jsonschema-rs compiles 22 times faster and checks 4 times faster than fastjsonschema.
     if rust_installed():
-        return RustEngine().build(document, budget, trusted=True)
+        return RustEngine(formats=formats).build(document, budget, trusted=True)
     return FastEngine().build(document, budget)
 
 

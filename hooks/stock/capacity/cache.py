@@ -109,30 +109,32 @@ class Cache(Hook):
             return None
         if type(store) is not MemoryCache:
             return self._look_up(ctx, store, key)
-        self._respond(ctx, store, key, store.get_now(key))  # in memory: no await, so no coroutine
+        self._respond(ctx, key, store.get_now(key))  # in memory: no await, so no coroutine
+        self._note(ctx, Miss(self, store, key, self.single_flight.ended_of(key)))
         return None
 
     async def _look_up(self, ctx: InvokeContext, store: CacheStore, key: MemoryKey) -> None:
-        try:
-            entry = await store.get(*key)
-        except Exception as error:  # noqa: BLE001  (a failed lookup counts as a miss)
-            ctx.suppress(error)
-            entry = None
-        self._respond(ctx, store, key, entry)
+        miss = Miss(self, store, key, self.single_flight.ended_of(key))  # before the lookup
+        self._respond(ctx, key, await _entry(ctx, store, key))
+        self._note(ctx, miss)
 
-    def _respond(self, ctx: InvokeContext, store: CacheStore, key: MemoryKey, entry: CacheEntry | None) -> None:
-        if entry is not None:
-            host = ctx.run.plan.host
-            now = host.monotonic() + host.wall_offset
-            # A stale entry is served while another call renews it; without one, this call renews it.
-            if now < entry.fresh_until or (now < entry.stale_until and self.single_flight.has(host, key)):
-                try:
-                    value = orjson.loads(entry.value)
-                except ValueError as error:  # the entry is not JSON: a miss
-                    ctx.suppress(error)
-                else:
-                    raise ControlRespond(value)  # the same as ctx.respond
-        ctx.data[self] = miss = Miss(self, store, key)
+    def _respond(self, ctx: InvokeContext, key: MemoryKey | None, entry: CacheEntry | None) -> None:
+        """Respond with the entry if it is fresh, or stale while a call renews *key*."""
+        if entry is None:
+            return
+        host = ctx.run.plan.host
+        now = host.monotonic() + host.wall_offset
+        # Without a call that renews a stale entry, this call renews it.
+        if now < entry.fresh_until or (key and now < entry.stale_until and self.single_flight.has(host, key)):
+            try:
+                value = orjson.loads(entry.value)
+            except ValueError as error:  # the entry is not JSON: a miss
+                ctx.suppress(error)
+            else:
+                raise ControlRespond(value)  # the same as ctx.respond
+
+    def _note(self, ctx: InvokeContext, miss: Miss) -> None:
+        ctx.data[self] = miss
         if ctx.run.step.shadow:  # a shadow notes the call when it is over
             miss.register(ctx)
 
@@ -142,7 +144,20 @@ class Cache(Hook):
         if miss is None or ctx.run.step.shadow:
             return None
         leader = self.single_flight.join(ctx, miss)
-        return None if leader is None else self._follow(ctx, miss, leader)
+        if leader is not None:
+            return self._follow(ctx, miss, leader)
+        return self._look_again(ctx, miss) if miss.leads is not None and miss.outdated else None
+
+    async def _look_again(self, ctx: InvokeContext, miss: Miss) -> None:
+        """Look up the value again: an earlier flight ended between the lookup and the start of this one."""
+        entry = await _entry(ctx, miss.store, miss.key)
+        try:
+            self._respond(ctx, None, entry)
+        except ControlRespond:
+            ctx.data[self] = None
+            ctx.run.cache_hit = True
+            miss.finish(entry and entry.value)
+            raise
 
     async def _follow(self, ctx: InvokeContext, miss: Miss, leader: InFlightCall) -> None:
         data = await self.single_flight.wait(miss, leader)
@@ -219,6 +234,14 @@ class Cache(Hook):
             self._prefixes.clear()
         self._prefixes[ctx.run.plan] = value, seen
         return value, seen
+
+
+async def _entry(ctx: InvokeContext, store: CacheStore, key: MemoryKey) -> CacheEntry | None:
+    try:
+        return await store.get(*key)
+    except Exception as error:  # noqa: BLE001  (a failed lookup counts as a miss)
+        ctx.suppress(error)
+        return None
 
 
 def _vary(given: str | Vary) -> tuple[str, Vary]:

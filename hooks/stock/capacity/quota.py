@@ -299,7 +299,5 @@ def _began(ctx: InvokeContext) -> bool:
         failed = ctx.run.failed_in
         refused = failed is not None and failed.stage is Stage.WILL_EXECUTE  # a hook refused the last attempt
         return failed is ctx.run.plan.running or ctx.run.tries > refused
-    log = ctx.run.output_log
-    return ctx.run.tries > 0 or bool(
-        log and log[0].stage is Stage.WILL_EXECUTE
-    )  # the body of a tool may respond as well
+    log = ctx.run.output_log  # the body of a tool may respond as well
+    return ctx.run.tries > 0 or bool(log and log[0].step is ctx.run.plan.running)

@@ -19,6 +19,9 @@ from callgate.providers.stores.base import CacheEntry, CacheStore
 from callgate.providers.stores.memory import MemoryCache
 from callgate.providers.stores.memory_changes import MemoryKey
 
+_COUNTERS = 1024
+"""Two keys with one counter cost a lookup that was not needed."""
+
 _LEAD: Any = object()
 """The response to a waiter that takes over as leader."""
 
@@ -59,11 +62,20 @@ class InFlightCall:
 
 
 class SingleFlight:
-    """The in-flight values of one cache hook. ``rounds`` counts, by tenant, how often entries were dropped."""
+    """The in-flight values of one cache hook.
+
+    ``rounds`` counts, by tenant, how often entries were dropped. ``ended`` counts the flights that have ended, by the
+    hash of their key: a call whose lookup missed looks again if a flight of its key has ended since.
+    """
 
     def __init__(self) -> None:
         self.in_flight: dict[Any, InFlightCall] = {}
         self.rounds: dict[str, int] = {}
+        self.ended = [0] * _COUNTERS
+
+    def ended_of(self, key: MemoryKey) -> int:
+        """Return how many flights of this key, or of one with the same hash, have ended."""
+        return self.ended[hash(key) % _COUNTERS]
 
     def forget(self, tenant: str) -> None:
         """Detach the tenant's in-flight values after a drop: they are not stored, and no further call joins them."""
@@ -105,14 +117,20 @@ class SingleFlight:
 class Miss:
     """A call without a cache entry: the key that it looked up, and the value that it will store."""
 
-    __slots__ = ("cache", "key", "leads", "round", "store", "tags", "value")
+    __slots__ = ("cache", "ended", "key", "leads", "round", "store", "tags", "value")
 
-    def __init__(self, cache: Any, store: CacheStore, key: MemoryKey) -> None:
+    def __init__(self, cache: Any, store: CacheStore, key: MemoryKey, ended: int) -> None:
         self.cache, self.store, self.key = cache, store, key
+        self.ended = ended  # before the lookup
         self.round: int = cache.single_flight.rounds.get(key[0], 0)
         self.leads: InFlightCall | None = None
         self.value: bytes | None = None
         self.tags: frozenset[str] = _NONE
+
+    @property
+    def outdated(self) -> bool:
+        """Return True when a flight of this key has ended since the lookup: it may have stored the value."""
+        return bool(self.ended != self.cache.single_flight.ended_of(self.key))
 
     def register(self, ctx: Any) -> None:
         """Have the runtime call ``settle`` once when the call is over, whatever its outcome."""
@@ -153,9 +171,10 @@ class Miss:
             return
         if isinstance(error, asyncio.CancelledError | DeadlineExceeded) and flight.hand_over():
             return  # the error belongs to the leader's call, not to the tool
-        in_flight = self.cache.single_flight.in_flight
-        if in_flight.get(flight.key) is flight:  # later calls begin another flight
-            del in_flight[flight.key]
+        flights = self.cache.single_flight
+        if flights.in_flight.get(flight.key) is flight:  # later calls begin another flight
+            del flights.in_flight[flight.key]
+            flights.ended[hash(self.key) % _COUNTERS] += 1
         if flight.waiters:
             flight.wake_all(value)
 

@@ -27,6 +27,7 @@ from callgate.hooks.stock.policy.rules import (
     drop,
     permit,
 )
+from callgate.providers.logs import LogEvent, emit_fault
 from callgate.providers.principal import User
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.naming import did_you_mean
@@ -206,7 +207,8 @@ class Authorize(Hook):
                     drop(answer)
                     return False
                 verdict = _verdict_of(answer)
-            except (Exception, Control):  # noqa: BLE001  (every error hides the tool)
+            except (Exception, Control) as error:  # noqa: BLE001  (every error hides the tool)
+                emit_fault(LogEvent.HOOK_FAILED, error, hook=one.id)
                 return False
             if verdict is FORBID:
                 return False
@@ -220,7 +222,8 @@ class Authorize(Hook):
             try:
                 answer = one.before_input(user, definition)
                 verdict = _verdict_of(await self._in_time(answer) if isinstance(answer, Awaitable) else answer)
-            except (Exception, Control):  # noqa: BLE001  (every error hides the tool)
+            except (Exception, Control) as error:  # noqa: BLE001  (every error hides the tool)
+                emit_fault(LogEvent.HOOK_FAILED, error, hook=one.id)
                 return False
             if verdict is FORBID:
                 return False

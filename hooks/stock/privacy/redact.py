@@ -95,7 +95,7 @@ class Redact(Hook):
         if not self._input:
             return
         found: list[Any] = []
-        masked = self.masked(ctx.input, found)
+        masked = self.masked(ctx.run.input, found)
         if ctx.run.step.shadow:
             _would("input", found)
         if found:
@@ -108,7 +108,7 @@ class Redact(Hook):
         if not self._output:
             return
         found: list[Any] = []
-        masked = self.masked(ctx.output, found)
+        masked = self.masked(ctx.run.output, found)
         if not found:
             return
         if ctx.run.step.shadow:

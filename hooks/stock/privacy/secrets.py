@@ -105,7 +105,8 @@ class Secrets(Hook):
 
     def did_execute(self, ctx: InvokeContext) -> None:
         """Remove secrets from the tool's output before a cache, a history or another hook reads it."""
-        self._scrub(ctx, ctx.run.output_json)
+        log = ctx.run.output_log
+        self._scrub(ctx, log[-1].json if log else None)
 
     def will_redact_output(self, ctx: InvokeContext) -> None:
         """Remove secrets from outputs that bypassed ``did_execute``: of a wrapper, or a streamed part."""
@@ -114,8 +115,8 @@ class Secrets(Hook):
     def _scrub(self, ctx: InvokeContext, data: bytes | None) -> None:
         if ctx.run.step.shadow or ctx.run.scrubber is None:
             return
-        clean = ctx.run.scrubber.value(ctx.output, data)
-        if clean is not ctx.output:
+        clean = ctx.run.scrubber.value(ctx.run.output, data)
+        if clean is not ctx.run.output:
             ctx.mask_output(clean)
 
     def _spellings(self, token: Any, value: Any) -> tuple[str, ...]:

@@ -19,7 +19,6 @@ from callgate.hooks.stock.options import HookOptions, check_count, check_seconds
 from callgate.hooks.stock.records.audit_chain import Anchor, Chain, ChainedRows, micros
 from callgate.hooks.stock.records.audit_sinks import is_async, to_function, to_log
 from callgate.hooks.stock.records.masking import ShownInput
-from callgate.providers.ids import new_id
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.registry import MISSING
 from callgate.providers.stores.base import AuditRow, Store
@@ -155,7 +154,7 @@ class Audit(Hook):
         user, definition, call = ctx.user, ctx.run.plan.definition, ctx.run.tool_call
         shown, masked = self._shown(ctx) if self._shows else (None, [])
         hydration = ctx.run.hydration
-        return {
+        row = {
             "v": VERSION,
             "kind": kind,
             "at_us": micros(at + ctx.run.plan.host.wall_offset),
@@ -176,8 +175,14 @@ class Audit(Hook):
             "input": shown,
             "masked": masked,
             "rules": list(ctx.run.parse_rules if hydration is None else hydration.provenance.rules),
-            "repaired": hydration is not None and hydration.provenance.repaired,
+            "definition": definition.digest if ctx.run.unknown is None else None,
+            **ctx.run.plan.builtins.judged(ctx),
+            "wire": None if hydration is None else hydration.provenance.wire,
+            "repaired": ctx.run.repair is not None,
         }
+        if ctx.run.repair is not None and self._shows:
+            row["repair"] = {"at_us": micros(ctx.run.repair.at)} | (self._shown.repair(ctx) or {})
+        return row
 
     def _from_facts(
         self, plan: Any, arguments: Any, user: Any, started: float, finished: float, output: Any, *names: Any
@@ -213,6 +218,8 @@ class Audit(Hook):
         body["code"] = code_of(ctx, error)
         body["error"] = type(error).__name__
         body["stage"], body["hook"], body["own"] = step.stage.value, step.name, step.hook is None
+        if issues := getattr(error, "issues", ()):
+            body["issues"] = [[clip(one.pointer), one.keyword] for one in issues]
         body["reason"] = None if reason is None else self._shown.text(reason, ctx.run.scrubber)
         return body
 
@@ -324,8 +331,7 @@ def _facts(ctx: Any) -> tuple[Any, ...] | None:
             output = compact(orjson.dumps(output))
         except TypeError:
             return None
-    if run.request_id is None:
-        run.request_id = new_id()
+    run.known_request_id()
     return plan, run.input, ctx.user, run.started, run.finished, output, *_named_facts(run)
 
 

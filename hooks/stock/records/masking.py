@@ -11,6 +11,7 @@ import orjson
 from callgate.hooks.facts import FROZEN
 from callgate.providers.redaction import Redactor, redact_text
 from callgate.providers.registry import MISSING
+from callgate.tools.arguments.attempts import readable
 from callgate.tools.values import pointer
 
 _SHORT = 12  # the detectors find no secret in a shorter word of letters and digits
@@ -21,7 +22,8 @@ class ShownInput:
     """Makes the masked view of a call's arguments. ``keys``: names of further members to mask."""
 
     def __init__(self, keys: Any = ()) -> None:
-        self._redact = Redactor(keys)
+        self._keys = tuple(keys)
+        self._redact = Redactor(self._keys)
         self._is_secret = lru_cache(maxsize=1024)(self._redact.is_secret)
 
     def __call__(self, ctx: Any) -> tuple[Any, list[str]]:
@@ -39,7 +41,26 @@ class ShownInput:
             shown = shown if ctx.run.scrubber is None else ctx.run.scrubber.value(shown)
         else:
             shown = self._snapshot(ctx.masked_input)
-        return shown, list(_differences(ctx.run.input if frozen else ctx.input, shown, ()))
+        return shown, list(_differences(ctx.run.input if frozen else ctx.run.latest_input(), shown, ()))
+
+    def repair(self, ctx: Any) -> dict[str, Any] | None:
+        """Return the record of a repair with both arguments, masked like the arguments of the call; None without one.
+
+        Members that a hook masks are masked by name. Text that is not JSON is left out if a hook masks, because the
+        members in it cannot be found, and both are left out while the call has no valid arguments.
+        """
+        repair = ctx.run.repair
+        if repair is None:
+            return None
+        shown = {"by": repair.by, "stage": repair.reason.stage, "reason": self.text(repair.reason.message)}
+        view, masked = self(ctx)
+        if view is None:
+            return shown | {"before": None, "after": None}
+        hidden = Redactor([*self._keys, *(pointer.rpartition("/")[2] for pointer in masked)])
+        hooked = ctx.run.masked is not MISSING or bool(ctx.run.maskers)
+        for name, value in (("before", repair.before), ("after", repair.after)):
+            shown[name] = _masked_payload(value, hidden, ctx.run.scrubber, texts=not hooked)
+        return shown
 
     def text(self, text: str, scrubber: Any = None) -> str:
         """Mask secrets in the reason that a hook gave."""
@@ -61,6 +82,17 @@ class ShownInput:
             return orjson.loads(orjson.dumps(masked))
         except (TypeError, ValueError):  # not JSON, or an integer beyond 64 bits
             return self._redact(masked)
+
+
+def _masked_payload(value: Any, redact: Redactor, scrubber: Any, *, texts: bool) -> Any:
+    """Mask arguments as a provider or repairer wrote them; without *texts*, text that is not JSON is left out."""
+    value = readable(value)
+    if isinstance(value, str):
+        if not texts:
+            return f"<{len(value)} characters>"
+        return redact_text(value if scrubber is None else scrubber.text(value))
+    shown = redact(value)
+    return shown if scrubber is None else scrubber.value(shown)
 
 
 def _differences(real: Any, shown: Any, path: tuple[str | int, ...]) -> Iterator[str]:

@@ -20,6 +20,7 @@ from callgate.hooks.context import InvokeContext
 from callgate.hooks.stages import Stage
 from callgate.hooks.stock.options import HookOptions, checked, set_options
 from callgate.hooks.stock.records.masking import ShownInput
+from callgate.providers.faults import fault_of, places_of
 from callgate.providers.registry import MISSING
 from callgate.tools.calls import Outcome
 
@@ -114,7 +115,8 @@ class Tracing(Hook):
 
     The parent is the current span of the caller. Spans of the tool, of hooks and of nested calls are its children. The
     span of a refused, failed or cancelled call has ``error.type`` and status ERROR, without a description. Retries are
-    events.
+    events, and so are unexpected exceptions, with the files and lines of their traceback; their text
+    is in the log.
 
     Args:
         tracer_provider: an OpenTelemetry ``TracerProvider``, such as ``opentelemetry.trace.get_tracer_provider()``. With
@@ -229,16 +231,43 @@ class Tracing(Hook):
             span.set_attribute("callgate.attempt", ctx.run.attempt)
         if ctx.run.cache_hit is not None:
             span.set_attribute("callgate.cache_hit", ctx.run.cache_hit)
+        self._judge(ctx, span)
         if self._shown is not None:
             shown, _ = self._shown(ctx)
             if shown is not None:
                 span.set_attribute(ARGUMENTS, orjson.dumps(shown).decode())
+        for one in ctx.run.suppressed or ():
+            self._add_fault(span, one.error, f"{one.hook}.{one.stage}")
         if ctx.run.outcome is Outcome.SUSPENDED:
             return
+        if ctx.run.error is not None:
+            step = ctx.run.failed_in
+            self._add_fault(span, ctx.run.error, "" if step is None else f"{step.name}.{step.stage}")
         if (kind := error_type(ctx)) is not None:
             span.set_attribute(ERROR_TYPE, kind)
             span.set_status(self._error)
             span.set_attribute("callgate.stage", str(ctx.run.failed_in.stage.value if ctx.run.failed_in else ""))
+
+    def _judge(self, ctx: Any, span: Any) -> None:
+        """Mark the span of a call that was not validated, or whose arguments a repairer wrote."""
+        if (rules := ctx.run.plan.builtins.unvalidated) is not None:
+            span.set_attribute("callgate.validated", False)
+            span.set_attribute("callgate.no_schema_mode", str(rules.mode_of(ctx)))
+        if ctx.run.repair is None:
+            return
+        span.set_attribute("callgate.repaired", True)
+        shown = None if self._shown is None else self._shown.repair(ctx)
+        if shown is not None:
+            span.set_attribute("callgate.repair.before", orjson.dumps(shown["before"]).decode())
+            span.set_attribute("callgate.repair.after", orjson.dumps(shown["after"]).decode())
+
+    @staticmethod
+    def _add_fault(span: Any, error: BaseException, place: str) -> None:
+        """Add an unexpected exception as an event, without any text; a decision is none."""
+        fault = fault_of(error)
+        if fault is not None:
+            attributes = {"exception.type": type(fault).__qualname__, "exception.stacktrace": places_of(fault)}
+            span.add_event("exception", {**attributes, "callgate.step": place})
 
 
 _MARKED = frozenset(Stage) - {

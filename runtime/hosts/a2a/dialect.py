@@ -20,7 +20,6 @@ from callgate.runtime.hosts.a2a.task_store import is_over
 from callgate.runtime.models.wire.shapes import is_mapping
 from callgate.runtime.suspensions.pending import PendingTasks
 from callgate.tools.calls import ToolCall
-from callgate.tools.client.arguments import function_call
 from callgate.tools.values import dump
 
 
@@ -153,7 +152,7 @@ class Dialect:
                 if one.kind == "client_tool"
             ]
             prompts = [one.prompt for one in wanted if one.kind != "client_tool"]
-            message |= {"content": "\n".join(prompts), "toolCalls": [function_call(call) for call in calls]}
+            message |= {"content": "\n".join(prompts), "toolCalls": [call.to_function_call() for call in calls]}
         name = TaskState.Name(state).removeprefix("TASK_STATE_").lower().replace("_", "-")
         return {
             "kind": "status-update",

@@ -67,6 +67,7 @@ class Executor:
         updater = TaskUpdater(queue, context.task_id, context.context_id)
         if context.current_task is None:
             await queue.enqueue_event(self._new_task(context))
+        # asyncio: another request cancels this task alone, and waits for its end
         self._running[context.task_id] = running = asyncio.ensure_future(self._run(context, updater))
         try:
             result = await running

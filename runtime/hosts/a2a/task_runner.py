@@ -25,6 +25,7 @@ from callgate.runtime.suspensions.decisions import Respond
 from callgate.runtime.suspensions.pending import PendingTask, PendingTasks, Wanted
 from callgate.runtime.suspensions.resolution import in_session
 from callgate.tools.calls import Outcome, ToolCall, ToolResult, User
+from callgate.tools.execution import TaskIds
 
 DECISIONS = ("approval", "consent")
 """Kinds of suspension that an approver decides; the owner answers all others."""
@@ -67,11 +68,17 @@ class TaskRunner:
         fresh = PendingTask(task, context, user.id, user.tenant or "", (), tools=parsed.tools)
         gate = self.gate_for(fresh)
         if parsed.call is not None:
-            result = await self._call(gate, parsed.call, parsed.key, user, task)
+            result = await self._call(gate, parsed.call, parsed.key, user, fresh)
             return await self._after_calls(gate, fresh, {parsed.call.id: result}, user)
         assert self.model is not None
         conversation = await converse(
-            self.model, gate, parsed.text, user=user, session_id=session_of(task), deadline=self.deadline
+            self.model,
+            gate,
+            parsed.text,
+            user=user,
+            session_id=session_of(task),
+            task=TaskIds(task, context),
+            deadline=self.deadline,
         )
         return await self._after_conversation(gate, fresh, conversation, user)
 
@@ -92,6 +99,7 @@ class TaskRunner:
             gate,
             user=user,
             session_id=session_of(taken.task),
+            task=TaskIds(taken.task, taken.context),
             deadline=self.deadline,
             resume=taken.state,
             results=results,
@@ -145,11 +153,12 @@ class TaskRunner:
 
     # ------------------------------------------------------------------ inside
 
-    async def _call(self, gate: Gate, call: ToolCall, key: str | None, user: User, task: str) -> ToolResult:
+    async def _call(self, gate: Gate, call: ToolCall, key: str | None, user: User, of: PendingTask) -> ToolResult:
         """Run a call. A tool that the user may not see does not exist for them."""
-        options: CallOptions = {"session_id": session_of(task), "request_id": task, "idempotency_key": key}
+        options: CallOptions = {"session_id": session_of(of.task), "request_id": of.task, "idempotency_key": key}
+        options["task"] = TaskIds(of.task, of.context)
         if call.name not in {tool.name for tool in gate.tools_for(user)}:
-            return await Calls(gate, user, frozenset(), "a2a", options, None, _ignore).call(call, user=user)
+            return await Calls(gate, user, frozenset(), "a2a", options, None, _ignore).call(call, user=user, **options)
         options["deadline"] = self._limit(gate, call.name)
         return await gate.call(call, user=user, **options)
 

@@ -80,10 +80,12 @@ async def send_events(
 
     If the first event is a failure, the response is a problem with its status. A client that disconnects cancels the call.
     """
+    # asyncio: a disconnect cancels the call once; an anyio scope would cancel at each checkpoint of its cleanup
     disconnect = asyncio.ensure_future(_disconnected(receive))
     reading: asyncio.Task[Any] | None = None
     try:
         while True:
+            # asyncio: one read at a time, which a ping does not cancel
             reading = asyncio.ensure_future(_next(events))
             while not reading.done():
                 await asyncio.wait([reading, disconnect], timeout=ping, return_when=asyncio.FIRST_COMPLETED)
@@ -103,6 +105,7 @@ async def send_events(
         disconnect.cancel()
         if reading is not None:
             await _finish(reading)
+        # asyncio: the end of the events survives a cancellation of the request
         await _finish(asyncio.ensure_future(_close(events)), cancel=False)
 
 
@@ -112,6 +115,7 @@ async def run_until_disconnect(call: Coroutine[Any, Any, R], receive: Receive) -
     Raises:
         Disconnected: the client has disconnected, and the call has ended.
     """
+    # asyncio: as in ``send_events``
     running = asyncio.ensure_future(call)
     disconnect = asyncio.ensure_future(_disconnected(receive))
     try:

@@ -127,6 +127,7 @@ class ProcrastinateJobs(EngineBase):
             RegistrationError: no queues are given, and the engine has jobs of another application.
         """
         self._tally, self._handed_back = tally, 0
+        # asyncio: the engine and the signal that stops it are asyncio's own
         ending = asyncio.create_task(stop.wait())
         try:
             async with self._opened(queues):
@@ -158,6 +159,7 @@ class ProcrastinateJobs(EngineBase):
     ) -> BaseException | None:
         """Run the engine's worker until it has to stop; returns its error, if it fails."""
         named: Any = list(queues) or None  # None: all of them
+        # asyncio: the engine's worker ends by one cancellation; an anyio scope cancels at each checkpoint
         serving = asyncio.create_task(
             self.rows.app.run_worker_async(
                 concurrency=concurrency,

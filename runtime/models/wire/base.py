@@ -98,9 +98,16 @@ class BaseCodec(ABC):
         """The request without tools and options; fields that are None are left out."""
 
 
-def described(definition: ToolDefinition) -> dict[str, Any]:
-    """The ``description`` field of a tool; no field if the tool has none."""
-    return {} if definition.description is None else {"description": definition.description}
+OPENAI_DESCRIPTION = 1024
+"""The characters that OpenAI's two APIs accept as the description of a tool."""
+
+
+def described(definition: ToolDefinition, most: int | None = None) -> dict[str, Any]:
+    """The ``description`` field of a tool, shortened to *most* characters; no field if the tool has none."""
+    text = definition.description
+    if text is None:
+        return {}
+    return {"description": text if most is None or len(text) <= most else text[: most - 1].rstrip() + "…"}
 
 
 def openai_usage(usage: Mapping[str, Any], input: str, output: str) -> Usage:

@@ -99,7 +99,7 @@ class Client(BaseClient):
         """Offer the tools, and return the calls of the model's answer, hydrated and in order; no tool runs.
 
         An invalid call, or a call of a tool that was not offered, is a failed result. Pass the results to ``gate.call``.
-        *repair* is called at most once for each call.
+        *repair*, a plain or async function, is called at most once for each call.
 
         Raises:
             ModelError: the provider refused, could not be reached, or sent an invalid response.
@@ -107,7 +107,7 @@ class Client(BaseClient):
         """
         offered = self._translator.of(tools, user, checked=True)
         reply = await self._reply(input, offered.translation, model, options)
-        return [offered.hydrate(call, repair) for call in reply.calls]
+        return [await offered.hydrate(call, repair) for call in reply.calls]
 
     async def stream(
         self,

@@ -35,7 +35,8 @@ class TranslatedTool:
     - ``ambiguous``: optional properties that allow null themselves, so that a null is kept,
     - ``spelled``: choices that the view spells as text.
 
-    ``fallback`` is the reason why the preferred view could not be made.
+    ``fallback`` is the reason why the preferred view could not be made. ``shortened`` says that the wire got only the
+    first characters of the description.
     """
 
     tool: str
@@ -48,6 +49,7 @@ class TranslatedTool:
     spelled: frozenset[str] = frozenset()
     fallback: str | None = None
     schema: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False)
+    shortened: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +169,11 @@ def translated(
     view: Callable[[ToolDefinition], View],
     shape: Callable[[ToolDefinition, str, View], dict[str, Any]],
     legal: re.Pattern[str] = WIRE_NAME,
+    most: int | None = None,
 ) -> Translation:
     """Build the result of ``Codec.translate``: *view* makes each schema, *shape* the tool in the wire's form.
 
-    *legal* matches the tool names that the wire accepts.
+    *legal* matches the tool names that the wire accepts. *most* is the wire's limit on the characters of a description.
     """
     names = NameMap.of((definition.name for definition in definitions), legal)
     shaped: list[dict[str, Any]] = []
@@ -190,5 +193,6 @@ def translated(
             spelled=made.spelled,
             fallback=made.fallback,
             schema=source(definition) or {},
+            shortened=most is not None and len(definition.description or "") > most,
         )
     return Translation({"tools": shaped}, records, names)

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 
 from callgate.errors import ModelError, RegistrationError
+from callgate.providers.logs import LogEvent, emit
 from callgate.providers.scrubbing import Scrubber
 from callgate.runtime.call.leases import RELEASE_LIMIT, Carried
 from callgate.runtime.models.wire.decompression import ENCODINGS, Decompressor
@@ -67,6 +68,7 @@ class ProviderResponse:
         "_timeout",
         "failure",
         "media",
+        "received",
         "status",
     )
 
@@ -83,6 +85,7 @@ class ProviderResponse:
         self._decompressor = Decompressor() if encoding in ENCODINGS and not read else None
         self._response, self._scrubber = response, scrubber
         self._read, self._deadline, self._left = limits.read, deadline, max_bytes
+        self.received = 0
         self._timeout = RepeatedTimeout()
         if encoding not in ENCODINGS and encoding != "identity":
             self.failure = Failure("the response has an unexpected content encoding", self.status)
@@ -102,6 +105,7 @@ class ProviderResponse:
             self.failure = _broken(error, self._scrubber, self.status)
             return b""
         self._left -= len(part)
+        self.received += len(part)
         if self._left < 0:
             self.failure = Failure("the response is too large", self.status)
             return b""
@@ -158,14 +162,26 @@ class Sender:
             ModelError: the request failed, after as many attempts as ``Retries`` allows.
         """
         deadline = _earliest(self._limits.total, None)
-        failures = 0
-        while isinstance(found := await self._attempt(sent, deadline), Failure):
-            failures += 1
-            await self._wait_before_retry(found, failures, deadline)
+        clock = asyncio.get_running_loop().time
+        began, failures, found = clock(), 0, None
         try:
-            yield found
+            while isinstance(found := await self._attempt(sent, deadline), Failure):
+                failures += 1
+                await self._wait_before_retry(found, failures, deadline)
+            try:
+                yield found
+            finally:
+                await found.close()
         finally:
-            await found.close()
+            emit(
+                LogEvent.MODEL_EXCHANGE,
+                provider=self._provider,
+                status=None if found is None else found.status,
+                request_bytes=len(sent.body),
+                response_bytes=found.received if isinstance(found, ProviderResponse) else 0,
+                seconds=round(clock() - began, 6),
+                retries=max(0, failures - isinstance(found, Failure)),
+            )
 
     async def _wait_before_retry(self, failure: Failure, failures: int, deadline: float | None) -> None:
         """Wait before the next attempt.

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from callgate.errors import DefinitionError
+from callgate.tools.naming import legal_tool_name
 
 WIRE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 GEMINI_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}")  # newer servers accept 128 characters
-MAX_NAME = 64
-_REFUSED = re.compile(r"[^A-Za-z0-9_-]")
-_START = re.compile(r"^(?![A-Za-z_])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,7 @@ class NameMap:
             raise DefinitionError(f"Duplicate tool names: {', '.join(twice)}")
         tools = {name: name for name in ids if legal.fullmatch(name)}
         for name in sorted(set(ids) - set(tools)):
-            tools[_made(name, tools)] = name
+            tools[legal_tool_name(name, tools)] = name
         wire_names = {tool: wire for wire, tool in tools.items()}
         return cls({name: wire_names[name] for name in ids}, tools)
 
@@ -55,11 +52,3 @@ class NameMap:
     def tool(self, wire_name: str) -> str:
         """The tool id of a wire name; an unknown name is returned unchanged, and hydration refuses it."""
         return self.tools.get(wire_name, wire_name)
-
-
-def _made(name: str, taken: Mapping[str, str]) -> str:
-    """A legal name for an illegal one: its legal characters and 8 or more hex digits of its hash."""
-    stem = _START.sub("_", _REFUSED.sub("_", name))
-    mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
-    candidates = (f"{stem[: MAX_NAME - 1 - length]}_{mark[:length]}" for length in (8, 16, 32, MAX_NAME - 1))
-    return next(candidate for candidate in candidates if candidate not in taken)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from callgate.runtime.models.wire.codec import Codec, Translation
-from callgate.tools.arguments.hydration import HydrationResult, Repairer, hydrate
+from callgate.tools.arguments.hydration import HydrationResult, Hydrator, Repairer, unknown
 from callgate.tools.calls import ToolCall, User
 from callgate.tools.declaring.declare import as_tool
 from callgate.tools.definition import ToolDefinition
@@ -26,8 +26,16 @@ class ToolSource(Protocol):
         """The tools that the user may see."""
         ...
 
-    def hydrate(self, call: ToolCall, *, wire: str | None = None, repair: Repairer | None = None) -> HydrationResult:
+    def hydrate(self, call: ToolCall, *, wire: str | None = None) -> HydrationResult:
         """Parse and validate one call."""
+        ...
+
+    async def repair(self, hydrated: HydrationResult, repair: Repairer) -> HydrationResult:
+        """Repair a call whose parse or validation failed, once."""
+        ...
+
+    def keep_hydration(self, hydrated: HydrationResult) -> HydrationResult:
+        """Record the attempt; return the result unchanged."""
         ...
 
 
@@ -50,7 +58,7 @@ Tools: TypeAlias = ToolSource | BoundToolSource | ToolRegistry | Translation | I
 """The tools of a request: a gate (the tools that the user may see), a gate bound to a user, a registry, a ``Translation``,
 or single tools: definitions and everything that ``as_tool`` accepts."""
 
-HydrateCall: TypeAlias = Callable[[ToolCall, Repairer | None], HydrationResult]
+HydrateCall: TypeAlias = Callable[[ToolCall, Repairer | None], Awaitable[HydrationResult]]
 _CACHE_SIZE = 32
 
 
@@ -109,28 +117,31 @@ def _by_gate(gate: ToolSource, definitions: Iterable[ToolDefinition], wire: str)
     """Hydrate with the gate that runs the call, so that it is checked once; tools not offered are unknown."""
     offered = {definition.name for definition in definitions}
 
-    def check(call: ToolCall, repair: Repairer | None) -> HydrationResult:
-        return gate.hydrate(call, wire=wire, repair=repair) if call.name in offered else _refuse(wire, call)
+    async def check(call: ToolCall, repair: Repairer | None) -> HydrationResult:
+        if call.name not in offered:
+            return gate.keep_hydration(unknown(call, wire))
+        found = gate.hydrate(call, wire=wire)
+        return found if repair is None else await gate.repair(found, repair)
 
     return check
 
 
 def _by_records(records: Iterable[ToolRecord], wire: str, *, compiled: bool) -> HydrateCall:
     """Hydrate with the tools themselves; a refused schema raises before the request is sent."""
-    known = {record.id: record for record in records}
-    validators = {name: _validator(record) for name, record in known.items()} if compiled else {}
+    known = {record.id: Hydrator(record, _validator(record)) for record in records} if compiled else {}
 
-    def check(call: ToolCall, repair: Repairer | None) -> HydrationResult:
-        return hydrate(call, known.get, validators.get, wire=wire, repair=repair)
+    async def check(call: ToolCall, repair: Repairer | None) -> HydrationResult:
+        hydrator = known.get(call.name)
+        if hydrator is None:
+            return unknown(call, wire)
+        found = hydrator.hydrate(call, wire)
+        return found if repair is None else await hydrator.repair(found, repair)
 
     return check
 
 
-def _refuse(wire: str, call: ToolCall, _repair: Repairer | None = None) -> HydrationResult:
-    def nothing(_name: str) -> None:
-        return None
-
-    return hydrate(call, nothing, nothing, wire=wire)
+async def _refuse(wire: str, call: ToolCall, _repair: Repairer | None = None) -> HydrationResult:
+    return unknown(call, wire)
 
 
 def _record(item: Any) -> ToolRecord:
@@ -144,4 +155,6 @@ async def _not_here(*_: Any) -> Any:
 
 def _validator(record: ToolRecord) -> Validator | None:
     definition = record.definition
-    return compile_schema(definition.parameters, trusted=record.trusted) if definition.parameters is not None else None
+    if definition.parameters is None:
+        return None
+    return compile_schema(definition.parameters, trusted=record.trusted, formats=record.formats)

@@ -104,7 +104,7 @@ def with_calls(
 
 
 def _tool_call(call: RawCall, call_id: str, synthetic: bool, translation: Translation | None) -> ToolCall:
-    name = call.name if isinstance(call.name, str) else ""
+    name = wire_name = call.name if isinstance(call.name, str) else ""
     arguments = call.arguments
     if translation is not None:
         tool = translation.names.tool(name)
@@ -113,7 +113,13 @@ def _tool_call(call: RawCall, call_id: str, synthetic: bool, translation: Transl
             arguments = canonical_arguments(arguments, offered.schema, offered.nullable, offered.spelled)
         name = tool
     return ToolCall(
-        id=call_id, name=name, arguments=arguments, synthetic_id=synthetic, truncated=call.truncated, chunk=call.chunk
+        id=call_id,
+        name=name,
+        arguments=arguments,
+        synthetic_id=synthetic,
+        truncated=call.truncated,
+        chunk=call.chunk,
+        wire_name=wire_name,
     )
 
 

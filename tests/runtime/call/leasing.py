@@ -170,24 +170,24 @@ class Limited(Quota):
 async def asyncio_limit() -> None:
     """Passes."""
     async with asyncio.timeout(0.003):
-        await asyncio.sleep(5)
+        await asyncio.sleep(3)
 
 
 async def anyio_limit() -> None:
     """Passes."""
     with anyio.fail_after(0.003):
-        await anyio.sleep(5)
+        await anyio.sleep(3)
 
 
 async def wait_for_limit() -> None:
     """Passes."""
-    await asyncio.wait_for(asyncio.sleep(5), 0.003)
+    await asyncio.wait_for(asyncio.sleep(3), 0.003)
 
 
 async def no_time_limit() -> None:
     """Has passed before it begins."""
     async with asyncio.timeout(-1):
-        await asyncio.sleep(5)
+        await asyncio.sleep(3)
 
 
 async def group_limit() -> None:

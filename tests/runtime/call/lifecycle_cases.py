@@ -292,7 +292,7 @@ class Model:
             return
         if verb in POWER and not allowed and not (closed and raised in {Denied, RetryLater}):
             raised = StageError
-        if verb == "return False" and row.section is Section.BEFORE and row.stage is not Stage.WILL_READ_CACHE:
+        if verb == "return False" and row.stage is not Stage.AROUND_EXECUTE:
             raised = TypeError
         if raised is None:
             self.effect(verb, row)

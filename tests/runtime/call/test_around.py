@@ -91,6 +91,33 @@ async def test_none_after_next_is_none() -> None:
     assert (await call(record(), wrapper(forgets))).outcome is Outcome.ERROR  # the output schema wants an integer
 
 
+WRAPPED: dict[str, tuple[Callable[[Any], Any], int]] = {
+    "an output is dropped": (lambda output: None, 1),
+    "it is returned": (lambda output: output, 0),
+    "it is replaced": (lambda output: 0, 0),
+}
+
+
+@pytest.mark.parametrize(("returns", "warnings"), WRAPPED.values(), ids=WRAPPED)
+async def test_a_wrapper_that_drops_the_output_of_next_is_warned_of(
+    returns: Callable[[Any], Any], warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Contract C21."""
+
+    async def after(ctx: InvokeContext, next: Next) -> Any:
+        return returns(await next())
+
+    async def responds(ctx: InvokeContext, next: Next) -> None:
+        return None  # it never had an output to drop
+
+    with caplog.at_level("WARNING", logger="callgate"):
+        await call(record(), wrapper(after), arguments={"n": 1})
+        await call(record(), wrapper(responds), arguments={"n": 1})
+    found = [one.getMessage() for one in caplog.records if "output_dropped" in one.getMessage()]
+    assert len(found) == warnings
+    assert all("around_execute" in one and "tool='double'" in one for one in found)
+
+
 @pytest.mark.parametrize("value", [7, 0])
 @pytest.mark.parametrize("how", ["returns", "responds", "plain method"])
 async def test_a_wrapper_that_does_not_go_on_leaves_the_tool_and_its_stages_out(how: str, value: int) -> None:

@@ -6,19 +6,18 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from callgate import (
     DeadlineExceeded,
+    Effects,
     Gate,
     Hook,
     InvokeContext,
     Outcome,
     OutcomeUnknown,
-    RetryLater,
     ToolCall,
     ToolContext,
     ToolError,
@@ -27,9 +26,9 @@ from callgate import (
     tool,
 )
 from callgate.errors import StageError
-from callgate.runtime.call import bodies
 from callgate.runtime.call.bodies import ABANDON_GRACE
 from callgate.runtime.call.deadlines import TICK
+from callgate.runtime.call.threads import Threads
 from tests.harness.steploop import StepLoop, close_loop, on_virtual_time
 
 USER = User("u")
@@ -58,7 +57,8 @@ def hard(function: Any, **options: Any) -> Any:
 
 
 def plain(function: Any, **options: Any) -> Any:
-    return tool(effect="read", **options)(function)
+    options.setdefault("effect", "read")
+    return tool(**options)(function)
 
 
 async def seen_off(gate: Gate) -> None:
@@ -356,14 +356,17 @@ async def test_what_a_body_elsewhere_raises_does_not_stop_its_host(
 @pytest.mark.parametrize("kind", ["hard", "thread"])
 def test_what_was_left_behind_is_given_back_when_the_loop_is_shut_down(kind: str, door: threading.Event) -> None:
     """I1: as ``asyncio.run`` ends; nobody waits any longer."""
-    lease = Lease()
-    body = hard(swallowing(1e6), name="body") if kind == "hard" else plain(blocking(door), name="body")
+    lease, inside = Lease(), threading.Event()
+    body = hard(swallowing(1e6), name="body") if kind == "hard" else plain(blocking(door, inside), name="body")
 
     async def main() -> None:
         gate = Gate([body], [lease])
         await gate.__aenter__()
+        calling = asyncio.ensure_future(gate.invoke("body", {}, user=USER, deadline=1.0))
+        await asyncio.sleep(0)
+        assert kind == "hard" or inside.wait(5)
         with pytest.raises(OutcomeUnknown):
-            await gate.invoke("body", {}, user=USER, deadline=1.0)
+            await calling
 
     loop = StepLoop()
     loop.run_until_complete(main())
@@ -415,8 +418,8 @@ async def test_a_plain_function_runs_in_a_thread_in_the_callers_context(loop: St
 
 
 @on_virtual_time
-async def test_a_call_is_refused_when_all_threads_are_busy(loop: StepLoop, door: threading.Event) -> None:
-    """Design 10.4. I7, I11: the body does not run, and what was taken for the call is given back."""
+async def test_a_call_waits_for_a_thread_within_its_deadline(loop: StepLoop, door: threading.Event) -> None:
+    """Design 10.4. I7, I11: a call whose time ends in the queue never runs, and what was taken for it is given back."""
     ran: list[int] = []
     lease = Lease()
 
@@ -427,18 +430,69 @@ async def test_a_call_is_refused_when_all_threads_are_busy(loop: StepLoop, door:
         return n
 
     async with Gate([plain(waits, max_threads=2)], [lease]) as gate:
-        first = [asyncio.ensure_future(gate.invoke("waits", {"n": n}, user=USER)) for n in range(2)]
+        first = [asyncio.ensure_future(gate.invoke("waits", {"n": n}, user=USER)) for n in range(3)]
         await asyncio.sleep(0)
-        with pytest.raises(RetryLater) as refused:
-            await gate.invoke("waits", {"n": 2}, user=USER)
-        assert refused.value.code == "threads_busy"
-        assert refused.value.retry_after == 1000
+        began = loop.time()
+        with pytest.raises(DeadlineExceeded):
+            await gate.invoke("waits", {"n": 7}, user=USER, deadline=1.0)
+        assert loop.time() - began <= 1.0 + TICK + OVERSHOOT  # without the grace of a running body
         assert lease.log.count("given") == 1
         door.set()
-        assert await asyncio.gather(*first) == [0, 1]
-        assert await gate.invoke("waits", {"n": 3}, user=USER) == 3
-        assert sorted(ran) == [0, 1, 3]
+        assert await asyncio.gather(*first) == [0, 1, 2]
+        assert sorted(ran) == [0, 1, 2]
         assert lease.log.count("taken") == lease.log.count("given") == 4
+
+
+async def test_an_effect_that_never_got_a_thread_did_not_happen(door: threading.Event) -> None:
+    """A repeat under the same key runs; the outcome is not ``unknown``."""
+
+    def pays(n: int) -> int:
+        """Wait at the door."""
+        door.wait(5)
+        return n
+
+    record = plain(pays, max_threads=1, effect="irreversible")
+    async with Gate([record], allow_unguarded=True, effects=Effects(durable=False)) as gate:
+        first = asyncio.ensure_future(gate.call(record, {"n": 1}, user=USER))
+        await asyncio.sleep(0)
+        waiting = asyncio.ensure_future(gate.call(record, {"n": 2}, user=USER, idempotency_key="k"))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        door.set()
+        assert (await first).ok
+        again = await gate.call(record, {"n": 2}, user=USER, idempotency_key="k")
+        assert (again.outcome, again.replayed, again.output) == (Outcome.SUCCESS, False, 2)
+
+
+async def test_too_many_waiting_calls_are_refused(door: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("callgate.runtime.call.threads.MAX_WAITING", 2)
+
+    def waits() -> None:
+        """Wait at the door."""
+        door.wait(5)
+
+    async with Gate([plain(waits, max_threads=1)]) as gate:
+        calls = [asyncio.ensure_future(gate.call("waits", user=USER)) for _ in range(3)]
+        await asyncio.sleep(0)
+        refused = await gate.call("waits", user=USER)
+        assert (refused.outcome, refused.error and refused.error.code) == (Outcome.RETRY_LATER, "threads_busy")
+        calls[1].cancel()  # makes room
+        await asyncio.wait([calls[1]])
+        calls[1] = asyncio.ensure_future(gate.call("waits", user=USER))
+        await asyncio.sleep(0)
+        door.set()
+        assert [(await one).outcome for one in calls] == [Outcome.SUCCESS] * 3
+
+
+async def test_forty_calls_of_one_plain_function_all_run() -> None:
+    def adds(n: int) -> int:
+        """Add one."""
+        return n + 1
+
+    async with Gate([plain(adds)]) as gate:
+        results = await gate.call_many([("adds", {"n": n}) for n in range(40)], user=USER, at_once=40)
+        assert [result.output for result in results] == list(range(1, 41))
 
 
 @on_virtual_time
@@ -446,22 +500,27 @@ async def test_a_thread_that_overruns_keeps_its_place_and_its_lease_until_it_ret
     loop: StepLoop, door: threading.Event
 ) -> None:
     """Design 10.4. I12, I1b."""
-    lease = Lease()
+    lease, inside = Lease(), threading.Event()
 
     def blocks() -> int:
         """Wait at the door."""
+        inside.set()
         door.wait(5)
         return 7
 
     async with Gate([plain(blocks, max_threads=1)], [lease]) as gate:
         began = loop.time()
-        result = await gate.call(ToolCall(id="c", name="blocks"), user=USER, deadline=1.0)
+        calling = asyncio.ensure_future(gate.call(ToolCall(id="c", name="blocks"), user=USER, deadline=1.0))
+        await asyncio.sleep(0)
+        assert inside.wait(5)
+        result = await calling
         assert loop.time() - began <= 1.0 + TICK + ABANDON_GRACE + OVERSHOOT
         assert result.outcome is Outcome.UNKNOWN
         assert result.pending_release
         assert lease.log == ["taken"]
         refused = await gate.call(ToolCall(id="c", name="blocks"), user=USER, deadline=1.0)
-        assert refused.outcome is Outcome.RETRY_LATER
+        assert refused.error is not None
+        assert refused.error.code == DeadlineExceeded.code
         assert lease.log == ["taken", "taken", "given"]
         door.set()
         await seen_off(gate)
@@ -474,16 +533,18 @@ async def test_a_thread_whose_caller_goes_away_keeps_its_lease_until_it_returns(
     loop: StepLoop, door: threading.Event
 ) -> None:
     """C1d: a thread cannot be cancelled, a caller can."""
-    lease = Lease()
+    lease, inside = Lease(), threading.Event()
 
     def blocks() -> int:
         """Wait at the door."""
+        inside.set()
         door.wait(5)
         return 7
 
     async with Gate([plain(blocks)], [lease]) as gate:
         calling = asyncio.ensure_future(gate.invoke("blocks", {}, user=USER))
         await asyncio.sleep(0)
+        assert inside.wait(5)
         calling.cancel()
         await asyncio.wait([calling])
         assert calling.cancelled()
@@ -512,9 +573,7 @@ async def test_no_more_threads_run_than_allowed_however_many_calls_come(loop: St
     async with Gate([plain(counts, max_threads=3)]) as gate:
         calls = [ToolCall(id=f"c{n}", name="counts") for n in range(60)]
         results = await gate.call_many(calls, user=USER, at_once=20)
-        done = [result.outcome for result in results]
-        assert set(done) <= {Outcome.SUCCESS, Outcome.RETRY_LATER}
-        assert done.count(Outcome.SUCCESS) >= 3
+        assert {result.outcome for result in results} == {Outcome.SUCCESS}
         assert peak[0] <= 3
         assert await gate.invoke("counts", {}, user=USER) == 1
 
@@ -546,9 +605,11 @@ FAULTS: dict[str, Callable[[threading.Event], Any]] = {
 }
 
 
-def blocking(door: threading.Event) -> Any:
+def blocking(door: threading.Event, inside: threading.Event | None = None) -> Any:
     def blocks() -> int:
         """Wait at the door."""
+        if inside is not None:
+            inside.set()
         door.wait(5)
         return 7
 
@@ -581,14 +642,14 @@ async def test_every_call_ends_by_its_deadline_and_a_grace(
 async def test_a_plain_tool_has_one_pool_of_threads_however_often_its_plan_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made: list[ThreadPoolExecutor] = []
+    made: list[Threads] = []
 
-    class Counted(ThreadPoolExecutor):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
+    class Counted(Threads):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
             made.append(self)
 
-    monkeypatch.setattr(bodies, "ThreadPoolExecutor", Counted)
+    monkeypatch.setattr("callgate.runtime.call.threads.Threads", Counted)
 
     @tool(effect="read")
     def plain() -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from callgate.runtime.call import deadlines, invoke, leases, scopes
+from callgate.runtime.call import closing, deadlines, invoke, leases, scopes
 from callgate.runtime.testing import cancel
 from callgate.runtime.testing.cancel import SweepFailed, SweepReport
 from callgate.runtime.testing.cancel_modes import DEADLINE_MODES, DEADLINE_PAIRED_MODES, AnyioScope, Native
@@ -77,7 +77,7 @@ def test_a_release_that_is_doubled_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 def test_releases_in_the_wrong_order_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """C1a: control."""
     taken_off = leases.taken_off
-    monkeypatch.setattr(invoke, "taken_off", lambda held: taken_off(held)[::-1])
+    monkeypatch.setattr(closing, "taken_off", lambda held: taken_off(held)[::-1])
     assert findings(cases.plain()).count("out of order") >= 5
 
 
@@ -85,15 +85,15 @@ def test_a_release_that_is_not_waited_for_is_late(monkeypatch: pytest.MonkeyPatc
     """I1b: control."""
     tasks = set()
 
-    async def later(ctx: Any, coroutine: Any, pending: Any, mark: object, limit: float) -> None:
+    async def later(ctx: Any, carried: leases.Carried, pending: Any) -> None:
         async def rest() -> None:
-            await leases.carry_on(ctx, coroutine, pending, mark, limit)
+            await leases.finish(ctx, carried, pending)
 
         task = asyncio.ensure_future(rest())
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    monkeypatch.setattr(invoke, "carry_on", later)
+    monkeypatch.setattr(closing, "finish", later)
     report = findings(cases.plain())
     assert report.count("late release") >= 4
     assert report.count("stray task") >= 1
@@ -195,7 +195,7 @@ def test_an_outside_cancellation_that_a_deadline_hides_is_found(monkeypatch: pyt
 
 def test_own_time_limits_that_pass_for_outside_ones_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """I13: control."""
-    monkeypatch.setattr(scopes, "hide", lambda: None)
+    monkeypatch.setattr(scopes, "shield", lambda: None)
     cancelled = leases.Carried.cancel
 
     def all_outside(self: leases.Carried, msg: Any) -> bool:

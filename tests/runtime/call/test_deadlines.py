@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import weakref
 from collections.abc import Iterable
@@ -303,22 +304,84 @@ async def test_a_deadline_ends_a_hook_that_hangs_in_any_stage(loop: StepLoop, st
 
 
 @on_virtual_time
-async def test_a_soft_deadline_cannot_end_a_tool_that_swallows_cancellations(loop: StepLoop) -> None:
-    """Design 10.4: soft by default; ``hard_deadline=True`` bounds such a tool (test_bodies.py). Its result stands."""
+async def test_a_tool_that_suppresses_its_deadline_ends_late_and_the_deadline_wins(loop: StepLoop) -> None:
+    """I12. ``hard_deadline=True`` bounds such a tool (test_bodies.py)."""
 
     async def stubborn() -> int:
-        """Swallow one cancellation."""
+        """Suppress one cancellation."""
         try:
             await asyncio.sleep(5)
         except asyncio.CancelledError:
             await asyncio.sleep(5)
         return 7
 
-    async with gate_of([read(stubborn)]) as gate:
+    recorded: list[Any] = []
+
+    class Records(Hook):
+        def on_error(self, ctx: InvokeContext) -> None:
+            recorded.append((ctx.error.code, ctx.outcome, ctx.executed))
+
+    async with gate_of([read(stubborn)], [Records()]) as gate:
         began = loop.time()
-        assert await gate.invoke("stubborn", {}, user=USER, deadline=1.0) == 7
+        with pytest.raises(DeadlineExceeded, match="suppressed the cancellation of its deadline"):
+            await gate.invoke("stubborn", {}, user=USER, deadline=1.0)
         assert 6.0 <= loop.time() - began < 6.2
         assert cancelling() == 0
+    assert recorded == [("deadline_exceeded", Outcome.ERROR, True)]
+
+
+async def _call_with_a_failed_group() -> None:
+    async def grouped() -> int:
+        """Go on after a failed group."""
+        with contextlib.suppress(ExceptionGroup):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_fails())
+        await asyncio.sleep(1e9)
+        return 7
+
+    async with gate_of([read(grouped)]) as gate:
+        await gate.invoke("grouped", {}, user=USER, deadline=1.0)
+
+
+@on_virtual_time
+async def test_a_task_group_that_failed_before_the_deadline_leaves_no_bare_cancellation(loop: StepLoop) -> None:
+    with pytest.raises(DeadlineExceeded):
+        await asyncio.ensure_future(_call_with_a_failed_group())
+
+
+async def _fails() -> None:
+    raise ValueError("a child")
+
+
+@on_virtual_time
+async def test_the_probe_finds_the_request_that_a_failed_task_group_leaves(loop: StepLoop) -> None:
+    """The control: without the mend, the versions that leave a request report a cancellation."""
+    if not deadlines.LEAKS:
+        pytest.skip("this version of Python leaves no request")
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(asyncio.CancelledError):
+        patched.setattr(deadlines, "LEAKS", False)
+        await asyncio.ensure_future(_call_with_a_failed_group())
+
+
+@pytest.mark.parametrize("before", [True, False])
+@on_virtual_time
+async def test_a_cancellation_from_outside_wins_while_the_tool_cleans_up_past_its_deadline(
+    loop: StepLoop, before: bool
+) -> None:
+    async def cleans() -> int:
+        """Clean up slowly."""
+        try:
+            await asyncio.sleep(1e9)
+        finally:
+            await asyncio.sleep(5)
+        return 7
+
+    async with gate_of([read(cleans)]) as gate:
+        calling = asyncio.ensure_future(gate.invoke("cleans", {}, user=USER, deadline=1.0))
+        await asyncio.sleep(0.5 if before else 1.5)
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
 
 
 @on_virtual_time
@@ -459,3 +522,27 @@ def test_a_deadline_needs_a_task() -> None:
     with pytest.raises(RuntimeError, match="running task"):
         deadlines.DeadlineTable().arm(loop, 1.0)
     close_loop(loop)
+
+
+@on_virtual_time
+async def test_a_body_that_ends_after_its_deadline_leaves_no_hook_without_one(loop: StepLoop) -> None:
+    """Its own result counts within the grace period; a hook after it that hangs does not hold the call."""
+
+    @tool(effect="read", hard_deadline=True)
+    async def late() -> int:
+        """End a little after the deadline."""
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(1e9)
+        await asyncio.sleep(0.1)
+        return 7
+
+    class Hangs(Hook):
+        async def did_execute(self, ctx: InvokeContext) -> None:
+            await asyncio.sleep(1e9)
+
+    began = loop.time()
+    for hooks, ends in (([], (7, None)), ([Hangs()], (None, "deadline_exceeded"))):
+        async with gate_of([late], hooks) as gate:
+            result = await gate.call(ToolCall(name="late", arguments={}), user=USER, deadline=0.2)
+            assert (result.output, result.error and result.error.code) == ends
+    assert loop.time() - began < 2

@@ -26,7 +26,7 @@ from callgate import (
     tool,
 )
 from callgate.hooks import TOOL_ERROR_STAGES
-from callgate.hooks.stages import STAGES, Section, stages_in
+from callgate.hooks.stages import RECORDS, STAGES, Section, stages_in
 from callgate.providers.clock import FakeClock
 from callgate.tools.declaring.declare import as_tool
 from tests.hooks.making import DEFINITION, Watch, acting, at, call, echoing, invoke, record, refusing
@@ -34,6 +34,8 @@ from tests.hooks.making import DEFINITION, Watch, acting, at, call, echoing, inv
 EXECUTE = [Stage.AROUND_EXECUTE, Stage.WILL_EXECUTE, Stage.DID_EXECUTE]
 AFTER = [*stages_in(Section.SHAPING, Section.CLOSING)]
 RUNS = [*stages_in(Section.BEFORE), Stage.DID_CACHE_MISS, *EXECUTE, *AFTER]
+BEFORE_CLOSING = RUNS[: RUNS.index(Stage.WILL_AUDIT)]
+RELEASES = [Stage.DID_RELEASE_SEMAPHORE, Stage.DID_RELEASE_QUOTA]
 HIT = [*stages_in(Section.BEFORE), Stage.DID_CACHE_HIT, *AFTER]
 
 
@@ -44,15 +46,16 @@ HIT = [*stages_in(Section.BEFORE), Stage.DID_CACHE_HIT, *AFTER]
 @pytest.mark.parametrize("split", [False, True], ids=["one hook for all", "one hook a stage"])
 @pytest.mark.parametrize("skipped", [None, *EXECUTE, Stage.WILL_NORMALIZE_INPUT, Stage.WILL_VALIDATE_INPUT])
 async def test_stages_are_visited_in_the_order_of_the_table(skipped: Stage | None, split: bool, is_async: bool) -> None:
-    """Contract 90, 97, C13."""
+    """Contract 90, 97, C13. Releases of other hooks come before records that may wait: a dead sink holds no capacity."""
     stages = [stage for stage in Stage if stage is not skipped]
     seen: list[Stage] = []
     acts = {stage: lambda ctx: seen.append(ctx.run.step.stage) for stage in stages}
     groups = [{stage: act} for stage, act in acts.items()][::-1] if split else [acts]
     result = await call(record(), *(acting(group, is_async=is_async)() for group in groups))
     assert result.output == 4
-    assert seen == [stage for stage in RUNS if stage is not skipped]
-    assert seen == sorted(seen, key=lambda stage: STAGES[stage].position)
+    order = [*BEFORE_CLOSING, *RELEASES, *RECORDS, Stage.WILL_FINALIZE_INVOKE] if split and is_async else RUNS
+    assert seen == [stage for stage in order if stage is not skipped]
+    assert sorted(seen, key=lambda stage: STAGES[stage].position) == [stage for stage in RUNS if stage is not skipped]
 
 
 async def test_a_hit_skips_the_tool_and_is_shaped() -> None:
@@ -280,7 +283,8 @@ async def test_the_runtime_works_after_the_hooks_of_its_stage() -> None:
     seen: list[tuple[str, Any]] = []
 
     def look(ctx: InvokeContext) -> None:
-        seen.append((ctx.run.step.stage, ctx.input))
+        early = ctx.run.step.stage is Stage.WILL_PARSE_INPUT
+        seen.append((ctx.run.step.stage, ctx.raw_input if early else ctx.input))
 
     def mend_input(ctx: InvokeContext) -> None:
         look(ctx)

@@ -71,7 +71,8 @@ class Expected:
 
 
 def written(kind: str, number: int) -> ToolCall:
-    name, arguments, more = "note", {"n": number}, {}
+    name, arguments = "note", {"n": number}
+    more: dict[str, Any] = {}
     if kind == "alone":
         name = "alone"
     elif kind == "fails":

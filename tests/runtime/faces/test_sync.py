@@ -21,7 +21,6 @@ import pytest
 from callgate import GateClosed, Invalid, InvokeContext, Outcome, ToolCall, ToolContext, tool
 from callgate.errors import ProviderError
 from callgate.runtime.call.streams import Partial, Progress, Result
-from callgate.runtime.faces import portal
 from callgate.runtime.faces.sync import SyncGate
 from tests.runtime.gate.making import gate_of
 from tests.runtime.hosts.making import ANN, TRACE, Desk, Places
@@ -273,10 +272,9 @@ def test_closing_lets_calls_under_way_end() -> None:
     assert desk.places.held == 0
 
 
-def test_closing_cancels_calls_that_do_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_cancels_calls_that_do_not_end() -> None:
     """Contract I1: whoever waits is told, and what was held is given back."""
-    monkeypatch.setattr(portal, "CLOSE_LIMIT", 0.05)
-    desk = Desk()
+    desk = Desk(drain=0.05)
     tools = desk.gate.sync().open()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(tools.call, WAIT, user=ANN)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import pytest
 
 from callgate import (
+    Approve,
     Gate,
     ToolCall,
     UnknownTool,
@@ -60,6 +61,7 @@ async def call_many(face: Any, *given: Any, **options: Any) -> Any:
 
 
 VERBS = [invoke, call, stream, submit, call_many]
+RAISING = [invoke, stream, submit, call_many]
 WAYS: dict[str, Callable[[Gate], tuple[Any, ...]]] = {
     "tool": lambda _: (double, {"n": 2}),
     "name": lambda _: ("double", {"n": 2}),
@@ -142,7 +144,7 @@ async def test_results_have_the_order_of_the_pairs_and_calls(gate: Gate) -> None
     assert [result.outcome for result in results][-1] == "invalid"
 
 
-@pytest.mark.parametrize("verb", [invoke, call, stream, submit])
+@pytest.mark.parametrize("verb", [invoke, stream, submit])
 async def test_a_call_has_its_own_arguments(gate: Gate, verb: Verb) -> None:
     asked = ToolCall(name="double", arguments={"n": 2})
     for given in (asked, gate.hydrate(asked)):
@@ -151,7 +153,7 @@ async def test_a_call_has_its_own_arguments(gate: Gate, verb: Verb) -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, 5, {"name": "double"}, ["double"], object()])
-@pytest.mark.parametrize("verb", [invoke, call, stream, submit])
+@pytest.mark.parametrize("verb", [invoke, stream, submit])
 async def test_anything_else_is_refused_with_the_line_to_write(gate: Gate, verb: Verb, wrong: Any) -> None:
     with pytest.raises(TypeError, match=r'gate.call\("name", \{...\}\)'):
         await verb(gate, wrong, {"n": 2})
@@ -169,7 +171,7 @@ async def test_call_many_refuses_a_single_call(gate: Gate, wrong: Any) -> None:
         await gate.call_many(wrong)
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", RAISING)
 async def test_a_tool_of_another_gate_is_refused(gate: Gate, verb: Verb) -> None:
     with pytest.raises(UnknownTool):
         await verb(gate, stranger, {"n": 2})
@@ -187,16 +189,16 @@ async def test_calls_are_not_remembered(gate: Gate) -> None:
     for number in range(20):
         await gate.invoke(ToolCall(name="double", arguments=f'{{"n": {number}}}'))
         await gate.invoke(gate.hydrate(ToolCall(name="double", arguments={"n": number})))
-    assert len(gate._live) == 0
+    assert len(gate._plans.current.live) == 0
     await gate.invoke("double", {"n": 1})
-    assert list(gate._live) == ["double"]
+    assert list(gate._plans.current.live) == ["double"]
 
 
 # ---------------------------------------------------------------------- the user
 
 
 @pytest.mark.parametrize("wrong", ["ann", None, {"id": "ann"}, 5])
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", RAISING)
 async def test_another_type_of_user_is_refused_with_the_line_to_write(gate: Gate, verb: Verb, wrong: Any) -> None:
     with pytest.raises(TypeError, match=r'user takes a User, not \w+; write user=User\("ann"\)'):
         await verb(gate, "double", {"n": 2}, user=wrong)
@@ -205,21 +207,47 @@ async def test_another_type_of_user_is_refused_with_the_line_to_write(gate: Gate
 @pytest.mark.parametrize(
     "use",
     [
-        lambda gate, wrong: gate.stream("double", {"n": 2}, user=wrong),
-        lambda gate, wrong: gate.call_many([], user=wrong),
-        lambda gate, wrong: gate.invoke("double", {"n": 2}, user=wrong),
-        lambda gate, wrong: gate.session(user=wrong),
         lambda gate, wrong: gate.definitions(user=wrong),
         lambda gate, wrong: gate.tools_for(wrong),
-        lambda gate, wrong: gate.pick("double", user=wrong),
         lambda gate, wrong: gate.job("id", user=wrong),
-        lambda gate, wrong: gate.resume("handle", None, approver=wrong),
     ],
 )
-async def test_a_wrong_user_is_refused_where_it_is_given(gate: Gate, use: Callable[[Any, Any], Any]) -> None:
-    """Before anything is awaited."""
+async def test_a_wrong_user_is_refused_at_once_by_what_is_not_awaited(
+    gate: Gate, use: Callable[[Any, Any], Any]
+) -> None:
     with pytest.raises(TypeError, match=r'=User\("ann"\)'):
         use(gate, "ann")
+
+
+WRONG_USER: Any = "ann"
+MISTAKES: dict[str, Callable[[Gate], Any]] = {
+    "invoke, user": lambda gate: gate.invoke("double", {"n": 2}, user=WRONG_USER),
+    "invoke, tool": lambda gate: gate.invoke(cast("Any", 5)),
+    "invoke, option": lambda gate: gate.invoke("double", {"n": 2}, **cast("Any", {"wrong": 1})),
+    "invoke, two sets of arguments": lambda gate: gate.invoke(ToolCall(name="double"), {"n": 2}),
+    "call_many, user": lambda gate: gate.call_many([("double", {"n": 2})], user=WRONG_USER),
+    "call_many, calls": lambda gate: gate.call_many(cast("Any", "double")),
+    "stream, user": lambda gate: gate.stream("double", {"n": 2}, user=WRONG_USER),
+    "stream, tool": lambda gate: gate.stream(cast("Any", 5)),
+    "stream, two sets of arguments": lambda gate: gate.stream(ToolCall(name="double"), {"n": 2}),
+    "submit, user": lambda gate: gate.submit("double", {"n": 2}, user=WRONG_USER),
+    "submit, tool": lambda gate: gate.submit(cast("Any", 5)),
+    "pick, user": lambda gate: gate.pick("double", user=WRONG_USER),
+    "resume, approver": lambda gate: gate.resume("handle", Approve(), approver=WRONG_USER),
+    "session, user": lambda gate: gate.session(user=WRONG_USER),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+async def test_no_verb_raises_before_it_is_awaited(gate: Gate, mistake: str) -> None:
+    """Issue 15, D7: a mistake is raised where the caller awaits, for every verb alike."""
+    begun = MISTAKES[mistake](gate)
+    with pytest.raises(TypeError):
+        if hasattr(begun, "__aenter__"):
+            async with begun:
+                pass
+        else:
+            await (anext(begun) if hasattr(begun, "__anext__") else begun)
 
 
 async def test_a_subclass_of_user_is_a_user(gate: Gate) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from callgate import Denied, Gate, HydrationResult, InvokeContext, Limits, Options, Outcome, ToolCall
+from callgate import Denied, Gate, HydrationResult, InvokeContext, Limits, Options, Outcome, ToolCall, tool
 from callgate.tools.arguments.hydration import HydrationError
 from callgate.tools.values import freeze
 from tests.runtime.gate.making import NUMBER, USER, Counting, Seeing, call, double, gate_of, made
@@ -131,7 +131,7 @@ async def test_a_normalising_hook_changes_a_hydrated_call_and_it_is_validated_ag
 
     class Negating(Seeing):
         def will_normalize_input(self, ctx: InvokeContext) -> None:
-            ctx.input["n"] = -ctx.input["n"]
+            ctx.input = {**ctx.input, "n": -ctx.input["n"]}
 
     engine = Counting()
     async with gate_of([made(double)], Negating(), validator=engine) as gate:
@@ -173,18 +173,6 @@ async def test_a_failed_result_of_an_unknown_tool_has_its_result_too() -> None:
     assert (result.call_id, result.tool, result.outcome) == ("c1", "nope", Outcome.INVALID)
     assert result.error is not None
     assert result.error.code == "unknown_tool"
-
-
-async def test_a_repaired_call_does_not_run_by_itself() -> None:
-    """Contract 49, C10c."""
-    gate = gate_of([made(double)])
-    found = gate.hydrate(call("nonsense"), repair=lambda call, error: {"n": 2})
-    assert found.success
-    assert not found.trusted
-    async with gate:
-        assert (await gate.call(found, user=USER)).outcome is Outcome.INVALID
-        accepted = ToolCall(id=found.call.id, name=found.call.name, arguments=found.arguments)
-        assert (await gate.call(accepted, user=USER)).output == 4
 
 
 async def test_a_denied_hydrated_call_does_not_run() -> None:
@@ -245,3 +233,21 @@ def test_the_gates_own_limits_hold_for_hydration() -> None:
         call('{"n": 2}')
     )
     assert [error.stage for error in found.errors] == ["parse"]
+
+
+@pytest.mark.parametrize("sent", [None, "", " "])
+@pytest.mark.parametrize("hydrated", [False, True])
+async def test_an_irreversible_tool_without_parameters_runs_where_a_wire_sends_no_arguments(
+    sent: Any, hydrated: bool
+) -> None:
+    """Contract 45, C10d."""
+
+    @tool(effect="irreversible")
+    async def stop() -> str:
+        """Stop everything."""
+        return "stopped"
+
+    async with gate_of([stop], durable=False) as gate:
+        asked = ToolCall(name="stop", arguments=sent)
+        result = await gate.call(gate.hydrate(asked) if hydrated else asked, user=USER)
+    assert (result.output, result.error) == ("stopped", None)

@@ -161,11 +161,22 @@ async def test_every_verb_in_every_stage_leaves_the_same_trace_through_a_worker(
     assert differing(await called(in_process, ALL), (await through(engine, tmp_path, ALL))[0]) == set()
 
 
+def _with_lease_last(trail: list[str]) -> list[str]:
+    """Return a trail with the end of its leases at the end, if they ended while the call closed."""
+    ended = [one for one in trail if one == "given back"]
+    closing = {str(stage) for stage in stages_in(Section.CLOSING)}
+    first = next(number for number, one in enumerate(trail) if one in closing)
+    assert "given back" not in trail[:first]
+    return [one for one in trail if one != "given back"] + ended
+
+
 def test_the_cells_come_to_every_stage_and_end_as_the_model_foretells(expected: Traces) -> None:
     """The traces that others are held to are right."""
     for name in set(USUAL) - {LATE}:
-        foretold = _plain(Model(CELLS[name]).expected())
-        assert foretold.items() <= expected[name][0].items(), CELLS[name]
+        foretold, found = _plain(Model(CELLS[name]).expected()), dict(expected[name][0])
+        for one in (foretold, found):  # a lease is given back before the first record that may wait: a closing stage
+            one["trail"] = _with_lease_last(one["trail"])
+        assert foretold == {key: found[key] for key in foretold}, CELLS[name]
     (late,) = expected[LATE]
     assert (late["error"], late["tool ran with"]) == (repr(DeadlineExceeded), [])
     releases = RELEASE_OF.values()

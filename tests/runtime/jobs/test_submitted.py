@@ -127,6 +127,26 @@ async def test_a_call_that_fails_or_is_denied_is_done_with_that_outcome(asked: T
         assert (await job.status()).state is JobState.DONE
 
 
+async def test_a_tool_that_yields_parts_or_sends_them_runs_as_a_job() -> None:
+    """Contract C12: the parts are dropped, and the result has the whole."""
+
+    @tool(effect="read", name="parts")
+    async def parts(n: int) -> AsyncGenerator[int]:
+        """Yield parts."""
+        for part in range(n):
+            yield part
+
+    @tool(effect="read", name="sends")
+    async def sends(n: int, ctx: ToolContext) -> int:
+        """Send a part."""
+        await ctx.send(n)
+        return n
+
+    async with Gate([parts, sends], allow_unguarded=True) as gate:
+        assert (await (await gate.submit("parts", {"n": 3}, user=ANN))).output == [0, 1, 2]
+        assert (await (await gate.submit("sends", {"n": 3}, user=ANN))).output == 3
+
+
 async def test_submitting_again_under_one_key_gives_the_same_job_and_one_effect(address: str) -> None:
     """I4: other users, tenants and tools have their own."""
     async with a_gate(address) as gate:

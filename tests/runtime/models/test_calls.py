@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from callgate import ToolCall, ToolDefinition
 from callgate.errors import CallgateError
 from callgate.runtime.models import codec
 from callgate.runtime.models.wire.codec import Translation, WireError
 from callgate.runtime.models.wire.names import NameMap
+from callgate.tools.arguments.hydration import unknown
 from tests.runtime.models.wires import (
     WIRES,
     calling,
@@ -278,3 +280,16 @@ def test_only_the_first_choice_is_read() -> None:
     answer = chat(function("a", "{}"))
     answer["choices"] += chat(function("b", "{}"))["choices"]
     assert [call.name for call in OPENAI.calls(answer)] == ["a"]
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_contract_52_the_provider_tool_id_is_spelt_as_the_provider_spelt_it(known: bool) -> None:
+    gemini = codec("gemini")
+    definition = ToolDefinition("2fast", "x", {"type": "object"})
+    translation = gemini.translate([definition])
+    wire_name = translation.names.wire("2fast") if known else "2FAST!"
+    body = {"candidates": [{"content": {"parts": [{"functionCall": {"name": wire_name, "args": {}}}]}}]}
+    (call,) = gemini.calls(body, translation)
+    assert (call.name, call.wire_name) == ("2fast" if known else wire_name, wire_name)
+    assert unknown(call, "gemini").provenance.provider_tool_id == wire_name
+    assert ToolCall.from_dict(call.to_dict()).wire_name == wire_name

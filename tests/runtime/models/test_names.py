@@ -8,9 +8,10 @@ import pytest
 
 from callgate.errors import DefinitionError
 from callgate.runtime.models import codec
-from callgate.runtime.models.wire.names import GEMINI_NAME, MAX_NAME, WIRE_NAME, NameMap
+from callgate.runtime.models.wire.names import GEMINI_NAME, WIRE_NAME, NameMap
 from callgate.runtime.models.wire.neutral import to_neutral
 from callgate.tools.definition import ToolDefinition
+from callgate.tools.naming import MAX_NAME
 from tests.runtime.models.wires import RICH, tool
 
 # ------------------------------------------------------------------------------------------------ the neutral format

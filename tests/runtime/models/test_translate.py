@@ -231,3 +231,18 @@ def test_the_codecs_there_are_can_be_listed() -> None:
     assert set(WIRES) <= set(codecs())
     assert list(codecs()) == sorted(set(codecs()))
     assert [codec(name).name for name in codecs()] == list(codecs())
+
+
+@pytest.mark.parametrize("wire", ["openai_chat", "openai_responses", "anthropic", "gemini", "ollama"])
+@pytest.mark.parametrize("length", [1024, 1025, 5000])
+def test_a_long_description_is_shortened_only_where_the_wire_has_a_limit(wire: str, length: int) -> None:
+    """Contract 25, C5."""
+    text = "x" * length
+    definition = ToolDefinition("find", text, {"type": "object"})
+    translation = codec(wire).translate([definition])
+    short = wire.startswith("openai") and length > 1024
+    sent = str(translation.request["tools"][0])
+    assert (text in sent) is not short
+    assert not short or "'" + "x" * 1023 + "…'" in sent
+    assert translation.tools["find"].shortened is short
+    assert definition.description == text

@@ -187,6 +187,14 @@ async def test_arguments_that_are_read_before_they_are_parsed_cannot_be_judged()
     assert [one.why for one in report.undecidable] == ["Reads at will_authorize reads arguments before they are parsed"]
 
 
+@pytest.mark.parametrize(("name", "what"), [("task_id", "the task"), ("context_id", "the task's context")])
+async def test_a_policy_that_reads_the_ids_of_a_task_cannot_be_judged(name: str, what: str) -> None:
+    """Design 10.15, contract 42: audit rows do not have them."""
+    store = await record(calls=[("pay", {"cents": 5}, USER)])
+    report = await played(store, Reads(lambda ctx: getattr(ctx, name), "will_authorize"))
+    assert [one.why for one in report.undecidable] == [f"Reads at will_authorize reads the id of {what}"]
+
+
 async def test_masks_below_objects_hide_only_what_they_mask() -> None:
     """Design 10.15."""
 

@@ -37,10 +37,10 @@ async def test_it_keeps_copies_of_input_and_output_as_they_were() -> None:
 
     class Changes(Hook):
         def will_normalize_input(self, ctx: InvokeContext) -> None:
-            ctx.input["n"] = 30
+            ctx.input = {**ctx.input, "n": 30}
 
         def will_transform_output(self, ctx: InvokeContext) -> None:
-            ctx.output["m"] = 1
+            ctx.output = {**ctx.output, "m": 1}
 
     @tool(effect="read")
     async def echo(n: int) -> dict[str, int]:

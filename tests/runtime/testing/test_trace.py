@@ -25,7 +25,7 @@ from callgate import (
 )
 from callgate.errors import UnknownTool
 from callgate.runtime import engine
-from callgate.runtime.call import invoke, leases
+from callgate.runtime.call import closing, invoke, leases
 from callgate.testing import Trace, VirtualTime, trace
 from tests.runtime.testing.making import Again, Connected, OnlyReleases, Places, Quota, double
 
@@ -235,7 +235,7 @@ def test_a_release_that_the_engine_drops_is_seen_as_held(
 ) -> None:
     """I1: control; the trace does not read the ledger that it is there to judge."""
 
-    monkeypatch.setattr(invoke, "taken_off", lambda held: [])
+    monkeypatch.setattr(closing, "taken_off", lambda held: [])
     seen = traced(virtual_time, [Quota(), Places(), Connected()])
     assert [lease.step for lease in seen.held] == [
         "Quota.will_acquire_quota",
@@ -250,7 +250,7 @@ def test_a_release_that_the_engine_doubles_is_seen_twice(
     monkeypatch: pytest.MonkeyPatch, virtual_time: VirtualTime
 ) -> None:
     """I1: control."""
-    closing_steps = invoke.closing_steps
+    closing_steps = closing.closing_steps
 
     def twice(plan: Any, ctx: Any) -> Any:
         first, _ = ctx.run.leases
@@ -266,7 +266,7 @@ def test_a_release_that_the_engine_doubles_is_seen_twice(
 def test_releases_in_the_wrong_order_are_seen(monkeypatch: pytest.MonkeyPatch, virtual_time: VirtualTime) -> None:
     """C1a: control."""
     taken_off = leases.taken_off
-    monkeypatch.setattr(invoke, "taken_off", lambda held: taken_off(held)[::-1])
+    monkeypatch.setattr(closing, "taken_off", lambda held: taken_off(held)[::-1])
     monkeypatch.setattr(engine, "taken_off", lambda held: taken_off(held)[::-1])
     seen = traced(virtual_time, [Quota(), Places()])
     assert [lease.given_back for lease in seen.leases] == [(1,), (2,)]

@@ -14,8 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import AfterValidator
 
-from callgate import Provide, ToolCall, ToolContext, ToolDefinition, ToolRecord, as_tool, tool
-from callgate.tools.arguments.hydration import HydrationError, HydrationProvenance, HydrationResult, Repair, hydrate
+from callgate import Invalid, Provide, ToolCall, ToolContext, ToolDefinition, ToolError, ToolRecord, as_tool, tool
+from callgate.errors import ControlRespond
+from callgate.tools.arguments.hydration import (
+    HydrationError,
+    HydrationProvenance,
+    HydrationResult,
+    Hydrator,
+    Repair,
+    hydrate,
+    hydrate_and_construct,
+)
 from callgate.tools.definition import Effect, NoSchemaMode
 from callgate.tools.limits import Limits
 from callgate.tools.schemas.validation import LazyValidator, Validator, compile_schema, from_validate
@@ -114,6 +123,14 @@ def run(
     return hydrate(call, records.get, compiled, **options)
 
 
+def constructed(call: ToolCall, *extra: Any) -> HydrationResult:
+    """Hydrate one call, and make the instance of its class tool."""
+    record = next(one for one in map(as_tool, [*TOOLS, *extra]) if one.id == call.name)
+    schema = record.definition.parameters
+    hydrator = Hydrator(record, None if schema is None else compile_schema(schema))
+    return hydrate_and_construct(hydrator, hydrator.hydrate(call))
+
+
 def to(name: str, arguments: Any = '{"city": "Oslo"}', **options: Any) -> ToolCall:
     return ToolCall(id="c1", name=name, arguments=arguments, **options)
 
@@ -186,7 +203,8 @@ def test_what_breaks_the_schema_fails_at_validate_and_is_not_constructed(name: s
 
 def test_an_error_of_a_constructor_is_one_of_stage_instantiate_and_says_no_value() -> None:
     """Contract 51, 52."""
-    found = run(to("picky", {"city": "Atlantis"}))
+    assert run(to("picky", {"city": "Atlantis"})).success, "hydration constructs nothing"
+    found = constructed(to("picky", {"city": "Atlantis"}))
     assert not found.success
     (error,) = found.errors
     assert error.stage == "instantiate"
@@ -199,7 +217,7 @@ def test_an_error_of_a_constructor_is_one_of_stage_instantiate_and_says_no_value
 def test_a_class_is_constructed_afresh_with_a_copy_of_the_arguments() -> None:
     """Contract 21, 23, 51."""
     MADE.clear()
-    first, second = run(to("picky")), run(to("picky"))
+    first, second = constructed(to("picky")), constructed(to("picky"))
     assert [first.tool, second.tool] == MADE
     assert first.tool is not second.tool
     first.tool.arguments["city"] = "changed"
@@ -208,15 +226,53 @@ def test_a_class_is_constructed_afresh_with_a_copy_of_the_arguments() -> None:
 
 def test_a_typed_constructor_gets_its_type() -> None:
     """Contract 51."""
-    assert run(to("typed", {"city": "Oslo", "days": 2.0})).tool.place == Place("Oslo", 2)
+    assert constructed(to("typed", {"city": "Oslo", "days": 2.0})).tool.place == Place("Oslo", 2)
 
 
 @pytest.mark.parametrize("name", ["supplied", "contextual"])
 def test_a_constructor_that_takes_more_than_arguments_is_left_to_the_gate(name: str) -> None:
     """Contract 51."""
-    found = run(to(name))
+    found = constructed(to(name))
     assert found.success
     assert found.tool is None
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("arguments", ['{"city": "Oslo"}', {"city": "Oslo"}, "{'city': 'Oslo'}"])
+def test_hydration_makes_no_tool(name: str, arguments: Any) -> None:
+    """Contract 44, 51, 55."""
+    MADE.clear()
+    found = run(to(name, arguments))
+    assert found.success
+    assert found.tool is None
+    assert not MADE
+
+
+@pytest.mark.parametrize(
+    ("raised", "message", "detail"),
+    [
+        (ToolError("Atlantis is closed.", code="closed"), "Atlantis is closed.", {"code": "closed"}),
+        (Invalid("SECRET", public="No such city."), "No such city.", {"code": "invalid_arguments"}),
+        (ConnectionError("SECRET"), "The tool failed.", {"code": "tool_failed", "type": "ConnectionError"}),
+        (ControlRespond(1), "The tool failed.", {"code": "tool_failed", "type": "ControlRespond"}),
+    ],
+)
+def test_what_a_constructor_raises_without_a_gate_is_said_as_it_means(
+    raised: BaseException, message: str, detail: Any
+) -> None:
+    """Contract 51, 52."""
+
+    @tool(effect="read", name="raises", parameters=CITY)
+    class Raises:
+        """Raises."""
+
+        def __init__(self, arguments: dict[str, Any]) -> None:
+            raise raised
+
+        async def run(self) -> None: ...
+
+    (error,) = constructed(to("raises"), Raises).errors
+    assert (error.stage, error.message, error.detail) == ("instantiate", message, detail)
 
 
 def even(value: int) -> int:
@@ -338,6 +394,7 @@ def test_a_tool_without_a_schema_is_marked_as_not_validated(mode: NoSchemaMode) 
     assert logged["validated"] is False
     assert logged["noSchemaMode"] == mode.value
     waits = mode is NoSchemaMode.HUMAN_APPROVAL
+    found = constructed(to("loose", {"what": "ever"}), loose(mode))
     assert (found.tool is None) is waits, "nothing is constructed before a person approved"
 
 
@@ -474,7 +531,6 @@ def test_a_repair_is_recorded_before_and_after_and_leaves_the_result_untrusted(
     assert found.success
     assert found.provenance.repaired
     assert not found.trusted
-    assert found.token is None, "nobody vouches for what a repairer wrote"
     noted = found.provenance.repair
     assert isinstance(noted, Repair)
     assert (noted.by, noted.before, noted.after, noted.failed) == ("Repairing", broken, after, None)
@@ -512,8 +568,8 @@ def test_a_repairer_that_gives_up_or_fails_is_recorded_and_changes_nothing(after
 
 @pytest.mark.parametrize(
     "call",
-    [to("forecast"), to("nope", "{"), to("picky", {"city": "Atlantis"}), to("forecast", "{", truncated=True)],
-    ids=["right", "unknown tool", "constructor", "truncated"],
+    [to("forecast"), to("nope", "{"), to("forecast", "{", truncated=True)],
+    ids=["right", "unknown tool", "truncated"],
 )
 def test_only_a_failed_parse_or_validation_of_a_whole_call_is_repaired(call: ToolCall) -> None:
     """Contract 47, 49, C10c."""
@@ -579,3 +635,47 @@ def test_hydration_needs_no_event_loop() -> None:
     with pytest.raises(RuntimeError):
         asyncio.get_running_loop()
     assert run(to("forecast")).success
+
+
+# ---------------------------------------------------------------------- no arguments
+
+NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+@pytest.mark.parametrize("sent", [None, "", " \n", b"", "{}", {}])
+@pytest.mark.parametrize("effect", [Effect.READ, Effect.IDEMPOTENT, Effect.IRREVERSIBLE])
+def test_a_tool_that_takes_nothing_can_be_called_without_arguments(sent: Any, effect: Effect) -> None:
+    """Contract 45, C10d: several wires send nothing for such a tool, and no model can mend that."""
+    record = ToolRecord(ToolDefinition("stop", "x", NOTHING, effect=effect), execute)
+    found = run(to("stop", sent), record)
+    assert found.success, found.errors
+    assert found.arguments == {}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object"},
+        {"type": "object", "properties": {}},
+        {**NOTHING, "properties": {"n": {"type": "integer"}}},
+        {**NOTHING, "patternProperties": {"^x": {}}},
+    ],
+)
+@pytest.mark.parametrize("sent", [None, "", " "])
+def test_an_irreversible_tool_that_takes_something_is_not_called_without_arguments(schema: Any, sent: Any) -> None:
+    """Contract 45."""
+    record = ToolRecord(ToolDefinition("stop", "x", schema, effect=Effect.IRREVERSIBLE), execute)
+    assert [error.stage for error in run(to("stop", sent), record).errors] == ["parse"]
+
+
+@pytest.mark.parametrize("sent", ["null", "[]", "nothing", '{"n": 1}', "{'n': 1}", "```\n{}\n```"])
+def test_a_tool_that_takes_nothing_is_read_as_strictly_as_before(sent: str) -> None:
+    """Contract 45."""
+    record = ToolRecord(ToolDefinition("stop", "x", NOTHING, effect=Effect.IRREVERSIBLE), execute)
+    assert not run(to("stop", sent), record).success
+
+
+def test_a_truncated_call_of_a_tool_that_takes_nothing_is_refused() -> None:
+    """Contract 47."""
+    record = ToolRecord(ToolDefinition("stop", "x", NOTHING, effect=Effect.IRREVERSIBLE), execute)
+    assert not run(to("stop", "", truncated=True), record).success

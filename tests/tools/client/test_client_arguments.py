@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from callgate import ToolCall
 from callgate.tools.client import arguments as client_arguments
-from callgate.tools.client.arguments import MAX_ERRORS, MORE, as_tool_call, function_call
+from callgate.tools.client.arguments import MAX_ERRORS, MORE, as_tool_call
 from callgate.tools.client.client import ClientToolProvider
 from callgate.tools.client.definitions import safe_validate_tool_definitions
 from callgate.tools.schemas.validation import compile_schema
@@ -324,7 +324,7 @@ def test_valid_means_what_the_schema_says_and_the_order_always_holds(seed: int) 
         definition = {"name": "search", "description": "Search.", "parameters": schema}
         if not safe_validate_tool_definitions([definition])["success"]:
             continue
-        judge, provider = compile_schema(schema, trusted=False), provider_of(schema)
+        judge, provider = compile_schema(schema, trusted=False, formats="assert"), provider_of(schema)
         value = value_for(schema, schema, rng)
         for sent in (value, *broken(value, schema, rng, 6)):
             check = provider.validate_tool_arguments(call(json.dumps(sent)))
@@ -349,7 +349,7 @@ def test_real_schemas_say_yes_and_no_as_the_engine_does(shared_data: Path) -> No
         sent = {"name": "search", "description": name, "parameters": schema}
         if role != "parameters" or not safe_validate_tool_definitions([sent])["success"]:
             continue
-        provider, judge = provider_of(schema), compile_schema(schema, trusted=False)
+        provider, judge = provider_of(schema), compile_schema(schema, trusted=False, formats="assert")
         value = value_for(schema, schema, rng)
         for variant in (value, *broken(value, schema, rng, 2)):
             if isinstance(variant, dict):
@@ -379,11 +379,26 @@ VALUES = st.recursive(
 def test_a_call_that_goes_over_the_wire_comes_back_the_same(id: str, name: str, arguments: dict[str, Any]) -> None:
     """Contract 39, 45."""
     sent = ToolCall(id=id, name=name, arguments=arguments)
-    spelled = json.loads(json.dumps(function_call(sent)))
+    spelled = json.loads(json.dumps(sent.to_function_call()))
     read = as_tool_call(spelled)
     assert (read.id, read.name) == (id, name)
     assert json.loads(read.arguments) == arguments
-    assert function_call(read) == spelled
+    assert read.to_function_call() == spelled
     assert as_tool_call(sent) is sent
     opened = provider_of({"type": "object", "properties": {}})
     assert opened.validate_tool_arguments(spelled | {"function": {**spelled["function"], "name": "search"}})["valid"]
+
+
+async def test_the_callback_of_a_client_gets_the_call_in_its_form_on_the_wire_too() -> None:
+    """Contract 39."""
+    seen: list[Any] = []
+
+    def asked(call: ToolCall, _context: Any) -> Any:
+        seen.append(call.to_function_call())
+        return {"toolCallId": call.id, "toolName": call.name, "success": True, "result": 1}
+
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    provider = ClientToolProvider([{"name": "find", "description": "x", "parameters": schema}], asked)
+    sent = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"n":1}'}}
+    await provider.execute(sent)
+    assert seen == [sent]

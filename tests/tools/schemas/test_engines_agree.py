@@ -36,7 +36,10 @@ class Referee:
         self.closed: list[Disagreement] = []
 
     def examine(self, name: str, schema: dict[str, Any], rng: Random, values: int, variants: int) -> None:
-        compiled = [compile_schema(schema), compile_schema(schema, trusted=False, limits=OUTPUT_LIMITS)]
+        compiled = [
+            compile_schema(schema),
+            compile_schema(schema, trusted=False, limits=OUTPUT_LIMITS, formats="assert"),
+        ]
         try:
             compiled.append(compile_schema(schema, engine=FastEngine()))
         except SchemaRefused as refused:

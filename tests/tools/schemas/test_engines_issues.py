@@ -161,7 +161,7 @@ def test_every_keyword_is_told_by_its_place(
     inner: dict[str, Any], value: Any, below: str, keyword: str, expected: str, trusted: bool
 ) -> None:
     schema = {"type": "object", "properties": {"a/b~c": {"type": "array", "items": inner}}}
-    validator = compile_schema(schema, trusted=trusted)
+    validator = compile_schema(schema, trusted=trusted, formats="assert")
     assert validator.issues({"a/b~c": [value]}) == [Issue(f"/a~1b~0c/0{below}", keyword, expected)]
 
 
@@ -226,7 +226,7 @@ def test_no_value_is_ever_told() -> None:
     value: dict[str, Any] = dict.fromkeys(schema["properties"], CANARY)
     value |= {"u": [CANARY, CANARY], "i": [CANARY], "k": {"z": CANARY}}
     for trusted in (True, False):
-        validator = compile_schema(schema, trusted=trusted)
+        validator = compile_schema(schema, trusted=trusted, formats="assert")
         assert len(validator.issues(value)) == 12
         assert CANARY not in str(validator.issues(value))
         with pytest.raises(Exception) as raised:

@@ -95,7 +95,7 @@ def test_a_validator_tells_engine_version_policies_and_schema() -> None:
         assert validator.id.startswith(f"{validator.engine}/{validator.version};")
     assert "formats=off" in fast.id
     assert "offline,formats=on,fancy-regex=10000" in ours.id
-    assert "offline,formats=on,linear-regex=262144,limits=" in outside.id
+    assert "offline,formats=off,linear-regex=262144,limits=" in outside.id
     assert ours.id.rsplit(";", 1)[1] == outside.id.rsplit(";", 1)[1]
     assert len({fast.id, ours.id, outside.id, compile_schema({"type": "object"}).id}) == 4
 

@@ -18,6 +18,10 @@ from callgate.tools.values import SCALARS, clip
 
 HEAVY = 10_000
 CHARACTERS_PER_CHECK = 3  # as a shift: eight characters against one automaton state cost at most about 0.2 µs
+UNBOUNDED = 10**12
+LARGEST_VALUE = 50_000  # values in one call, as ``Limits.max_nodes`` has it by default
+WORST = 2_500_000  # tenths of a check of 0.2 µs: 50 ms
+LARGE_NUMBERS = 40  # an engine compares integers beyond 64 bits that many times slower
 LONG_PATTERNS = 256
 LONG_ENUM = 256
 
@@ -25,6 +29,7 @@ LONG_ENUM = 256
 class Budget:
     """Counts the checks that a value can need under one schema.
 
+    ``guarded`` says that the largest value could cost more than 50 ms: a ``Guard`` then counts before the engine starts.
     ``heavy`` names the keyword through which even a small value could cost much: references that recur or multiply,
     large regular expressions, many objects in an enum. ``branches`` says that there is an ``anyOf`` or ``oneOf``.
 
@@ -37,9 +42,13 @@ class Budget:
         self._nodes = nodes_of(document)
         self._order = self._in_place_order()
         self._refuse_expansion()
+        self._widen_unevaluated()
         self.has_refs = bool(document.targets)
+        self.numeric = any(node.numeric for node in self._nodes)
+        self.total, self.worst = self._totals()
         self.weight = sum(node.weight + node.key_weight for node in self._nodes)
         self.heavy = self._heavy()
+        self.guarded = bool(self.heavy) or self.worst > WORST
         self.branches = any(node.branches for node in self._nodes)
         self._flat: _Flat | None = None
 
@@ -62,28 +71,46 @@ class Budget:
             raise SchemaRefused("expansion", "its parts refer to each other too often")
 
     def _heavy(self) -> str:
-        if self.has_refs and self._multiplies():
+        if self.has_refs and self.total > HEAVY:
             return "$ref"
         if self.weight > LONG_PATTERNS:
             return "pattern"
         return "enum" if max(node.own for node in self._nodes) > LONG_ENUM else ""
 
-    def _multiplies(self) -> bool:
-        edges = [[*node.in_place, *(child for child, _ in node.below())] for node in self._nodes]
-        order, back = postorder(edges)
-        if back is not None:
-            return True
-        total = [1] * len(self._nodes)
-        for index in order:
+    def _widen_unevaluated(self) -> None:
+        """An engine asks each subschema of the same place whether it has evaluated a part: count those questions."""
+        spread = [1] * len(self._nodes)
+        for index in self._order:
             node = self._nodes[index]
-            total[index] += node.factor * sum(total[child] for child in node.in_place)
-            total[index] += sum(total[child] * times for child, times in node.below())
-            total[index] = min(total[index], HEAVY + 1)
-        return total[0] > HEAVY
+            spread[index] += sum(spread[child] for child in node.in_place)
+            if node.factor > 1:
+                node.others = [(child, max(times, spread[index])) for child, times in node.others]
+                node.items = [(child, max(times, spread[index])) for child, times in node.items]
+
+    def _totals(self) -> tuple[int, int]:
+        """Return the most checks of one part of a value, and the most tenths of a check of the largest value.
+
+        A subschema without costly keywords takes a tenth of a check. Below a recursive reference, both have no bound.
+        """
+        order, back = postorder([[*node.in_place, *(child for child, _ in node.below())] for node in self._nodes])
+        if back is not None:
+            return UNBOUNDED, UNBOUNDED
+        nodes = self._nodes
+        total, tenths, worst = [0] * len(nodes), [0] * len(nodes), [0] * len(nodes)
+        for index in order:
+            node = nodes[index]
+            light = 1 + 10 * (node.own - 1)
+            here, below = node.in_place, node.below()
+            total[index] = _bounded(node.own, node.factor, total, here, below)
+            tenths[index] = _bounded(light, node.factor, tenths, here, below)
+            single = _bounded(light, node.factor, worst, here, [(child, 1) for child in node.once()])
+            many = LARGEST_VALUE * sum(tenths[child] * times for child, times in node.repeated())
+            worst[index] = min(single + many, UNBOUNDED)
+        return total[0], worst[0]
 
     def quick(self, nodes: int, characters: int) -> int:
         """An upper bound on the cost of a value of that size, for schemas without references."""
-        return nodes * self._flattened().maximum + (characters * self.weight >> CHARACTERS_PER_CHECK)
+        return nodes * self.total + (characters * self.weight >> CHARACTERS_PER_CHECK)
 
     def cost(self, value: Any) -> int:
         """Count the checks that *value* can need; *value* must be JSON of limited depth.
@@ -91,8 +118,10 @@ class Budget:
         Raises:
             Rejected: the count exceeds the schema's budget.
         """
-        flat = self._flattened()
-        return _Count(self._nodes, flat, flat.checks, self._limits.budget, {}).total(value)
+        flat, limit = self._flattened(), self._limits.budget
+        if self.numeric and holds_large(value):
+            limit //= LARGE_NUMBERS
+        return _Count(self._nodes, flat, flat.checks, limit, {}).total(value)
 
     def explaining(self, value: Any, limit: int) -> tuple[int, int]:
         """Estimate the microseconds for building all errors, and those of its largest anyOf or oneOf.
@@ -129,7 +158,7 @@ class Budget:
                 for other, times in descending[child]:
                     counts[other] = counts.get(other, 0) + node.factor * times
             descending[index] = tuple(counts.items())
-        return _Flat(checks, mistakes, weights, branching, descending, max(checks))
+        return _Flat(checks, mistakes, weights, branching, descending)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +170,6 @@ class _Flat:
     weights: list[int]
     branching: list[bool]
     descending: list[tuple[tuple[int, int], ...]]
-    maximum: int
 
 
 class _Count:
@@ -223,6 +251,20 @@ class _Count:
                 if total > self._limit:
                     raise too_costly()
         return total
+
+
+def _bounded(own: int, factor: int, sums: list[int], here: list[int], below: list[tuple[int, int]]) -> int:
+    total = own + factor * sum(sums[child] for child in here) + sum(sums[child] * times for child, times in below)
+    return min(total, UNBOUNDED)
+
+
+def holds_large(value: Any) -> bool:
+    """Return True if *value* holds an integer beyond 64 bits."""
+    if value.__class__ is int:
+        return bool(value.bit_length() > 64)
+    if isinstance(value, dict):
+        return any(map(holds_large, value.values()))
+    return isinstance(value, list | tuple) and any(map(holds_large, value))
 
 
 def too_costly() -> Rejected:

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from callgate.errors import DefinitionError
+
+FormatRule: TypeAlias = Literal["assert", "annotate"]
+Formats: TypeAlias = FormatRule | Mapping[str, FormatRule]
+"""The meaning of ``format``: a value that breaks it is invalid (assert), or it is a remark (annotate).
+
+One rule for every schema, or a mapping from the names of dialects, such as ``{"2020-12": "annotate"}``. A dialect that
+the mapping leaves out keeps the default: schemas of the author assert, others follow their dialect.
+"""
 
 TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
 
@@ -61,6 +73,27 @@ _KNOWN = {
     "https://json-schema.org/draft/2020-12/schema": Dialect("2020-12", 2020, _DRAFT2020),
 }
 DEFAULT = _KNOWN["https://json-schema.org/draft/2020-12/schema"]
+
+
+def asserts_formats(dialect: Dialect, formats: Formats | None, *, trusted: bool) -> bool:
+    """Return whether ``format`` restricts values. Of itself it does in drafts 4 to 7, and not from 2019-09 on."""
+    rule = formats.get(dialect.name) if isinstance(formats, Mapping) else formats
+    return (trusted or dialect.draft <= 7) if rule is None else rule == "assert"
+
+
+def check_formats(formats: Formats | None) -> None:
+    """Check the setting ``formats``.
+
+    Raises:
+        DefinitionError: a rule or the name of a dialect is unknown.
+    """
+    given = formats if isinstance(formats, Mapping) else {DEFAULT.name: formats}
+    names = {dialect.name for dialect in _KNOWN.values()}
+    for name, rule in given.items():
+        if name not in names or rule not in ("assert", "annotate", None):
+            raise DefinitionError(
+                f'formats is {formats!r}; write "assert", "annotate", or one of both for each of {sorted(names)}'
+            )
 
 
 def dialect_of(declared: object) -> Dialect | None:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from callgate.errors import SchemaRefused
 from callgate.tools.calls import Issue
+from callgate.tools.schemas.admission import Guard, guarded
 from callgate.tools.schemas.engines import gate
 from callgate.tools.schemas.engines.base import Check, Compiled, Validator, fit, validator_id
 from callgate.tools.schemas.engines.budget import Budget
@@ -88,7 +89,8 @@ class FastEngine:
             return fit(basic_issues(document.schema, value) or _first_error(reduced, value), limit)
 
         ident = validator_id(self.name, self.version, POLICY, document.digest)
-        return Compiled(ident, self.name, self.version, _generate(reduced, detailed=False), find)
+        made = Compiled(ident, self.name, self.version, _generate(reduced, detailed=False), find)
+        return guarded(made, Guard(budget, AUTHOR_LIMITS)) if budget.guarded else made
 
 
 def _generate(reduced: dict[str, Any], *, detailed: bool) -> Check:

@@ -35,12 +35,20 @@ class Node:
     weight: int = 0
     key_weight: int = 0
     by_key: bool = False
+    numeric: bool = False
     branches: bool = False
+
+    def once(self) -> list[int]:
+        """Subschemas that apply to one part of the value each."""
+        return [*self.properties.values(), *self.prefix]
+
+    def repeated(self) -> list[tuple[int, int]]:
+        """Subschemas that may apply to each part of the value, each with the number of times."""
+        return [*((child, 1) for child in (*self.patterns, *self.names)), *self.others, *self.items]
 
     def below(self) -> list[tuple[int, int]]:
         """Subschemas for parts of the value, each with the number of times that the engine may check it."""
-        plain = [*self.properties.values(), *self.patterns, *self.names, *self.prefix]
-        return [*((child, 1) for child in plain), *self.others, *self.items]
+        return [*((child, 1) for child in self.once()), *self.repeated()]
 
 
 def postorder(edges: list[list[int]]) -> tuple[list[int], int | None]:
@@ -80,17 +88,49 @@ def nodes_of(document: Document) -> list[Node]:
         node.weight = pattern_weight(schema["pattern"]) if "pattern" in schema else 0
         node.own = _own_checks(schema)
         node.mistakes = 1 + len(schema.get("required", ()))
+        node.numeric = not schema.keys().isdisjoint(_NUMERIC)
         node.branches = "anyOf" in schema or "oneOf" in schema
         _descend(node, schema, index_of)
         node.by_key = bool(node.patterns or node.names)
     return nodes
 
 
+FLOAT_COMPARISON = 6  # measured on jsonschema-rs 0.60, in units of 0.2 µs, as the two below
+FLOAT_DIVISION = 50
+TINY_DIVISION = 150
+INTEGER_DIVISION = 6
+_NUMERIC = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "enum", "const"))
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+
+
 def _own_checks(schema: dict[str, Any]) -> int:
-    """Count the checks of one subschema: enums of plain values are one lookup, objects are compared one by one."""
+    """Count the checks of one subschema in units of 0.2 µs.
+
+    An enum of texts is one lookup. Numbers and objects are compared one by one, as soon as one of them is in the enum.
+    """
     listed = [*schema.get("enum", ()), *([schema["const"]] if "const" in schema else ())]
-    compared = 0 if all(item.__class__ in SCALARS for item in listed) else sum(measure(item, {}) for item in listed)
+    plain = all(item.__class__ in _LOOKED_UP for item in listed)
+    compared = 0 if plain else sum(_comparison(item) for item in listed)
+    compared += sum(FLOAT_COMPARISON for key in _BOUNDS if isinstance(schema.get(key), float))
+    compared += _division(schema.get("multipleOf"))
     return 1 + compared + len(schema.get("dependentRequired", ())) // 8 + len(schema.get("dependencies", ())) // 8
+
+
+_LOOKED_UP = frozenset({str, bool, type(None)})
+
+
+def _comparison(item: Any) -> int:
+    if item.__class__ is float:
+        return FLOAT_COMPARISON
+    return measure(item, {}) if item.__class__ in SCALARS else FLOAT_COMPARISON * measure(item, {})
+
+
+def _division(divisor: Any) -> int:
+    if not isinstance(divisor, int | float):
+        return 0
+    if divisor == int(divisor):
+        return INTEGER_DIVISION
+    return FLOAT_DIVISION if abs(divisor) > 1e-30 else TINY_DIVISION
 
 
 _UNEVALUATED = ("unevaluatedProperties", "unevaluatedItems")

@@ -45,6 +45,7 @@ OUTPUT_LIMITS = SchemaLimits(max_bytes=131_072)
 AUTHOR_LIMITS = SchemaLimits(
     max_bytes=262_144, max_depth=128, max_subschemas=5_000, max_properties=5_000, max_enum=5_000,
     max_name=1_024, max_pattern=4_096, max_patterns=1_000,
+    value_characters=16_777_216, value_nodes=1_048_576,  # ``Limits`` holds for an author's tool
 )  # fmt: skip
 
 

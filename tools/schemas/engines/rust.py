@@ -21,6 +21,7 @@ from callgate.tools.schemas.engines.base import (
     validator_id,
 )
 from callgate.tools.schemas.engines.budget import Budget
+from callgate.tools.schemas.engines.dialect import Formats, asserts_formats
 from callgate.tools.schemas.engines.document import Document, read
 from callgate.tools.schemas.engines.raw import AUTHOR_LIMITS, INPUT_LIMITS, SchemaLimits
 from callgate.tools.schemas.engines.reasons import issues_of
@@ -57,7 +58,7 @@ def _version() -> str:
 
 
 class RustEngine:
-    """jsonschema-rs: formats are asserted, references are never fetched, regular expressions are bounded.
+    """jsonschema-rs: references are never fetched, regular expressions are bounded, formats are as *formats* says.
 
     Author-written schemas use its fancy-regex engine with a small backtracking limit. Schemas from outside use its
     linear-time engine, after ``callgate.tools.schemas.admission`` with these *limits*.
@@ -65,8 +66,9 @@ class RustEngine:
 
     name = "jsonschema-rs"
 
-    def __init__(self, limits: SchemaLimits = INPUT_LIMITS) -> None:
+    def __init__(self, limits: SchemaLimits = INPUT_LIMITS, formats: Formats | None = None) -> None:
         self.limits = limits
+        self.formats: Formats | None = formats
 
     @property
     def version(self) -> str:
@@ -83,10 +85,11 @@ class RustEngine:
 
     def build(self, document: Document, budget: Budget, *, trusted: bool) -> Validator:
         """Compile a document that was read, and admitted unless it is *trusted*."""
-        native = _native(document, trusted=trusted)
+        asserts = asserts_formats(document.dialect, self.formats, trusted=trusted)
+        native = _native(document, trusted=trusted, formats=asserts)
         limits = AUTHOR_LIMITS if trusted else self.limits
-        guard = Guard(budget, limits) if budget.heavy or not trusted else None
-        policy = "offline,formats=on," + (
+        guard = Guard(budget, limits) if budget.guarded or not trusted else None
+        policy = f"offline,formats={'on' if asserts else 'off'}," + (
             f"fancy-regex={BACKTRACK_LIMIT}" if trusted else f"linear-regex={REGEX_SIZE},limits={limits.digest}"
         )
         ident = validator_id(self.name, self.version, policy, document.digest)
@@ -136,9 +139,9 @@ def plain(value: Any) -> Any:
     return float.__float__(value) if isinstance(value, float) else value
 
 
-def _native(document: Document, *, trusted: bool) -> Any:
+def _native(document: Document, *, trusted: bool, formats: bool) -> Any:
     """Compile offline; the library checks the schema against its meta-schema."""
-    return _compiled(document, "validator_for", trusted=trusted)
+    return _compiled(document, "validator_for", trusted=trusted, formats=formats)
 
 
 def subschema_checks(document: Document) -> Callable[[str], Callable[[Any], bool] | None]:
@@ -147,7 +150,7 @@ def subschema_checks(document: Document) -> Callable[[str], Callable[[Any], bool
     Raises:
         SchemaRefused: jsonschema-rs is not installed, or cannot compile the schema.
     """
-    compiled = _compiled(document, "validator_map_for", trusted=False)
+    compiled = _compiled(document, "validator_map_for", trusted=False, formats=False)
 
     def find(at: str) -> Callable[[Any], bool] | None:
         validator = compiled.get(f"#{at}")
@@ -156,7 +159,7 @@ def subschema_checks(document: Document) -> Callable[[str], Callable[[Any], bool
     return find
 
 
-def _compiled(document: Document, factory: str, *, trusted: bool) -> Any:
+def _compiled(document: Document, factory: str, *, trusted: bool, formats: bool) -> Any:
     library = _library()
     if library is None:
         raise SchemaRefused("no_engine", "jsonschema-rs is not installed")
@@ -168,7 +171,7 @@ def _compiled(document: Document, factory: str, *, trusted: bool) -> Any:
     schema = {key: item for key, item in document.schema.items() if key not in {"$id", "id"}}
     try:
         return getattr(library, factory)(
-            schema, offline=True, validate_formats=True, pattern_options=regex, mask="(value)"
+            schema, offline=True, validate_formats=formats, pattern_options=regex, mask="(value)"
         )
     except library.ValidationError as error:
         where = clip(pointer(error.instance_path), 200)

@@ -142,7 +142,7 @@ async def test_vary_by_makes_a_difference_where_it_says_so() -> None:
     subject = Tool(lambda run: run)
     boss = User("ann", tenant="acme", roles={"boss"}, scopes={"s"})
     hooks = Cache(60, shared=True, vary_by=["session", "roles", "scopes", lambda ctx: ctx.data.get("language")])
-    speaks = at(Stage.WILL_AUTHORIZE, lambda ctx: ctx.data.update(language=ctx.input["l"]), name="Speaks")
+    speaks = at(Stage.WILL_AUTHORIZE, lambda ctx: ctx.data.update(language=ctx.raw_input["l"]), name="Speaks")
     async with opened(subject, speaks, hooks) as gate:
         told = [
             await ask(gate, {"l": "en"}),
@@ -596,14 +596,48 @@ async def test_the_same_search_finds_a_cache_that_forgets_the_tenant() -> None:
         def key(self, ctx: InvokeContext) -> tuple[str, str] | None:
             known = ctx.user
             try:
-                ctx.user = User(known.id)
+                ctx.run.user = User(known.id)
                 return super().key(ctx)
             finally:
-                ctx.user = known
+                ctx.run.user = known
 
     found, hits, calls = await sessions_and_calls(Forgetful(600))
     assert hits / calls >= 0.5
     assert found["foreign"] > 10_000
+
+
+async def test_a_slow_lookup_that_missed_looks_again_when_a_flight_ended_meanwhile() -> None:
+    """Issue 4: concurrent misses are a single flight, in whatever order a shared store answers their lookups."""
+
+    class Shared:
+        """The first lookup reads at once and answers late."""
+
+        def __init__(self) -> None:
+            self.kept, self.asked, self.release = MemoryStore().cache, 0, asyncio.Event()
+
+        async def get(self, tenant: str, key: str) -> Any:
+            self.asked += 1
+            entry = await self.kept.get(tenant, key)
+            if self.asked == 1:
+                await self.release.wait()
+            return entry
+
+        async def put(self, tenant: str, key: str, entry: CacheEntry) -> None:
+            await self.kept.put(tenant, key, entry)
+
+    for broken in (False, True):
+        shared, subject = Shared(), Tool(lambda run: {"run": run})
+        cache = Cache(60, store=cast("Any", shared))
+        async with opened(subject, cache) as gate:
+            slow = asyncio.ensure_future(ask(gate))
+            await asyncio.sleep(0)
+            assert await ask(gate) == {"run": 1}
+            if broken:  # an entry that cannot be read is a miss
+                ((place, entry),) = shared.kept._entries.items()
+                shared.kept._entries[place] = entry.__class__(b"{broken", *[getattr(entry, n) for n in _REST])
+            shared.release.set()
+            assert await slow == {"run": 2 if broken else 1}
+            assert not cache.single_flight.in_flight
 
 
 # ---------------------------------------------------------------------- stores that others share

@@ -30,7 +30,7 @@ from callgate.providers.stores.base import AuditRow
 from callgate.providers.stores.memory import MemoryStore
 from callgate.providers.stores.memory_audit import MemoryAudit
 from callgate.runtime.commands.audit import main as audit_command
-from callgate.tools.values import canonical, canonical_fast
+from callgate.tools.values import canonical, canonical_fast, digest
 from tests.harness.steploop import cost_of, on_virtual_time
 from tests.hooks.stock.records.auditing import (
     RAN,
@@ -130,6 +130,11 @@ async def test_a_row_says_who_called_what_how_it_ended_and_why() -> None:
         "input": {"n": 2},
         "masked": [],
         "rules": first["rules"],
+        "definition": gate.registry.get("look").definition.digest,
+        "schema": digest(gate.registry.get("look").definition.parameters or {}),
+        "validated": True,
+        "validator": first["validator"],
+        "wire": None,
         "repaired": False,
         "outcome": "success",
         "started_us": 2_000_500_000,
@@ -141,6 +146,7 @@ async def test_a_row_says_who_called_what_how_it_ended_and_why() -> None:
         "output_validated": True,
     }
     assert first["rules"]
+    assert first["validator"].endswith(first["schema"])
     assert len(first["input_hash"]) == len(first["output_hash"]) == 64
     kept = {name: second[name] for name in ("code", "stage", "hook", "own", "error", "reason", "outcome")}
     assert kept == {

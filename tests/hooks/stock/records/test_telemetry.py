@@ -162,6 +162,28 @@ async def test_a_call_that_fails_has_the_type_of_its_error_and_no_text(name: str
     assert "hunter22" not in shown
 
 
+async def test_an_unexpected_exception_is_an_event_of_the_span_also_where_the_call_goes_on() -> None:
+    class Breaks(Hook):
+        on_failure = "ignore"
+
+        def did_execute(self, ctx: InvokeContext) -> None:
+            raise LookupError("canary")
+
+    spans = Spans()
+    async with a_gate(Breaks(), Tracing(spans.provider)) as gate:
+        await gate.call(asked("look", n=1))
+        await gate.call(asked("crash", n=1))
+        await gate.call(asked("look", n="x"))
+    ignored, crashed, refused = spans.ended
+    (event,) = ignored.events
+    assert event.attributes["exception.type"] == "LookupError"
+    assert event.attributes["callgate.step"] == "Breaks.did_execute"
+    assert "in did_execute" in event.attributes["exception.stacktrace"]
+    assert [one.attributes["exception.type"] for one in crashed.events] == ["RuntimeError"]
+    assert refused.events == ()
+    assert "canary" not in "".join(span.to_json() for span in spans.ended)
+
+
 async def test_what_a_caller_and_nested_calls_do_hangs_together() -> None:
     """Issue: parent from the caller's context; nested calls are children."""
     spans = Spans()

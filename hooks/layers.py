@@ -1,0 +1,247 @@
+"""Contexts that lie over the context of a call: of a hook in shadow mode, and of a part of an output.
+
+Reads fall through to the call. Writes stay in the layer, so the call does not change.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, cast
+
+from callgate.errors import CallgateError, ProviderError, StageError
+from callgate.hooks.context import InvokeContext
+from callgate.hooks.facts import RAW
+from callgate.hooks.frozen_views import ProvidersView, input_view, output_view, stages_that_may
+from callgate.hooks.run import Run
+from callgate.hooks.stages import May
+from callgate.hooks.step import Step
+from callgate.providers.registry import MISSING, ScopeName
+from callgate.tools.values import freeze
+
+
+class Layer:
+    """The state of a run as a layer sees it: its own attributes, else those of the run beneath."""
+
+    def __init__(self, beneath: Any, **own: Any) -> None:
+        vars(self).update(own, beneath=beneath)
+
+    def __getattr__(self, name: str) -> Any:
+        own = vars(self)
+        if name == "shown_output" and "output" in own:
+            return output_view(own["output"])
+        if name == "shown_input" and "input" in own and self.beneath.input_state == RAW:
+            return input_view(own["input"])
+        return getattr(self.beneath, name)
+
+    @property
+    def leases(self) -> Any:
+        """The leases of the call: what a layer takes, the call releases."""
+        return self.beneath.leases
+
+    @leases.setter
+    def leases(self, value: Any) -> None:
+        self.beneath.leases = value
+
+    def put_output(self, value: Any) -> None:
+        """See ``Run``: the output of this layer alone."""
+        Run.put_output(cast("Run", self), value)
+
+    def put_input(self, value: Any) -> None:
+        """See ``Run``: the input of this layer alone."""
+        Run.put_input(cast("Run", self), value)
+
+    def masked_view(self) -> Any:
+        """See ``Run``."""
+        return Run.masked_view(cast("Run", self))
+
+    def latest_input(self) -> Any:
+        """See ``Run``."""
+        return Run.latest_input(cast("Run", self))
+
+    def hash_of_input(self) -> str:
+        """See ``Run``."""
+        return Run.hash_of_input(cast("Run", self))
+
+    def forget_view(self) -> None:
+        """Each read makes its view."""
+
+
+class PartialContext(InvokeContext):
+    """The context in which the hooks of the output stages shape one part of an output; they send no further parts."""
+
+    __slots__ = ()
+
+    def __init__(self, ctx: InvokeContext, value: Any) -> None:
+        run: Any = Layer(ctx.run, output_log=None, events=None)
+        self.run, self.data = run, ctx.data
+        run.put_output(value)
+
+
+_REMOVED: Any = object()
+"""Stands in a layer for a key that is removed there alone."""
+
+
+class _Over(ChainMap[Any, Any]):
+    """A mapping of a shadow: its own writes and removals over a mapping of the call, which does not change."""
+
+    def __getitem__(self, key: Any) -> Any:
+        own, beneath = self.maps
+        value = own[key] if key in own else beneath[key]
+        if value is _REMOVED:
+            raise KeyError(key)
+        return value
+
+    def __contains__(self, key: object) -> bool:
+        own, beneath = self.maps
+        return own[key] is not _REMOVED if key in own else key in beneath
+
+    def __iter__(self) -> Iterator[Any]:
+        own, beneath = self.maps
+        return iter([key for key in {**beneath, **own} if own.get(key) is not _REMOVED])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __bool__(self) -> bool:
+        return len(self) > 0
+
+    def __delitem__(self, key: Any) -> None:
+        if key not in self:
+            raise KeyError(key)
+        self.maps[0][key] = _REMOVED
+
+    def pop(self, key: Any, default: Any = _REMOVED) -> Any:
+        """Remove a key here alone."""
+        return MutableMapping.pop(self, key) if default is _REMOVED else MutableMapping.pop(self, key, default)
+
+    def popitem(self) -> tuple[Any, Any]:
+        """Remove a key here alone."""
+        return MutableMapping.popitem(self)
+
+    def clear(self) -> None:
+        """Remove every key here alone."""
+        MutableMapping.clear(self)
+
+
+class _ShadowData(_Over):
+    """``ctx.data`` of a shadow, which reads the containers of the call frozen."""
+
+    def __getitem__(self, key: Any) -> Any:
+        value = super().__getitem__(key)
+        return value if key in self.maps[0] else freeze(value)
+
+
+class ShadowContext(InvokeContext):
+    """The context of one hook in shadow mode, for all its stages in one call.
+
+    The hook sees the call, and its own writes. Each write is recorded in ``ctx.suppressed`` and changes nothing.
+    """
+
+    __slots__ = ("_bound", "_session", "call_context")
+
+    def __init__(self, ctx: InvokeContext) -> None:
+        run: Any = Layer(ctx.run)
+        self.run, self.data = run, _ShadowData({}, ctx.data)
+        self.call_context = ctx
+        self._bound: dict[Any, Any] = {}
+        self._session: MutableMapping[Any, Any] | None = None
+
+    def _need(self, power: May, deed: str) -> None:
+        step: Step = self.run.step
+        if power in (May.LEASE, May.SUSPEND):
+            raise StageError(f"{step.name} runs in shadow mode and may not {deed}")
+        if power not in step.row.may:
+            raise StageError(f"{step.stage} may not {deed}; stages that may: {stages_that_may(power)}")
+        self._record(deed)
+
+    def _record(self, deed: str) -> None:
+        self.suppress(CallgateError(f"{self.run.step.name} would {deed}", code="shadow"))
+
+    def suppress(self, error: BaseException) -> None:
+        """Record a failure with the call."""
+        self.call_context.suppress(error)
+
+    @property
+    def cache_hit(self) -> bool | None:
+        """See ``InvokeContext``."""
+        return self.run.cache_hit
+
+    @cache_hit.setter
+    def cache_hit(self, value: bool | None) -> None:
+        InvokeContext.cache_hit.fset(self, value)  # type: ignore[attr-defined]
+        self._record("set ctx.cache_hit")
+
+    @property
+    def session(self) -> MutableMapping[Any, Any]:
+        """The bindings of the session under those of this hook."""
+        if self._session is None:
+            self._session = _Over({}, self.call_context.session)
+        return self._session
+
+    @property
+    def providers(self) -> Mapping[Any, Any]:
+        """The providers of the call under those that this hook has bound."""
+        return ProvidersView(self, self._bound)
+
+    def get(self, token: Any) -> Any:
+        """Return the provider that this hook has bound for a token, else the call's."""
+        found = self._bound.get(self._recipe(token).key, MISSING)
+        return super().get(token) if found is MISSING else found
+
+    def try_get(self, token: Any, default: Any = None) -> Any:
+        """See ``get``."""
+        found = self._bound.get(self._recipe(token).key, MISSING)
+        return super().try_get(token, default) if found is MISSING else found
+
+    async def resolve(self, token: Any) -> Any:
+        """See ``get``."""
+        found = self._bound.get(self._recipe(token).key, MISSING)
+        return await super().resolve(token) if found is MISSING else found
+
+    def bind_providers(self, bindings: Iterable[tuple[Any, Any]], scope: ScopeName = "request") -> None:
+        """Bind for this hook alone."""
+        if scope not in ("request", "session"):
+            raise ProviderError(f"a call cannot bind in scope {scope!r}; scopes: request, session")
+        self._need(May.BIND, "bind providers")
+        self._bound.update(self.run.plan.host.registry.keyed(bindings))
+
+    def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
+        """Record that the hook would report progress."""
+        self._record("report progress")
+
+    async def send(self, partial: Any) -> None:
+        """Record that the hook would send a part of an output."""
+        self._record("send a part of the output")
+
+    async def call(self, tool: Any, arguments: Any = None) -> Any:
+        """Refuse: a nested call may have an effect.
+
+        Raises:
+            StageError: always.
+        """
+        raise StageError(f"{self.run.step.name} runs in shadow mode and may not call tools")
+
+    async def lease(self, manager: AbstractAsyncContextManager[Any]) -> Any:
+        """Refuse: see ``_need``."""
+        self._need(May.LEASE, "take a lease")
+
+
+def shadow_of(ctx: InvokeContext, hook: Any) -> ShadowContext:
+    """Return the context of a hook in shadow mode in this call, and make it on first use."""
+    shadows = ctx.run.shadows
+    if shadows is None:
+        shadows = ctx.run.shadows = {}
+    if hook not in shadows:
+        shadows[hook] = ShadowContext(ctx)
+    return cast("ShadowContext", shadows[hook])
+
+
+def in_shadow(hook: Any, call: Callable[..., Any]) -> Callable[..., Any | Awaitable[Any]]:
+    """Wrap a method of a hook in shadow mode: it gets the hook's own context. *hook* is the hook's registration."""
+
+    def shadowed(ctx: Any, *rest: Any) -> Any:
+        return call(shadow_of(ctx, hook), *rest)
+
+    return shadowed

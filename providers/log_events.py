@@ -1,0 +1,202 @@
+"""The names, levels and fields of the events that Callgate logs."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Self
+
+DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
+"""Levels, as the stdlib numbers them."""
+
+IDS = ("tool", "request_id", "call_id", "session_id", "tenant", "user")
+"""The ids of an event about a call, as far as they are known."""
+
+
+class LogEvent(StrEnum):
+    """The events. ``about`` says when an event is sent, ``fields`` names its fields beside the ids."""
+
+    level: int
+    about: str
+    fields: tuple[str, ...]
+
+    def __new__(cls, name: str, level: int, fields: str, about: str) -> Self:  # noqa: D102
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.level, member.about, member.fields = level, about, tuple(fields.split())
+        return member
+
+    GATE_OPENED = ("gate.opened", INFO, "tools hooks", "the gate is open: the global factories have run")
+    GATE_CLOSED = (
+        "gate.closed",
+        INFO,
+        "left_behind",
+        "the gate is closed; `left_behind` bodies were still running",
+    )
+    PLAN_COMPILED = ("plan.compiled", DEBUG, "tool hooks", "the plan of a tool was compiled")
+    DEFINITION_WARNING = (
+        "definition.warning",
+        WARNING,
+        "tool warning",
+        "the definition of a tool is valid and probably wrong",
+    )
+    CALL_REFUSED = (
+        "call.refused",
+        INFO,
+        "outcome error stage hook reason",
+        "the call was refused: invalid, denied, rate limited or in conflict; `reason` comes from a hook",
+    )
+    CALL_SUSPENDED = ("call.suspended", INFO, "stage hook kind", "the call waits for an approver or a client")
+    CALL_CANCELLED = ("call.cancelled", INFO, "stage hook", "the caller cancelled the call")
+    CALL_FAILED = (
+        "call.failed",
+        ERROR,
+        "outcome error stage hook",
+        "the tool, a hook or a timeout failed the call; the outcome is error, unknown, or denied after a policy failed",
+    )
+    ATTEMPT_FAILED = (
+        "call.attempt_failed",
+        ERROR,
+        "stage hook error",
+        "an unexpected exception that a wrapper handled: it retried the tool, responded in its place, or raised another error",
+    )
+    OUTPUT_DROPPED = (
+        "hook.output_dropped",
+        WARNING,
+        "stage hook",
+        "a wrapper returned None after `next()` gave an output; it returns the output of `next()` to keep it",
+    )
+    CALL_NOT_VALIDATED = (
+        "call.not_validated",
+        INFO,
+        "validated no_schema_mode",
+        "a call of a tool without a schema was admitted; every event of such a call has these fields",
+    )
+    CALL_ABANDONED = (
+        "call.abandoned",
+        ERROR,
+        "holds",
+        "the tool still runs after its timeout; the call has returned",
+    )
+    CALL_SETTLED = (
+        "call.settled",
+        INFO,
+        "",
+        "a tool that ran after its timeout has ended and released its permits",
+    )
+    EFFECT_UNKNOWN = (
+        "effect.unknown",
+        ERROR,
+        "key",
+        "a tool began and its outcome is unknown; `callgate effects` lists and settles such effects",
+    )
+    EFFECT_FENCED = (
+        "effect.fenced",
+        ERROR,
+        "tool key fence state",
+        "a call ended after its lease had expired; its outcome was not recorded",
+    )
+    EFFECT_UNSETTLED = (
+        "effect.unsettled",
+        ERROR,
+        "tool key error",
+        "the outcome of an effect could not be recorded; it is retried, and `unknown` if the process ends first",
+    )
+    EFFECTS_ORPHANED = (
+        "effects.orphaned",
+        ERROR,
+        "number",
+        "processes ended while their effects were running; these effects are unknown now",
+    )
+    EFFECT_RECONCILED = (
+        "effect.reconciled",
+        INFO,
+        "tool key state",
+        "a hook has found the outcome of an unknown effect",
+    )
+    JOB_DEAD = ("job.dead", ERROR, "job tool reason", "a job was abandoned; `reason` says why")
+    JOB_STORE_FAILED = (
+        "job.store_failed",
+        ERROR,
+        "error",
+        "a worker could not take a job or record its outcome; it retries",
+    )
+    JOB_NOT_SENT = (
+        "job.not_sent",
+        WARNING,
+        "job error",
+        "a job is stored, and its message to the job engine failed; the message is sent again",
+    )
+    SUSPENSION_RESUMED = (
+        "suspension.resumed",
+        INFO,
+        "tool kind decision by",
+        "an approver has decided a suspended call",
+    )
+    SUSPENSION_EXPIRED = (
+        "suspension.expired",
+        INFO,
+        "tool kind",
+        "a suspended call expired without a decision",
+    )
+    SUSPENSION_DAMAGED = (
+        "suspension.damaged",
+        ERROR,
+        "tool kind",
+        "the record of a suspended call has no valid signature; the call is not resumed",
+    )
+    HOOK_FAILED = (
+        "hook.failed",
+        WARNING,
+        "stage hook error",
+        "a hook failed at a stage where failures are ignored",
+    )
+    HOOK_SHADOWED = ("hook.shadowed", INFO, "stage hook error", "the result of a hook in shadow mode")
+    CLEANUP_FAILED = ("cleanup.failed", ERROR, "stage hook error", "the release of a permit or unit failed")
+    PROVIDER_FAILED = (
+        "provider.failed",
+        ERROR,
+        "provider phase error",
+        "a provider failed to make or to close its instance",
+    )
+    MODEL_EXCHANGE = (
+        "model.exchange",
+        INFO,
+        "provider status request_bytes response_bytes seconds retries",
+        "a request to a model's provider ended, answered or not; no content is logged",
+    )
+    PICK_FAILED = (
+        "pick.failed",
+        WARNING,
+        "tool scorer error",
+        "a scorer failed on a tool; the tool is not picked",
+    )
+    PICK_FELL_BACK = (
+        "pick.fell_back",
+        WARNING,
+        "scorer error",
+        "an embedder failed or timed out; tools are picked by words only",
+    )
+    SESSION_ENDED = (
+        "session.ended",
+        INFO,
+        "session_id reason",
+        "the gate ended a session; `reason` says why",
+    )
+    AUDIT_ROW = (
+        "audit.row",
+        INFO,
+        "kind segment number hash previous input_hash output_hash call",
+        'the audit row of a call, with `Audit(sink="log")`; `call` is the rest of the row',
+    )
+    AUDIT_ANCHORED = (
+        "audit.anchored",
+        INFO,
+        "segment number hash",
+        "the last row of an audit segment; a stored copy proves later whether rows are missing",
+    )
+    TOOL_SYSTEM_FAILED = (
+        "tool_system.failed",
+        ERROR,
+        "fault thread_id trace_id call_id tool error",
+        "a service around the tools of a plan failed; `fault` is the event of the `ToolSystemFault`",
+    )

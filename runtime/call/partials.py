@@ -1,0 +1,47 @@
+"""Parts of an output, as ``ctx.send`` and streaming tools emit them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from callgate.errors import ControlRespond, InvocationError
+from callgate.hooks.context import InvokeContext
+from callgate.hooks.guards import closes
+from callgate.hooks.layers import PartialContext
+from callgate.runtime.call.failure import crashed
+from callgate.runtime.call.invoke import follows, walk
+
+
+async def shaped(ctx: InvokeContext, partial: Any) -> Any:
+    """Return a part after the hooks that redact, validate and transform outputs; the call itself does not change.
+
+    Raises:
+        Invalid: the part is not JSON, or too large.
+        Exception: a hook refuses the part.
+    """
+    part, task = PartialContext(ctx, partial), asyncio.current_task()
+    try:
+        await _shape(part)
+    except InvocationError as error:
+        error.no_effect = False  # that is for the tool to say
+        raise
+    except (GeneratorExit, KeyboardInterrupt, SystemExit) as error:  # in a task of the tool it would stop the loop
+        if closes(error, task):
+            raise
+        raise crashed(part, error) from error
+    return part.run.output
+
+
+async def _shape(part: PartialContext) -> None:
+    plan = part.run.plan
+    steps = plan.partial_shaping
+    while steps:
+        try:
+            await walk(part, steps)
+            break
+        except ControlRespond as response:
+            stopped = part.run.step
+            part.run.put_output(response.value)
+            steps = tuple(one for one in plan.partial_shaping if follows(one[2], stopped))
+    plan.builtins.limit_output(part)

@@ -1,0 +1,226 @@
+"""The unit of work: instances of the scope ``"execution"``, which end inside the claim of the effect.
+
+Each attempt of a tool has its own. It is left before the outcome is recorded, with the error that ended the attempt. So
+a transaction that a provider commits after its ``yield`` is part of the call: if the commit fails, the call fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from callgate.errors import ControlRespond, OutcomeUnknown
+from callgate.hooks.guards import closes, traced
+from callgate.hooks.plan import Body, Plan
+from callgate.hooks.stages import Stage
+from callgate.hooks.step import Step
+from callgate.providers.execution_scope import ExecutionScope
+from callgate.providers.exits import Exit, PlainThreads
+from callgate.providers.recipes import Recipe, depends_on
+from callgate.providers.scope import ProviderScope
+from callgate.providers.stores.effects import EffectState
+from callgate.runtime.call.closing import step_of
+from callgate.runtime.call.failure import crashed
+from callgate.runtime.call.leases import RELEASE_LIMIT, Carried, carry
+
+_ROLLED_BACK = ("23", "40")
+"""SQLSTATE classes with which a transaction rolled back: violated constraints, and rollbacks by the server."""
+_COMPLETION_UNKNOWN = "40003"
+
+
+def in_unit(plan: Plan, inner: Body) -> Body:
+    """Run each attempt in a unit of work of its own."""
+    leave: Callable[..., Awaitable[None]] = functools.partial(_leave, plan)
+    if plan.trace:
+        leave = traced(Step(Stage.AROUND_EXECUTE, "unit of work"), leave)
+    threads = None if plan.record.is_async or plan.record.inline else _UnitThreads()
+
+    async def unit(ctx: Any) -> Any:
+        run = ctx.run
+        run.unit = scope = ExecutionScope(run, threads)
+        run.body_error = None
+        before = None
+        if run.claim is not None:
+            before, run.claim.joined = run.claim.facts(ctx), None
+        try:
+            output = await inner(ctx)
+        except BaseException as error:
+            if closes(error, plan.host.under_way.get(ctx)):  # awaiting is no longer possible
+                raise
+            if run.unit is scope:  # else it was left behind with a body that still uses it
+                await leave(ctx, scope, _failed_body(run) if isinstance(error, ControlRespond) else error, before)
+            raise
+        if run.unit is scope:
+            await leave(ctx, scope, _failed_body(run), before)
+        return output
+
+    return unit
+
+
+def _failed_body(run: Any) -> BaseException | None:
+    """Return the error of a body for which a hook has answered: what the body wrote is rolled back."""
+    return None if isinstance(run.body_error, ControlRespond) else run.body_error
+
+
+async def leave_abandoned(ctx: Any, scope: ProviderScope) -> None:
+    """Roll back the unit of work of an abandoned body that has ended, even if a hook answered for it."""
+    before = None if ctx.run.claim is None else ctx.run.claim.facts(ctx)
+    error = ctx.run.error or OutcomeUnknown(f"{ctx.tool_id} was left behind")
+    await _leave(ctx.run.plan, ctx, scope, error, before)
+
+
+async def _leave(
+    plan: Plan, ctx: Any, scope: ProviderScope, error: BaseException | None, before: dict[str, bool] | None
+) -> None:
+    """Leave the unit of work with the error of the attempt, and tell the claim whether it was committed.
+
+    Raises:
+        CancelledError: a cancellation from outside arrived meanwhile.
+        Exception: the unit could not be committed.
+    """
+    run, claim, at = ctx.run, ctx.run.claim, ctx.run.step
+    exits, ending = scope.leave(), _Ending(ctx, error)
+    if run.unit is scope:
+        run.unit = None
+    # Without a joined claim no body ran, or no transaction carries its outcome.
+    joined = claim if claim is not None and claim.joined is not None else None
+    if error is None and joined is not None:
+        await ending.run(joined.write_outcome())
+    for one in exits:
+        run.step = step_of(one)
+        await ending.leave(one)
+    if joined is not None:
+        await ending.decide(joined)
+    elif claim is not None and not ending.clean and plan.effect_in_unit and exits:
+        claim.roll_back(before, sure=ending.sure)
+    elif claim is not None and ending.failure is not None:
+        claim.wrapper_failed(ending.failure)
+    if ending.failure is None or ending.held is not None:
+        run.step = at
+    if ending.held is not None:
+        raise ending.held from (ending.failure or error)
+    if ending.failure is None:
+        return
+    raise ending.failure if isinstance(ending.failure, Exception) else crashed(ctx, ending.failure)
+
+
+class _Ending:
+    """The end of one unit of work.
+
+    ``failure`` is the error of an exit of an attempt that had none. ``held`` is a cancellation that waits for the end.
+    ``sure`` is False when an exit failed and it is not certain that everything was rolled back. ``tried`` means that an
+    instance was left without an error, as a commit. ``left`` are the instances that were left so.
+    """
+
+    def __init__(self, ctx: Any, error: BaseException | None) -> None:
+        self.ctx = ctx
+        self.error = error
+        self.failure: BaseException | None = None
+        self.held: BaseException | None = None
+        self.sure = True
+        self.tried = False
+        self.left: list[Recipe] = []
+
+    @property
+    def clean(self) -> bool:
+        """True when nothing failed: neither the attempt nor an exit."""
+        return self.error is None and self.failure is None
+
+    async def run(self, step: Any) -> BaseException | None:
+        """Run one step under a shield; return its error."""
+        carried = Carried(step, limit=RELEASE_LIMIT)
+        try:
+            await carried.run()
+        except GeneratorExit:
+            raise
+        except BaseException as raised:  # noqa: BLE001  (the other exits are left, too)
+            if self.clean:
+                self.failure = raised
+            else:
+                self.ctx.suppress(raised)
+            return raised
+        finally:
+            self.held = carried.held or self.held
+        return None
+
+    async def leave(self, one: Exit) -> None:
+        """Leave one instance, with the error of the attempt or of an earlier exit."""
+        ended = self.error or self.failure
+        self.tried = self.tried or ended is None
+        raised = await self.run(one.leave(ended))
+        if raised is None:
+            self.left += [one.recipe] if ended is None else []
+        elif not rolled_back(raised) or not all(depends_on(other, one.recipe) for other in self.left):
+            self.sure = False
+
+    async def decide(self, claim: Any) -> None:
+        """Find out whether the transaction that carries the outcome was committed."""
+        claim.decided = EffectState.COMMITTED if self.clean else EffectState.NO_EFFECT
+        if not self.tried or self.sure or self.failure is None:
+            return
+        try:
+            claim.decided = await carry(self.ctx, claim.ask())
+        except Exception as error:  # noqa: BLE001  (the row tells it when the store responds again)
+            self.ctx.suppress(error)
+        if claim.decided is EffectState.COMMITTED:
+            self.ctx.suppress(self.failure)
+            self.failure = None
+
+
+def rolled_back(error: BaseException | None) -> bool:
+    """Return True when an error of a database states that its transaction rolled back, or an error says ``no_effect``."""
+    integrity = getattr(sys.modules.get("sqlite3"), "IntegrityError", ())
+    for _ in range(10):  # an error may be its own cause
+        if error is None:
+            return False
+        state = getattr(error, "sqlstate", None)
+        if getattr(error, "no_effect", False) or isinstance(error, integrity):
+            return True
+        if isinstance(state, str):
+            return state.startswith(_ROLLED_BACK) and state != _COMPLETION_UNKNOWN
+        error = getattr(error, "orig", None) or error.__cause__
+    return False
+
+
+class _UnitThreads(PlainThreads):
+    """Runs plain generators in threads, where the tool itself runs in one. See ``PlainThreads``."""
+
+    async def run(self, call: Callable[..., Any], *args: Any) -> Any:
+        return await self._submit(functools.partial(call, *args))
+
+    async def start(self, generator: Any, missing: Any) -> Any:
+        lock, ended, left = threading.Lock(), False, False
+
+        def first() -> Any:
+            nonlocal ended
+            made = next(generator, missing)
+            with lock:
+                ended, unwanted = True, left
+            if unwanted:  # the call was cancelled meanwhile: there is no exit that closes it
+                generator.close()
+            return made
+
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:  # the body asks, in its own thread
+            return next(generator, missing)
+        try:
+            return await self._submit(first)
+        except asyncio.CancelledError:
+            with lock:
+                left = True
+                over = ended
+            if over:
+                self._submit(generator.close)
+            raise
+
+    @staticmethod
+    def _submit(work: Callable[[], Any]) -> Awaitable[Any]:
+        from callgate.runtime.call.threads import UNITS_OF_WORK  # a service of coroutines needs no threads
+
+        return asyncio.wrap_future(UNITS_OF_WORK.submit(functools.partial(contextvars.copy_context().run, work)))

@@ -1,0 +1,131 @@
+"""A policy: the tools and hooks of a gate together. It is checked as a whole before it takes effect; nothing is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from callgate.errors import HookError
+from callgate.hooks.approval import of_tool
+from callgate.hooks.selection import MAX_HOOKS, Registration, may_hide, why_not
+from callgate.hooks.stages import Stage
+from callgate.runtime.engine import Engine
+from callgate.tools.declaring.component import attached_validator
+from callgate.tools.definition import Effect, NoSchemaMode, ToolDefinition
+from callgate.tools.record import ToolRecord
+
+_AUTHORISING = {Stage.WILL_AUTHORIZE, Stage.WILL_AUTHORIZE_INPUT}
+
+
+class Hooked(NamedTuple):
+    """A tool with the hooks that its plan is made of."""
+
+    record: ToolRecord
+    definition: ToolDefinition
+    registrations: Sequence[Registration]
+
+    def askable(self) -> list[Registration]:
+        """Return the hooks that decide who sees the tool."""
+        return [one for one in self.registrations if may_hide(one, self.definition)]
+
+    def is_guarded(self) -> bool:
+        """Return True if the tool changes nothing, or a step authorises every call of it."""
+        if self.definition.effect is Effect.READ or self.definition.allowed_roles or self.asks_for_approval():
+            return True
+        return any(_authorises(one) and why_not(one, self.definition) is None for one in self.registrations)
+
+    def asks_for_approval(self) -> bool:
+        """Return True if the tool, its missing schema or a hook requires approval for some of its calls."""
+        if of_tool(self.record.requires_approval) is not None:
+            return True
+        bare = self.definition.parameters is None and attached_validator(self.record.component) is None
+        if bare and self.definition.no_schema_mode is NoSchemaMode.HUMAN_APPROVAL:
+            return True
+        return any(
+            hasattr(one.hook, "approval_for")
+            and not (one.is_class or one.is_shadow)
+            and why_not(one, self.definition) is None
+            for one in self.registrations
+        )
+
+
+class Policy:
+    """The tools of a gate, and the hooks of each; *own* returns the hooks that a tool itself brings."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tools: Iterable[ToolRecord],
+        shared: Sequence[Registration],
+        own: Callable[[ToolRecord], Sequence[Registration]],
+    ) -> None:
+        self.tools = tuple(tools)
+        self.shared = tuple(shared)
+        self._engine = engine
+        self._own = own
+
+    def of(self, record: ToolRecord) -> Hooked:
+        """Return a tool with its hooks."""
+        return Hooked(record, record.definition, (*self.shared, *self._own(record)))
+
+    def unguarded(self) -> list[ToolRecord]:
+        """Return the tools with possible effects that no step authorises."""
+        return [record for record in self.tools if not self.of(record).is_guarded()]
+
+    def check_plans(self, added: Sequence[Registration] = (), *, unbound: bool = False) -> None:
+        """Refuse hooks if the plan of a tool would be refused with them: those *added*, or with *unbound* all of them.
+
+        Every hook and tool counts after the removal of a hook that binds providers.
+
+        Raises:
+            HookError: a tool has too many hooks.
+            ProviderError: a marked parameter has no provider.
+        """
+        checked = set[Any]()
+        for record in self.tools:
+            own = self._own(record)
+            if len(self.shared) + len(own) > MAX_HOOKS:
+                count = len(self.shared) + len(own)
+                raise HookError(f"{record.id} has {count} hooks; {MAX_HOOKS} is the most")
+            if unbound:
+                self._engine.supplies(record, (*self.shared, *own))
+            elif added and (bound := self._engine.bound_by(own)) not in checked:
+                checked.add(bound)
+                bound |= self._engine.bound_by(self.shared)
+                for one in added:
+                    self._engine.supplies_of_hook(one, bound)
+
+    def check_hooks(self, before: Policy | None = None) -> None:
+        """Call ``check_tools`` of every hook that has it, with the definitions of the tools.
+
+        With the policy *before* this one, hooks that it has already checked for the same tools are skipped. After a
+        refusal the hooks are told of its tools again.
+
+        Raises:
+            HookError: a hook refuses them, such as a rule about a tool that does not exist.
+        """
+        definitions = tuple(record.definition for record in self.tools)
+        same = before is not None and before.tools == self.tools
+        done = before._checking() if before is not None and same else {}
+        try:
+            for identity, hook in self._checking().items():
+                if identity not in done:
+                    hook.check_tools(definitions)
+        except BaseException:
+            if before is not None and not same:
+                with suppress(HookError):
+                    before.check_hooks()
+            raise
+
+    def _checking(self) -> dict[int, Any]:
+        """Return the hook objects with ``check_tools``, by identity."""
+        hooks = [one.hook for one in self.shared]
+        for record in self.tools:
+            hooks += [one.hook for one in self._own(record)]
+        return {id(hook): hook for hook in hooks if hasattr(hook, "check_tools") and not isinstance(hook, type)}
+
+
+def _authorises(one: Registration) -> bool:
+    """Return True if a hook may refuse any call of its tools; in shadow mode it only logs its verdict."""
+    return one.guards and not one.is_shadow and not _AUTHORISING.isdisjoint(one.all_stages())
