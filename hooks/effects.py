@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from callgate.providers.stores.base import AuditStore, Store
+from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import EffectRecord
+from callgate.providers.stores.ledger_writes import RowChain
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +39,6 @@ class Reconciler(Protocol):
         ...
 
 
-class Rows(Protocol):
-    """Audit rows with assigned positions that are written within a transaction."""
-
-    async def put(self, audit: AuditStore, tenant: str) -> None:
-        """Write the rows."""
-        ...
-
-
 class EffectRecorder(Protocol):
     """A hook that writes its rows about an effect in the transactions of the ledger."""
 
@@ -53,10 +46,10 @@ class EffectRecorder(Protocol):
         """Return True if the hook writes to the same store."""
         ...
 
-    def sealing_intent(self, ctx: Any) -> AbstractAsyncContextManager[Rows]:
-        """Return the row that announces a tool run; no other writer adds a row meanwhile."""
+    def intent_row(self, ctx: Any) -> tuple[RowChain, Mapping[str, Any]]:
+        """Return the row that announces a tool run, and its chain."""
         ...
 
-    def sealing(self, host: Any, body: dict[str, Any]) -> AbstractAsyncContextManager[Rows]:
-        """Return a row that the hook has put into ``ctx.run.claim.records``."""
+    def row(self, host: Any, body: dict[str, Any]) -> tuple[RowChain, Mapping[str, Any]]:
+        """Return a row that the hook has put into ``ctx.run.claim.records``, and its chain."""
         ...

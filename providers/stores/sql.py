@@ -16,6 +16,7 @@ from callgate.providers.stores.sql_effects import SqlEffects
 from callgate.providers.stores.sql_jobs import SqlJobs
 from callgate.providers.stores.sql_joined import joined_transaction
 from callgate.providers.stores.sql_kept import SqlCache, SqlConsents
+from callgate.providers.stores.sql_ledger import SqlLedgerWriter
 from callgate.providers.stores.sql_suspensions import SqlPins, SqlSuspensions
 
 
@@ -46,6 +47,9 @@ class SqlStore:
         self.suspensions = SqlSuspensions(self._database)
         self.pins = SqlPins(self._database)
         self.jobs = SqlJobs(self._database)
+        self.ledger: SqlLedgerWriter | None = None
+        if not self._database.in_memory:
+            self.ledger = SqlLedgerWriter(self._database, self.effects)
 
     def __repr__(self) -> str:
         return f"SqlStore({self._database.shown!r})"
@@ -96,7 +100,11 @@ class SqlStore:
 
     async def close(self) -> None:
         """Disconnect. The store can be opened again."""
-        await self._database.close()
+        try:
+            if self.ledger is not None:
+                await self.ledger.close()
+        finally:
+            await self._database.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,30 @@ from typing import Any
 from callgate.errors import StoreConflict, StoreError
 from callgate.providers.stores.base import AuditRow
 from callgate.providers.stores.sql_part import SqlPart, statement
+from callgate.providers.stores.sql_statements import Statement
 
 _VERSION = 1
 _PAGE = 500
 """Rows of one read; no connection is held while the caller handles them."""
 
-_APPEND = """
+APPEND = Statement(
+    """
 INSERT INTO callgate_audit (tenant, segment, number, version, at, body, previous, hash)
 VALUES (:tenant, :segment, :number, :version, :at, :body, :previous, :hash)
-"""
+""",
+    """
+INSERT INTO callgate_audit (tenant, segment, number, version, at, body, previous, hash)
+SELECT tenant, segment, number, version, at, body, previous, hash FROM {given}
+""",
+    tenant="text",
+    segment="text",
+    number="bigint",
+    version="smallint",
+    at="float8",
+    body="text",
+    previous="text",
+    hash="text",
+)
 _READ = """
 SELECT segment, number, version, at, body, previous, hash FROM callgate_audit
 WHERE (at, segment, number) > (:at, :segment, :number) AND at >= :since
@@ -31,26 +46,14 @@ class SqlAudit(SqlPart):
     """Audit rows and anchors."""
 
     async def append(self, tenant: str, rows: Sequence[AuditRow]) -> None:
-        values = [
-            {
-                "tenant": tenant,
-                "segment": row.segment,
-                "number": row.number,
-                "version": _VERSION,
-                "at": float(row.at),
-                "body": body_json(row.body),
-                "previous": row.previous,
-                "hash": row.hash,
-            }
-            for row in rows
-        ]
+        values = [append_values(tenant, row) for row in rows]
         if not values:
             return
         from sqlalchemy.exc import IntegrityError
 
         async with self._writing() as connection:
             try:
-                await connection.execute(statement(_APPEND), values)
+                await connection.execute(statement(APPEND.lite), values)
             except IntegrityError as error:
                 raise StoreConflict(
                     "an audit row of that segment and number exists already; append the row with the next number"
@@ -92,6 +95,20 @@ class SqlAudit(SqlPart):
             return
         async with self._database.writing(durable=True) as connection:
             yield connection
+
+
+def append_values(tenant: str, row: AuditRow) -> dict[str, Any]:
+    """Return the values of ``APPEND`` for a row."""
+    return {
+        "tenant": tenant,
+        "segment": row.segment,
+        "number": row.number,
+        "version": _VERSION,
+        "at": float(row.at),
+        "body": body_json(row.body),
+        "previous": row.previous,
+        "hash": row.hash,
+    }
 
 
 def body_json(body: Mapping[str, Any]) -> str:

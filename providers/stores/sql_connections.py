@@ -15,6 +15,12 @@ _ADVICE = {
 """Advice for errors whose text from the driver has none."""
 
 
+def advised(text: str) -> str:
+    """Return the first line of an error's text, with advice if there is any."""
+    line = text.strip().partition("\n")[0]
+    return line + _ADVICE.get(line, "")
+
+
 @contextmanager
 def sql_errors(backend: str) -> Generator[None, None, None]:
     """Raise errors of the driver as errors of the store. Texts that may quote values stay in the cause only."""
@@ -25,8 +31,7 @@ def sql_errors(backend: str) -> Generator[None, None, None]:
     except IntegrityError as error:
         raise StoreConflict(f"{backend}: a row with that key exists already") from error
     except (OperationalError, InterfaceError) as error:
-        text = str(error.orig).strip().partition("\n")[0]
-        raise StoreError(f"{backend}: {text}{_ADVICE.get(text, '')}") from error
+        raise StoreError(f"{backend}: {advised(str(error.orig))}") from error
     except (SQLAlchemyError, UnicodeError) as error:
         raise StoreError(f"{backend}: {type(error).__name__}") from error
 

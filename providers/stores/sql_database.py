@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from callgate.errors import StoreError
 from callgate.providers.stores.sql_connections import (
@@ -22,6 +22,9 @@ from callgate.providers.stores.sql_connections import (
     shielded_connection,
     sql_errors,
 )
+
+if TYPE_CHECKING:
+    import sqlite3
 
 HEAD = "0003"
 """The newest revision in ``migrations/versions``."""
@@ -117,9 +120,7 @@ class Database:
             max_overflow=0,
             pool_timeout=10.0,
             hide_parameters=True,
-            connect_args={}
-            if self.lite
-            else {key: value for key, value in _KEEPALIVES.items() if key not in url.query},
+            connect_args=self._connect_args(),
         )
         settings = (_lite_settings if self.lite else _postgres_settings)(durable=durable)
 
@@ -131,6 +132,46 @@ class Database:
 
         event.listen(engine.sync_engine, "connect", configure)
         return engine
+
+    async def connect_driver(self) -> Any:
+        """Open a connection of psycopg beside the pools, in autocommit mode.
+
+        Raises:
+            Error: an error of psycopg.
+        """
+        import psycopg
+
+        engine = self._engine_for(durable=True)
+        given, named = engine.dialect.create_connect_args(self.url)
+        connection = await psycopg.AsyncConnection.connect(*given, **{**self._connect_args(), **named}, autocommit=True)
+        try:
+            for setting in _postgres_settings(durable=True):
+                await connection.execute(setting)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    def connect_lite(self) -> sqlite3.Connection:
+        """Open a connection of ``sqlite3`` beside the pools, in autocommit mode.
+
+        Raises:
+            Error: an error of ``sqlite3``.
+        """
+        import sqlite3
+
+        given, named = self._engine_for(durable=True).dialect.create_connect_args(self.url)
+        connection: sqlite3.Connection = sqlite3.connect(
+            *given, **{**named, "isolation_level": None, "check_same_thread": False}
+        )
+        for setting in _lite_settings(durable=True):
+            connection.execute(setting)
+        return connection
+
+    def _connect_args(self) -> dict[str, Any]:
+        if self.lite:
+            return {}
+        return {key: value for key, value in _KEEPALIVES.items() if key not in self.url.query}
 
     async def close(self) -> None:
         """Disconnect. The database can be opened again."""
@@ -147,7 +188,7 @@ class Database:
     async def reading(self, *, durable: bool = False) -> AsyncGenerator[Any, None]:
         """Open a connection in autocommit mode."""
         if self.in_memory:
-            self._refuse_nesting()
+            self.refuse_nesting()
         async with self._lend(durable=durable) as connection:
             yield connection
 
@@ -160,7 +201,7 @@ class Database:
         """
         from sqlalchemy.ext.asyncio import AsyncConnection
 
-        async with self._writing_alone():
+        async with self.writing_alone():
             engine, connections = self._engine_for(durable=durable), list[Any]()
             with sql_errors(self.url.get_backend_name()):
                 try:
@@ -177,7 +218,7 @@ class Database:
     async def rows(self, statement: Any, values: Mapping[str, Any]) -> list[Any]:
         """Run one reading statement and return its rows. It is retried once if the server has dropped the connection."""
         if self.in_memory:
-            self._refuse_nesting()
+            self.refuse_nesting()
         for last in (False, True):
             try:
                 return list(await self._run(statement, values, _all, durable=False))
@@ -188,12 +229,12 @@ class Database:
 
     async def write(self, statement: Any, values: Mapping[str, Any], *, durable: bool = False) -> Any:
         """Run one writing statement. Return its first row, or the number of changed rows."""
-        async with self._writing_alone():
+        async with self.writing_alone():
             return await self._run(statement, values, _first, durable=durable)
 
     async def write_rows(self, statement: Any, values: Mapping[str, Any], *, durable: bool = False) -> list[Any]:
         """Run one writing statement. Return all its rows."""
-        async with self._writing_alone():
+        async with self.writing_alone():
             return list(await self._run(statement, values, _all, durable=durable))
 
     async def _run(
@@ -228,11 +269,12 @@ class Database:
                 pass
 
     @asynccontextmanager
-    async def _writing_alone(self) -> AsyncGenerator[None, None]:
+    async def writing_alone(self) -> AsyncGenerator[None, None]:
+        """Wait until no other task of this process writes to SQLite. PostgreSQL needs no such order."""
         if not self.lite:
             yield
             return
-        self._refuse_nesting()
+        self.refuse_nesting()
         async with self._write_lock:
             self._writer = asyncio.current_task()
             try:
@@ -240,7 +282,12 @@ class Database:
             finally:
                 self._writer = None
 
-    def _refuse_nesting(self) -> None:
+    def refuse_nesting(self) -> None:
+        """Refuse a write of the task that has an open transaction on SQLite: it would wait for itself.
+
+        Raises:
+            StoreError: the current task has an open transaction.
+        """
         if self._writer is not None and self._writer is asyncio.current_task():
             raise StoreError(
                 "this task has an open transaction on the store, and SQLite has one writer; use the parts of the transaction instead"

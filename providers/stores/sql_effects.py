@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from callgate.errors import StoreError
 from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectState, claimable, overdue
+from callgate.providers.stores.ledger_writes import Settlement
 from callgate.providers.stores.sql_part import ROW_VERSION, Columns, SqlPart
+from callgate.providers.stores.sql_statements import Statement
 
 _COLUMNS = Columns(
     EffectRecord,
@@ -20,7 +24,7 @@ _COLUMNS = Columns(
     },
 )
 _LISTED = _COLUMNS.listed
-_ATTEMPTS = 20
+CLAIM_ATTEMPTS = 20
 """The number of attempts of one claim when other processes change the effect between its statements."""
 
 # S608: built from constants.
@@ -29,20 +33,73 @@ _OVERDUE = f"{_HELD} AND lease_until <= :now"
 _LOST = "state = CASE state WHEN 'running' THEN 'unknown' ELSE 'no_effect' END, token = token + 1, ended_at = :now"
 _OVER = "version = :version AND state IN ('committed', 'no_effect') AND ended_at < :before"
 
-_CLAIM = f"""
-INSERT INTO callgate_effects AS e (tenant, version, {_LISTED})
-VALUES (:tenant, :version, {_COLUMNS.marks})
-ON CONFLICT (tenant, key) DO UPDATE SET token = e.token + 1,
-    {", ".join(f"{column} = excluded.{column}" for column in _COLUMNS.names if column not in {"key", "token"})}
-WHERE e.version = excluded.version AND (
+_FREE = """
     e.state = 'no_effect'
     OR (e.state = 'claimed' AND e.lease_until <= excluded.began_at)
     OR (e.state = 'committed' AND e.expires_at <= excluded.began_at)
-    OR (:retry AND e.input_hash = excluded.input_hash
+    OR ({retry} AND e.input_hash = excluded.input_hash
         AND (e.state = 'unknown' OR (e.state = 'running' AND e.lease_until <= excluded.began_at)))
+"""
+_CLAIM = f"""
+INSERT INTO callgate_effects AS e (tenant, version, {_LISTED})
+{{values}}
+ON CONFLICT (tenant, key) DO UPDATE SET token = e.token + 1,
+    {", ".join(f"{column} = excluded.{column}" for column in _COLUMNS.names if column not in {"key", "token"})}
+WHERE e.version = excluded.version AND ({_FREE})
+RETURNING token, tenant, key
+"""
+_CLAIM_ONE = _CLAIM.format(values=f"VALUES (:tenant, :version, {_COLUMNS.marks})", retry=":retry")
+_TYPES = {"lease_until": "float8", "began_at": "float8", "ended_at": "float8", "expires_at": "float8"} | {
+    "token": "bigint",
+    "receipt": "bytea",
+}
+# In order of the keys, so that two processes lock the same rows in the same order.
+_SELECTED = f"SELECT tenant, version, {_LISTED} FROM {{given}} ORDER BY tenant, key"  # noqa: S608
+CLAIMS = {
+    retry: Statement(
+        _CLAIM_ONE,
+        _CLAIM.format(values=_SELECTED, retry=str(retry).lower()),
+        tenant="text",
+        version="smallint",
+        **{name: _TYPES.get(name, "text") for name in _COLUMNS.names},
+    )
+    for retry in (False, True)
+}
+"""The claim of many keys, by ``retry``."""
+_SETTLE = """
+UPDATE callgate_effects
+SET state = :state, ended_at = :ended_at, receipt = :receipt, expires_at = :expires_at, note = :note
+WHERE tenant = :tenant AND key = :key AND version = :version AND token = :token AND state IN :states
+"""
+SETTLE = Statement(
+    _SETTLE.replace("IN :states", "IN (SELECT value FROM json_each(:states))") + "RETURNING tenant, key",  # noqa: S608
+    """
+UPDATE callgate_effects AS e
+SET state = given.state, ended_at = given.ended_at, receipt = given.receipt, expires_at = given.expires_at, note = NULL
+FROM {given}
+WHERE e.tenant = given.tenant AND e.key = given.key AND e.version = given.version AND e.token = given.token
+    AND jsonb_exists(given.states::jsonb, e.state)
+RETURNING e.tenant, e.key
+""",
+    tenant="text",
+    key="text",
+    version="smallint",
+    token="bigint",  # noqa: S106  (a type)
+    state="text",
+    ended_at="float8",
+    receipt="bytea",
+    expires_at="float8",
+    states="text",
 )
-RETURNING token
-"""  # noqa: S608
+"""The outcomes of many effects."""
+FIND = Statement(
+    "SELECT tenant, key, token, state FROM callgate_effects WHERE tenant = :tenant AND key = :key AND version = :version",
+    "SELECT e.tenant, e.key, e.token, e.state FROM callgate_effects AS e JOIN {given} USING (tenant, key, version)",
+    tenant="text",
+    key="text",
+    version="smallint",
+)
+"""The states of many effects."""
 _LOSE = f"UPDATE callgate_effects SET {_LOST} WHERE tenant = :tenant AND key = :key AND {_OVERDUE} RETURNING {_LISTED}"  # noqa: S608
 _SETTLE = """
 UPDATE callgate_effects
@@ -60,19 +117,26 @@ class SqlEffects(SqlPart):
     """See ``EffectStore``."""
 
     async def claim(self, tenant: str, effect: EffectRecord, *, retry: bool = False) -> tuple[bool, EffectRecord]:
-        values = {**_COLUMNS.values(effect), "tenant": tenant, "version": ROW_VERSION, "retry": retry}
-        for _ in range(_ATTEMPTS):
-            taken = await self._write(_CLAIM, values)
+        values = claim_values(tenant, effect, retry=retry)
+        for _ in range(CLAIM_ATTEMPTS):
+            taken = await self._write(_CLAIM_ONE, values)
             if taken is not None:
                 return True, effect if taken[0] == effect.token else replace(effect, token=taken[0])
-            found = await self.get(tenant, effect.key)
-            if found is not None and not claimable(found, effect, retry=retry):
-                if overdue(found, effect.began_at):
-                    found = await self._lose(tenant, effect.key, effect.began_at)
-                if found is not None:
-                    return False, found
-            # Another process changed it after the first statement: it may be free now.
-        raise StoreError(f"other processes changed the effect {_ATTEMPTS} times while it was claimed; try again later")
+            if (found := await self.refused(tenant, effect, retry=retry)) is not None:
+                return False, found
+        raise StoreError(
+            f"other processes changed the effect {CLAIM_ATTEMPTS} times while it was claimed; try again later"
+        )
+
+    async def refused(self, tenant: str, effect: EffectRecord, *, retry: bool) -> EffectRecord | None:
+        """Return the effect for which a claim was refused.
+
+        None means that another process has changed it since, and that it may be free now.
+        """
+        found = await self.get(tenant, effect.key)
+        if found is None or claimable(found, effect, retry=retry):
+            return None
+        return await self._lose(tenant, effect.key, effect.began_at) if overdue(found, effect.began_at) else found
 
     async def _lose(self, tenant: str, key: str, now: float) -> EffectRecord | None:
         """End an effect whose lease has ended. Return it, or None when another process has changed it."""
@@ -93,18 +157,8 @@ class SqlEffects(SqlPart):
         note: str | None = None,
         of: Collection[EffectState] = OPEN_STATES,
     ) -> bool:
-        values: dict[str, Any] = {
-            "tenant": tenant,
-            "key": key,
-            "version": ROW_VERSION,
-            "token": token,
-            "state": state.value,
-            "ended_at": None if state in OPEN_STATES else at,
-            "receipt": receipt,
-            "expires_at": expires_at,
-            "note": note,
-            "states": [each.value for each in of],
-        }
+        outcome = Settlement(key, token, state, at, receipt, expires_at, of)
+        values = settle_values(tenant, outcome) | {"note": note, "states": [each.value for each in of]}
         return bool(await self._write(_SETTLE, values))
 
     async def get(self, tenant: str, key: str) -> EffectRecord | None:
@@ -136,3 +190,30 @@ class SqlEffects(SqlPart):
 
     def _chosen(self, condition: str) -> str:
         return self._unlocked("callgate_effects", "tenant, key", condition)
+
+
+def claim_values(tenant: str, effect: EffectRecord, *, retry: bool) -> dict[str, Any]:
+    """Return the values of ``CLAIMS`` for an effect."""
+    return {**_COLUMNS.values(effect), "tenant": tenant, "version": ROW_VERSION, "retry": retry}
+
+
+def settle_values(tenant: str, outcome: Settlement) -> dict[str, Any]:
+    """Return the values of ``SETTLE`` for an outcome."""
+    state = outcome.state
+    return {
+        "tenant": tenant,
+        "key": outcome.key,
+        "version": ROW_VERSION,
+        "token": outcome.token,
+        "state": state.value,
+        "ended_at": None if state in OPEN_STATES else outcome.at,
+        "receipt": outcome.receipt,
+        "expires_at": outcome.expires_at,
+        "note": None,
+        "states": _states(tuple(outcome.of)),
+    }
+
+
+@cache
+def _states(states: tuple[EffectState, ...]) -> str:
+    return json.dumps(states)

@@ -8,7 +8,6 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from dataclasses import asdict
 from typing import Any, TextIO
 
@@ -16,6 +15,7 @@ from callgate.hooks.effects import Committed, Finding, NoEffect
 from callgate.hooks.stock.records.audit_chain import Chain, micros
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import ENDED_STATES, EffectRecord, EffectState, EffectStore, overdue
+from callgate.providers.stores.ledger_writes import sealing
 from callgate.runtime.commands.common import (
     LISTING,
     SEARCHED,
@@ -178,13 +178,11 @@ async def _settled(store: Store, tenant: str, effect: EffectRecord, found: Findi
     }
     # The row is a segment of its own.
     chain = Chain(store.audit.append, None, time.time, in_place=True, limit=WRITE_LIMIT, every=1)
-    async with AsyncExitStack() as sealings, AsyncExitStack() as transactions:
-        sealed = await sealings.enter_async_context(chain.sealing([body]))
-        written = await transactions.enter_async_context(store.transaction())
+    async with sealing(chain, [body]) as rows, store.transaction() as written:
         done = await settle_unknown(written.effects, now, tenant, effect, found, note=f"{by}: {note}")
         if done:
-            await sealed.put(written.audit, tenant)
-            await written.audit.anchor(sealed.rows[0].segment, 1, sealed.rows[0].hash, now)
+            await written.audit.append(tenant, rows)
+            await written.audit.anchor(rows[0].segment, 1, rows[0].hash, now)
     return done
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from callgate.errors import RegistrationError, StoreConflict, StoreError, StoreUnsupported
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import Store
-from callgate.providers.stores.effects import EffectRecord, EffectState, EffectStore
+from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectState
+from callgate.providers.stores.ledger_writes import LedgerWriter, Settlement, TransactionWriter
 from callgate.providers.stores.memory import MemoryStore
 from callgate.providers.stores.memory_effects import MemoryEffects
 from callgate.runtime.call.waiting import Waiters
@@ -76,6 +76,7 @@ class Ledger:
         except StoreUnsupported:  # such as Redis: it keeps no effects, so they stay in memory where allowed
             self.store = MemoryStore(self.now)
             self.effects = self.store.effects
+        self.writer: LedgerWriter = getattr(self.store, "ledger", None) or TransactionWriter(self.store)
         self.memory = self.effects if type(self.effects) is MemoryEffects else None
         self.valid = math.inf if self.memory is not None else options.valid  # rows in memory end with the process
         self.waiters = Waiters()
@@ -114,22 +115,12 @@ class Ledger:
         self, claim: Claim, state: EffectState, receipt: bytes | None, expires_at: float | None
     ) -> None:
         effect, tenant, at = claim.effect, claim.tenant, self.now()
-        facts: dict[str, Any] = {"at": at, "receipt": receipt, "expires_at": expires_at}
-        if claim.decided is EffectState.COMMITTED:  # the transaction has committed; the receipt is left
-            facts["of"] = (EffectState.COMMITTED,)
-        if not claim.records:
-            done = await self.effects.settle(tenant, effect.key, effect.token, state, **facts)
-        else:
-            async with AsyncExitStack() as sealings, AsyncExitStack() as transactions:
-                sealed = [
-                    await sealings.enter_async_context(one.sealing(claim.host, body)) for one, body in claim.records
-                ]
-                written = await transactions.enter_async_context(self.store.transaction())
-                done = await written.effects.settle(tenant, effect.key, effect.token, state, **facts)
-                if done or not await _is_settled(written.effects, claim, state):  # a lost claim is audited, too
-                    for one in sealed:
-                        await one.put(written.audit, tenant)
-        if not done and not await _is_settled(self.effects, claim, state):
+        # With a decided outcome the transaction of the application has committed; the receipt is left.
+        of = (EffectState.COMMITTED,) if claim.decided is EffectState.COMMITTED else OPEN_STATES
+        recorded = (state, EffectState.COMMITTED) if claim.carried else (state,)
+        outcome = Settlement(effect.key, effect.token, state, at, receipt, expires_at, of, recorded)
+        rows = [one.row(claim.host, body) for one, body in claim.records]
+        if not await self.writer.settle(tenant, outcome, rows):
             emit(LogEvent.EFFECT_FENCED, tool=effect.tool, key=effect.key, fence=effect.token, state=state.value)
             raise StoreConflict("the claim was lost: its lease was over")
 
@@ -191,14 +182,6 @@ class Ledger:
         for tool, hooks in reconcilers().items():
             for tenant, effect in await self.effects.list(None, states=[EffectState.UNKNOWN], tool=tool):
                 await self.ask(tenant, effect, hooks)
-
-
-async def _is_settled(effects: EffectStore, claim: Claim, state: EffectState) -> bool:
-    """Return whether the outcome is recorded already: a store may report an error after a successful write."""
-    found = await effects.get(claim.tenant, claim.effect.key)
-    if found is None or found.token != claim.effect.token:
-        return False
-    return found.state is state or (claim.carried and found.state is EffectState.COMMITTED)
 
 
 def _is_claim_of(found: EffectRecord, effect: EffectRecord) -> bool:

@@ -17,6 +17,7 @@ from callgate.providers.ids import new_id
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectState
+from callgate.providers.stores.ledger_writes import Rows, append
 from callgate.runtime.call.failure import as_invocation_error
 from callgate.runtime.effects.claims import CarriedClaim, Claim
 from callgate.runtime.effects.keys import Identify, identifier
@@ -178,10 +179,11 @@ class EffectSteps:
         ledger = self.ledger
         try:
             await ledger.flush(tenant, effect.key)
-            if ctx.run.resumed is None and not self.together:
-                mine, found = await ledger.effects.claim(tenant, effect, retry=self.again)
+            rows = [one.intent_row(ctx) for one in self.together]
+            if ctx.run.resumed is None:
+                mine, found = await ledger.writer.claim(tenant, effect, rows, retry=self.again)
             else:
-                mine, found = await self._claim_together(ctx, tenant, effect)
+                mine, found = await self._claim_resumed(ctx, tenant, effect, rows)
         except InvocationError:
             raise
         except BaseException as error:
@@ -195,27 +197,28 @@ class EffectSteps:
         ctx.run.claim = CarriedClaim(ledger, *facts) if self.carried else Claim(*facts)
         return None
 
-    async def _claim_together(self, ctx: Any, tenant: str, effect: EffectRecord) -> tuple[bool, EffectRecord]:
+    async def _claim_resumed(
+        self, ctx: Any, tenant: str, effect: EffectRecord, rows: Rows
+    ) -> tuple[bool, EffectRecord]:
         """Use the approval, claim and write the audit rows in one transaction."""
         try:
-            return await self._in_one_transaction(ctx, tenant, effect)
+            return await self._in_one_transaction(ctx, tenant, effect, rows)
         except _Held as held:
             if held.effect.state is EffectState.UNKNOWN:  # the rollback may have undone the expiry
                 await self.ledger.effects.expire(effect.began_at)
             return False, held.effect
 
-    async def _in_one_transaction(self, ctx: Any, tenant: str, effect: EffectRecord) -> tuple[bool, EffectRecord]:
-        async with AsyncExitStack() as sealings, AsyncExitStack() as transactions:
-            sealed = [await sealings.enter_async_context(one.sealing_intent(ctx)) for one in self.together]
-            written = await transactions.enter_async_context(self.ledger.store.transaction())
-            if ctx.run.resumed is not None and not await written.suspensions.replace(tenant, ctx.run.resumed.used()):
+    async def _in_one_transaction(
+        self, ctx: Any, tenant: str, effect: EffectRecord, rows: Rows
+    ) -> tuple[bool, EffectRecord]:
+        async with AsyncExitStack() as chains, self.ledger.store.transaction() as written:
+            if not await written.suspensions.replace(tenant, ctx.run.resumed.used()):
                 raise NotPending("another process resumed it meanwhile")
             mine, found = await written.effects.claim(tenant, effect, retry=self.again)
-            if not mine and found.state is not EffectState.COMMITTED and ctx.run.resumed is not None:
-                raise _Held(found)  # the approval stays available while the call waits or may still run
             if mine:
-                for one in sealed:
-                    await one.put(written.audit, tenant)
+                await append(written, tenant, rows, chains)
+            elif found.state is not EffectState.COMMITTED:
+                raise _Held(found)  # the approval stays available while the call waits or may still run
         return mine, found
 
     async def _answer(self, ctx: Any, tenant: str, found: EffectRecord) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from contextlib import AbstractAsyncContextManager
 from operator import attrgetter
 from typing import Any, Literal, TypeAlias, Unpack
 from weakref import WeakKeyDictionary
@@ -16,7 +15,7 @@ from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.facts import FROZEN
 from callgate.hooks.stock.options import HookOptions, check_count, check_seconds, checked, set_options
-from callgate.hooks.stock.records.audit_chain import Anchor, Chain, ChainedRows, micros
+from callgate.hooks.stock.records.audit_chain import Anchor, Chain, micros
 from callgate.hooks.stock.records.audit_sinks import is_async, to_function, to_log
 from callgate.hooks.stock.records.masking import ShownInput
 from callgate.providers.logs import LogEvent, emit
@@ -139,13 +138,13 @@ class Audit(Hook):
         """Return True when the ledger in *store* writes the rows of effects in its own transactions."""
         return store.durable and self._sink is None and (self._store is None or self._store is store)
 
-    def sealing_intent(self, ctx: InvokeContext) -> AbstractAsyncContextManager[ChainedRows]:
+    def intent_row(self, ctx: InvokeContext) -> tuple[Chain, dict[str, Any]]:
         """Give the intent row to the ledger, which writes it."""
-        return self.sealing(ctx.run.plan.host, self._known(ctx, "intent", ctx.run.plan.host.monotonic()))
+        return self.row(ctx.run.plan.host, self._known(ctx, "intent", ctx.run.plan.host.monotonic()))
 
-    def sealing(self, host: Any, body: dict[str, Any]) -> AbstractAsyncContextManager[ChainedRows]:
+    def row(self, host: Any, body: dict[str, Any]) -> tuple[Chain, dict[str, Any]]:
         """Give a row to the ledger, which writes it."""
-        return self._chain_of(host).sealing([body])
+        return self._chain_of(host), body
 
     # ------------------------------------------------------------------ rows
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, TypeAlias
@@ -17,7 +16,8 @@ from typing import Any, TypeAlias
 import orjson
 
 from callgate.errors import StoreError
-from callgate.providers.stores.base import AuditRow, AuditStore
+from callgate.providers.stores.base import AuditRow
+from callgate.providers.stores.ledger_writes import sealing
 from callgate.tools.values import FLOAT, PLAIN, hash_of
 
 Put: TypeAlias = Callable[[str, Sequence[AuditRow]], Awaitable[None]]
@@ -58,21 +58,6 @@ def micros(seconds: float) -> int:
     return round(seconds * 1_000_000)
 
 
-class ChainedRows:
-    """Rows with their numbers and hashes in a chain."""
-
-    __slots__ = ("rows", "tried")
-
-    def __init__(self, rows: list[AuditRow]) -> None:
-        self.rows = rows
-        self.tried = False
-
-    async def put(self, audit: AuditStore, tenant: str) -> None:
-        """Write the rows."""
-        self.tried = True
-        await audit.append(tenant, self.rows)
-
-
 class Chain:
     """The segment of one gate, and the queue of rows to write.
 
@@ -96,7 +81,7 @@ class Chain:
         self._now = now
         self._in_place = in_place
         self._limit = limit
-        self._lock = asyncio.Lock()  # the next hash depends on whether the rows before are written
+        self.lock = asyncio.Lock()  # the next hash depends on whether the rows before are written
         self._waiting: dict[str, list[_Entry]] = {}  # by tenant: one batch has one tenant
         self._writer: asyncio.Task[None] | None = None
         self._every = every
@@ -185,35 +170,28 @@ class Chain:
             self._waiting.clear()
 
     async def _write(self, tenant: str, bodies: Sequence[dict[str, Any]]) -> None:
-        async with self.sealing(bodies) as chained:
-            chained.tried = True
-            await self._put(tenant, chained.rows)
+        async with sealing(self, bodies) as rows:
+            await self._put(tenant, rows)
 
-    @asynccontextmanager
-    async def sealing(self, bodies: Sequence[dict[str, Any]]) -> AsyncGenerator[ChainedRows, None]:
-        """Give the next rows of the chain to the caller, who writes them in this context, under the lock of the chain.
+    def seal(self, bodies: Sequence[Mapping[str, Any]]) -> list[AuditRow]:
+        """Return the next rows of the chain; see ``RowChain``."""
+        rows: list[AuditRow] = []
+        number, head = self.number, self.head
+        for body in bodies:
+            number += 1
+            hash = _own_row_hash(body, self.segment, number, head)
+            rows.append(AuditRow(self.segment, number, body["at_us"] / 1_000_000, body, head, hash))
+            head = hash
+        return rows
 
-        Rows without an attempt to write them do not enter the chain. After a failed attempt the rows may exist, so their
-        numbers are not used again.
-        """
-        async with self._lock:
-            rows: list[AuditRow] = []
-            number, head = self.number, self.head
-            for body in bodies:
-                number += 1
-                hash = _own_row_hash(body, self.segment, number, head)
-                rows.append(AuditRow(self.segment, number, body["at_us"] / 1_000_000, body, head, hash))
-                head = hash
-            chained = ChainedRows(rows)
-            try:
-                yield chained
-            except BaseException:
-                if chained.tried:
-                    self._begin()
-                raise
-            if chained.tried:
-                self.number, self.head = number, head
-                self.unanchored += len(rows)
+    def written(self, rows: Sequence[AuditRow]) -> None:
+        """Record that the rows are written."""
+        self.number, self.head = rows[-1].number, rows[-1].hash
+        self.unanchored += len(rows)
+
+    def doubtful(self) -> None:
+        """Begin a segment: after a failed write the rows may exist, so their numbers are not used again."""
+        self._begin()
 
     async def anchor(self) -> None:
         """Store an anchor of the head, if rows were written since the last one.

@@ -15,9 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_e
 from sqlalchemy.orm import Session
 
 from callgate import EffectClaim, Effects, Gate, Provide, Scoped, ToolCall, User, tool
-from callgate.providers.stores.effects import EffectState
 from callgate.providers.stores.sql import SqlStore
 from callgate.providers.stores.sql_effects import SqlEffects
+from callgate.providers.stores.sql_ledger import SqlLedgerWriter
 from tests.harness.gate_options import gate_options
 
 ANN = User("ann", "acme")
@@ -42,26 +42,35 @@ Passes = Callable[[str], None]
 Claim = Annotated[EffectClaim, Provide[EffectClaim]]
 
 
-class PointedEffects(SqlEffects):
-    """The ledger, which tells where it is. Both in its own transactions and in those of the shop."""
+class PointedWriter(SqlLedgerWriter):
+    """The ledger in its own transactions, which tells where it is."""
 
     passes: Passes
-    carried = False
 
     async def claim(self, *args: Any, **more: Any) -> Any:
-        """See ``EffectStore``."""
+        """See ``LedgerWriter``."""
         self.passes("before the claim")
         found = await super().claim(*args, **more)
         self.passes("after the claim")
         return found
 
-    async def settle(self, tenant: str, key: str, token: int, state: EffectState, **facts: Any) -> bool:
-        """See ``EffectStore``."""
-        what = "outcome" if self.carried else "receipt"
-        self.passes(f"before the {what}")
-        done = await super().settle(tenant, key, token, state, **facts)
-        self.passes(f"after the {what}")
+    async def settle(self, *args: Any) -> bool:
+        """See ``LedgerWriter``."""
+        self.passes("before the receipt")
+        done = await super().settle(*args)
+        self.passes("after the receipt")
         return done
+
+
+class PointedEffects(SqlEffects):
+    """The ledger in the transactions of the shop, which tells where it is."""
+
+    passes: Passes
+
+    async def settle(self, *args: Any, **facts: Any) -> bool:
+        """See ``EffectStore``."""
+        self.passes("before the outcome")
+        return await super().settle(*args, **facts)
 
 
 class PointedStore(SqlStore):
@@ -70,13 +79,13 @@ class PointedStore(SqlStore):
     def __init__(self, address: str, passes: Passes) -> None:
         super().__init__(address)
         self.passes = passes
-        self.effects = PointedEffects(self._database)
-        self.effects.passes = passes
+        self.ledger = writer = PointedWriter(self._database, self.effects)
+        writer.passes = passes
 
     def effects_in(self, connection: Any, threads: Any = None) -> SqlEffects:
         """See ``SqlStore``."""
         made = PointedEffects(self._database, super().effects_in(connection, threads)._within)
-        made.passes, made.carried = self.passes, True
+        made.passes = self.passes
         return made
 
 

@@ -55,8 +55,13 @@ class Bad:
 
     def __init__(self, backend: Backend, when: Literal["before", "after"] = "before") -> None:
         self.backend, self.shop = backend, Shop()
-        self.store = FaultyStore(another(backend), when=when, error=errors().__next__)
+        store = another(backend)
+        self.store = FaultyStore(store, when=when, error=errors().__next__)
         self.faults = faults_of(self.store)
+        if getattr(store, "ledger", None) is not None:  # its statements are sent in batches
+            batches = FaultyStore(store.ledger._batches)
+            object.__setattr__(batches, "_callgate_faults", self.faults)
+            store.ledger._batches = batches
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:

@@ -1,0 +1,139 @@
+"""Writes of the effect ledger: a claim or an outcome, together with the audit rows about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from callgate.providers.stores.base import AuditRow, Store
+from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectState, EffectStore
+
+
+class RowChain(Protocol):
+    """A hash chain of audit rows. Its lock is held from the sealing of rows to the end of their transaction."""
+
+    lock: asyncio.Lock
+
+    def seal(self, bodies: Sequence[Mapping[str, Any]]) -> list[AuditRow]:
+        """Return the next rows of the chain. They enter it with ``written``."""
+        ...
+
+    def written(self, rows: Sequence[AuditRow]) -> None:
+        """Record that the rows are written."""
+        ...
+
+    def doubtful(self) -> None:
+        """Record that it is unknown whether the sealed rows are written: their numbers are not used again."""
+        ...
+
+
+Rows: TypeAlias = Sequence[tuple[RowChain, Mapping[str, Any]]]
+"""Bodies of audit rows with their chains, at most one of each chain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """The outcome of an effect. ``recorded`` are the states that count as this outcome, if the ledger has one already."""
+
+    key: str
+    token: int
+    state: EffectState
+    at: float
+    receipt: bytes | None = None
+    expires_at: float | None = None
+    of: Collection[EffectState] = OPEN_STATES
+    recorded: Collection[EffectState] = ()
+
+    async def write(self, effects: EffectStore, tenant: str) -> bool:
+        """Record the outcome. Return False if the claim is not open."""
+        return await effects.settle(
+            tenant,
+            self.key,
+            self.token,
+            self.state,
+            at=self.at,
+            receipt=self.receipt,
+            expires_at=self.expires_at,
+            of=self.of,
+        )
+
+    async def is_recorded(self, effects: EffectStore, tenant: str) -> bool:
+        """Return True if the ledger has this outcome: a store may report an error after a successful write."""
+        found = await effects.get(tenant, self.key)
+        return found is not None and found.token == self.token and found.state in self.recorded
+
+
+class LedgerWriter(Protocol):
+    """Writes the effect ledger and its audit rows. Each method is one transaction."""
+
+    async def claim(self, tenant: str, effect: EffectRecord, rows: Rows, *, retry: bool) -> tuple[bool, EffectRecord]:
+        """Claim a key as ``EffectStore.claim`` does; write the rows if the claim succeeds."""
+        ...
+
+    async def settle(self, tenant: str, outcome: Settlement, rows: Rows) -> bool:
+        """Record an outcome. Return False if the claim was lost.
+
+        The rows are written unless the outcome was recorded before: a lost claim is audited, too.
+        """
+        ...
+
+
+class TransactionWriter:
+    """Writes in transactions of any store, one for each call."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def claim(self, tenant: str, effect: EffectRecord, rows: Rows, *, retry: bool) -> tuple[bool, EffectRecord]:
+        """See ``LedgerWriter``."""
+        if not rows:
+            return await self._store.effects.claim(tenant, effect, retry=retry)
+        async with AsyncExitStack() as chains, self._store.transaction() as written:
+            mine, found = await written.effects.claim(tenant, effect, retry=retry)
+            if mine:
+                await append(written, tenant, rows, chains)
+        return mine, found
+
+    async def settle(self, tenant: str, outcome: Settlement, rows: Rows) -> bool:
+        """See ``LedgerWriter``."""
+        if not rows:
+            effects = self._store.effects
+            return await outcome.write(effects, tenant) or await outcome.is_recorded(effects, tenant)
+        async with AsyncExitStack() as chains, self._store.transaction() as written:
+            done = await outcome.write(written.effects, tenant)
+            recorded = done or await outcome.is_recorded(written.effects, tenant)
+            if done or not recorded:
+                await append(written, tenant, rows, chains)
+        return recorded
+
+
+async def append(written: Any, tenant: str, rows: Rows, chains: AsyncExitStack) -> None:
+    """Write audit rows in a transaction. Their chains stay locked until *chains* is left, after the transaction.
+
+    The chains are locked last. A transaction that holds rows and waits for a chain is then never waited for by the one
+    that holds the chain.
+    """
+    for chain, body in by_chain(rows):
+        sealed = await chains.enter_async_context(sealing(chain, [body]))
+        await written.audit.append(tenant, sealed)
+
+
+def by_chain(rows: Rows) -> Rows:
+    """Sort rows by their chains: everyone locks chains in one order."""
+    return rows if len(rows) == 1 else sorted(rows, key=lambda one: id(one[0]))
+
+
+@asynccontextmanager
+async def sealing(chain: RowChain, bodies: Sequence[Mapping[str, Any]]) -> AsyncGenerator[list[AuditRow], None]:
+    """Give the next rows of a chain to the caller, who writes them in this context, under the lock of the chain."""
+    async with chain.lock:
+        rows = chain.seal(bodies)
+        try:
+            yield rows
+        except BaseException:
+            chain.doubtful()
+            raise
+        chain.written(rows)

@@ -1,0 +1,296 @@
+"""Transactions for group commit: set-based statements on psycopg, and one thread with ``sqlite3``."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any, Protocol, TypeAlias
+
+from callgate.errors import StoreConflict, StoreError
+from callgate.providers.stores.group_commit import RolledBack
+from callgate.providers.stores.ledger_writes import RowChain
+from callgate.providers.stores.sql_audit import APPEND, append_values
+from callgate.providers.stores.sql_connections import advised
+from callgate.providers.stores.sql_database import Database
+from callgate.providers.stores.sql_statements import Statement
+
+LOCK_WAIT_MS = 1_000
+"""Milliseconds that a batch waits for a row. A change that waits longer gets a connection of its own."""
+ASIDE_WAIT_MS = 10_000
+"""Milliseconds that a change with a connection of its own waits for a row."""
+
+Values: TypeAlias = Mapping[str, Any]
+SealedBody: TypeAlias = tuple[str, RowChain, Mapping[str, Any]]
+"""A tenant, and the body of an audit row with its chain."""
+
+
+class Batch(ABC):
+    """One transaction with the changes of several callers. ``committing``: the COMMIT may have been sent."""
+
+    committing = False
+
+    @abstractmethod
+    async def run(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
+        """Run a statement for each of *values*, and return all its rows. Without values it does nothing."""
+
+    @abstractmethod
+    async def commit(self, statement: Statement, values: Sequence[Values]) -> None:
+        """Run a statement for each of *values*, and commit."""
+
+    async def seal_and_commit(self, rows: Sequence[SealedBody]) -> None:
+        """Give the audit rows their places in their chains, write them, and commit.
+
+        The chains are locked here and not earlier: a transaction that waits for a row must hold no chain.
+        """
+        bodies: dict[RowChain, list[Mapping[str, Any]]] = {}
+        for _, chain, body in rows:
+            bodies.setdefault(chain, []).append(body)
+        async with AsyncExitStack() as locks:
+            for chain in sorted(bodies, key=id):
+                await locks.enter_async_context(chain.lock)
+            sealed = {chain: chain.seal(given) for chain, given in bodies.items()}
+            places = {chain: iter(given) for chain, given in sealed.items()}
+            values = [append_values(tenant, next(places[chain])) for tenant, chain, _ in rows]
+            try:
+                await self.commit(APPEND, values)
+            except BaseException:
+                for chain in bodies:
+                    chain.doubtful()
+                raise
+            for chain, given in sealed.items():
+                chain.written(given)
+
+
+class Batches(Protocol):
+    """Opens transactions for batches."""
+
+    def begin(self, *, aside: bool = False) -> AbstractAsyncContextManager[Batch]:
+        """Open a transaction; with *aside* on a connection of its own.
+
+        Raises:
+            RolledBack: the transaction was rolled back because of a change in it.
+            StoreError: the database cannot be reached, or it is unknown whether the transaction was committed.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Disconnect."""
+        ...
+
+
+# ---------------------------------------------------------------------- PostgreSQL
+
+
+class PostgresBatches:
+    """Batches on one connection of psycopg, apart from the pools."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._connection: Any = None
+
+    @asynccontextmanager
+    async def begin(self, *, aside: bool = False) -> AsyncGenerator[Batch, None]:
+        """See ``Batches``."""
+        import psycopg
+
+        connection, batch = None, None
+        try:
+            connection = await self._begun(aside=aside)
+            batch = _PostgresBatch(connection)
+            yield batch
+        except BaseException as error:
+            is_there = await _roll_back(connection)
+            if not isinstance(error, Exception):
+                raise
+            # An error of the server has a code. Without one it is unknown whether it got the COMMIT.
+            sure = batch is not None and (not batch.committing or bool(getattr(error, "sqlstate", None)))
+            failure = store_error(error) if isinstance(error, psycopg.Error | UnicodeError) else error
+            if is_there and sure:
+                waited = isinstance(error, psycopg.errors.LockNotAvailable)
+                raise RolledBack(_as_store_error(failure), waited=waited) from error
+            raise failure from error
+        finally:
+            if aside and connection is not None:
+                await connection.close()
+
+    async def _begun(self, *, aside: bool) -> Any:
+        """Return a connection with an open transaction. A connection that the server has closed is replaced once."""
+        import psycopg
+
+        wait = ASIDE_WAIT_MS if aside else LOCK_WAIT_MS
+        for last in (False, True):
+            connection = await self._connected(aside=aside)
+            try:
+                await connection.execute(f"BEGIN; SET LOCAL lock_timeout = {wait}; SET LOCAL synchronous_commit = on")
+            except psycopg.OperationalError:
+                if last or not connection.closed:
+                    raise
+            else:
+                return connection
+        raise AssertionError  # the second attempt returns or raises
+
+    async def _connected(self, *, aside: bool) -> Any:
+        if aside:
+            return await self._database.connect_driver()
+        if self._connection is None or self._connection.closed:
+            self._connection = await self._database.connect_driver()
+        return self._connection
+
+    async def close(self) -> None:
+        """See ``Batches``."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+
+async def _roll_back(connection: Any) -> bool:
+    """Roll back. Return False if the server is not there; then the connection is closed."""
+    if connection is None or connection.closed:
+        return False
+    try:
+        async with asyncio.timeout(10.0):
+            await connection.rollback()
+    except Exception:  # noqa: BLE001  (the caller raises the first error; this connection is not used again)
+        await connection.close()
+        return False
+    return True
+
+
+class _PostgresBatch(Batch):
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def run(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
+        if not values:
+            return []
+        return list(await (await self._connection.execute(statement.postgres, statement.columns(values))).fetchall())
+
+    async def commit(self, statement: Statement, values: Sequence[Values]) -> None:
+        if values:
+            await self._connection.execute(statement.postgres, statement.columns(values))
+        self.committing = True
+        await self._connection.execute("COMMIT")
+
+
+def store_error(error: Exception) -> StoreError:
+    """Return an error of psycopg as one of the store; see ``sql_errors``."""
+    import psycopg
+
+    if isinstance(error, psycopg.IntegrityError):
+        return StoreConflict("postgresql: a row with that key exists already")
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return StoreError(f"postgresql: {advised(str(error))}")
+    return StoreError(f"postgresql: {type(error).__name__}")
+
+
+def _as_store_error(error: Exception) -> StoreError:
+    return error if isinstance(error, StoreError) else StoreError(f"the change was not written: {type(error).__name__}")
+
+
+# ---------------------------------------------------------------------- SQLite
+
+
+class LiteBatches:
+    """Batches on one connection of ``sqlite3``, in a thread of its own."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._thread: ThreadPoolExecutor | None = None
+        self._connection: sqlite3.Connection | None = None
+
+    @asynccontextmanager
+    async def begin(self, *, aside: bool = False) -> AsyncGenerator[Batch, None]:
+        """See ``Batches``. SQLite has one writer, so *aside* changes nothing."""
+        del aside
+        async with self._database.writing_alone():
+            batch = _LiteBatch(self)
+            try:
+                yield batch
+            except BaseException as error:
+                rolled_back = await self.run(self._roll_back)
+                if not isinstance(error, Exception):
+                    raise
+                failure = (
+                    _lite_error(error) if isinstance(error, sqlite3.Error | UnicodeError | OverflowError) else error
+                )
+                if (rolled_back or not batch.committing) and not _is_outage(error):
+                    raise RolledBack(_as_store_error(failure)) from error
+                raise failure from error
+
+    async def run(self, work: Any, *given: Any) -> Any:
+        """Run *work* in the thread of the connection."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "callgate group commit")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *given)
+
+    def connection(self) -> sqlite3.Connection:
+        """Return the connection; call it in its thread."""
+        if self._connection is None:
+            self._connection = self._database.connect_lite()
+        return self._connection
+
+    def _roll_back(self) -> bool:
+        """Roll back. Return False if there was no open transaction, or if that failed."""
+        connection = self._connection
+        if connection is None or not connection.in_transaction:
+            return False
+        try:
+            connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """See ``Batches``."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await asyncio.get_running_loop().run_in_executor(thread, connection.close)
+        thread.shutdown()
+
+
+class _LiteBatch(Batch):
+    def __init__(self, batches: LiteBatches) -> None:
+        self._batches = batches
+
+    async def run(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
+        if not values:
+            return []
+        rows: list[Any] = await self._batches.run(self._run, statement, values)
+        return rows
+
+    async def commit(self, statement: Statement, values: Sequence[Values]) -> None:
+        await self._batches.run(self._commit, statement, values)
+
+    def _run(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
+        connection = self._batches.connection()
+        if not connection.in_transaction:
+            connection.execute("BEGIN IMMEDIATE")
+        rows: list[Any] = []
+        for one in values:
+            rows += connection.execute(statement.lite, one).fetchall()
+        return rows
+
+    def _commit(self, statement: Statement, values: Sequence[Values]) -> None:
+        self._run(statement, values)
+        self.committing = True
+        self._batches.connection().execute("COMMIT")
+
+
+def _is_outage(error: Exception) -> bool:
+    """Return True if each change would meet this error, so that trying them alone is of no use."""
+    return isinstance(error, sqlite3.OperationalError)
+
+
+def _lite_error(error: Exception) -> StoreError:
+    if isinstance(error, sqlite3.IntegrityError):
+        return StoreConflict("sqlite: a row with that key exists already")
+    if isinstance(error, sqlite3.OperationalError):
+        return StoreError(f"sqlite: {advised(str(error))}")
+    return StoreError(f"sqlite: {type(error).__name__}")

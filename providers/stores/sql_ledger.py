@@ -1,0 +1,135 @@
+"""Group commit of the effect ledger in SQL: the statements of a batch, and their order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from callgate.errors import StoreError
+from callgate.providers.stores.effects import EffectRecord
+from callgate.providers.stores.group_commit import GroupCommit
+from callgate.providers.stores.ledger_writes import Rows, Settlement
+from callgate.providers.stores.sql_batches import Batch, Batches, LiteBatches, PostgresBatches, SealedBody
+from callgate.providers.stores.sql_database import Database
+from callgate.providers.stores.sql_effects import (
+    CLAIM_ATTEMPTS,
+    CLAIMS,
+    FIND,
+    SETTLE,
+    SqlEffects,
+    claim_values,
+    settle_values,
+)
+
+_Place: TypeAlias = tuple[str, str]
+"""The tenant and the key of an effect."""
+
+
+@dataclass(slots=True, eq=False)
+class Change:
+    """One atomic change: a claim, an outcome, or neither; with the audit rows about it."""
+
+    tenant: str
+    rows: Rows
+    claim: EffectRecord | None = None
+    retry: bool = False
+    outcome: Settlement | None = None
+
+
+class SqlLedgerWriter:
+    """See ``LedgerWriter``. Concurrent changes are committed together."""
+
+    def __init__(self, database: Database, effects: SqlEffects) -> None:
+        self._database, self._effects = database, effects
+        self._batches: Batches = LiteBatches(database) if database.lite else PostgresBatches(database)
+        self._group: GroupCommit[Change] = GroupCommit(self._write, self._aside)
+
+    async def claim(self, tenant: str, effect: EffectRecord, rows: Rows, *, retry: bool) -> tuple[bool, EffectRecord]:
+        """See ``LedgerWriter``."""
+        change = Change(tenant, rows, effect, retry)
+        for _ in range(CLAIM_ATTEMPTS):
+            token: int | None = await self._put(change, (tenant, effect.key), withdraw=True)
+            if token is not None:
+                return True, effect if token == effect.token else replace(effect, token=token)
+            if (found := await self._effects.refused(tenant, effect, retry=retry)) is not None:
+                return False, found
+        raise StoreError(
+            f"other processes changed the effect {CLAIM_ATTEMPTS} times while it was claimed; try again later"
+        )
+
+    async def settle(self, tenant: str, outcome: Settlement, rows: Rows) -> bool:
+        """See ``LedgerWriter``."""
+        done: bool = await self._put(Change(tenant, rows, outcome=outcome), (tenant, outcome.key), withdraw=False)
+        return done
+
+    async def append(self, tenant: str, rows: Rows) -> None:
+        """Write audit rows alone."""
+        change = Change(tenant, rows)
+        await self._put(change, change, withdraw=False)
+
+    async def close(self) -> None:
+        """Write what is left, and disconnect."""
+        await self._group.close()
+        await self._batches.close()
+
+    async def _put(self, change: Change, key: Any, *, withdraw: bool) -> Any:
+        self._database.refuse_nesting()
+        return await self._group.put(change, key, withdraw=withdraw)
+
+    async def _write(self, changes: Sequence[Change]) -> Sequence[Any]:
+        async with self._batches.begin() as batch:
+            return await _write(batch, changes)
+
+    async def _aside(self, changes: Sequence[Change]) -> Sequence[Any]:
+        async with self._batches.begin(aside=True) as batch:
+            return await _write(batch, changes)
+
+
+async def _write(batch: Batch, changes: Sequence[Change]) -> list[Any]:
+    """Write the changes and commit. Return for each its token, or None; whether its outcome is recorded; or True."""
+    tokens = await _claim(batch, changes)
+    done, recorded = await _settle(batch, changes)
+    results, rows = list[Any](), list[SealedBody]()
+    for one in changes:
+        result: Any = True
+        writes = True
+        if one.claim is not None:
+            result = tokens.get((one.tenant, one.claim.key))
+            writes = result is not None
+        elif one.outcome is not None:
+            place = (one.tenant, one.outcome.key)
+            result, writes = place in done or place in recorded, place not in recorded
+        results.append(result)
+        if writes:
+            rows += [(one.tenant, chain, body) for chain, body in one.rows]
+    await batch.seal_and_commit(rows)
+    return results
+
+
+async def _claim(batch: Batch, changes: Sequence[Change]) -> dict[_Place, int]:
+    """Claim the keys. Return the tokens of the claims that succeeded."""
+    tokens: dict[_Place, int] = {}
+    for retry in (False, True):
+        values = [
+            claim_values(one.tenant, one.claim, retry=retry)
+            for one in changes
+            if one.claim is not None and one.retry is retry
+        ]
+        for token, tenant, key in await batch.run(CLAIMS[retry], values):
+            tokens[tenant, key] = token
+    return tokens
+
+
+async def _settle(batch: Batch, changes: Sequence[Change]) -> tuple[set[_Place], set[_Place]]:
+    """Record the outcomes. Return those that are recorded now, and those that were recorded before."""
+    outcomes = {(one.tenant, one.outcome.key): one.outcome for one in changes if one.outcome is not None}
+    values = [settle_values(tenant, outcome) for (tenant, _), outcome in outcomes.items()]
+    done: set[_Place] = {(tenant, key) for tenant, key in await batch.run(SETTLE, values)}
+    left = [row for row in values if (row["tenant"], row["key"]) not in done]
+    recorded = {
+        (tenant, key)
+        for tenant, key, token, state in await batch.run(FIND, left)
+        if token == outcomes[tenant, key].token and state in outcomes[tenant, key].recorded
+    }
+    return done, recorded
