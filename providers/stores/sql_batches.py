@@ -167,11 +167,11 @@ class _PostgresBatch(Batch):
     async def run(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
         if not values:
             return []
-        return list(await (await self._connection.execute(statement.postgres, statement.columns(values))).fetchall())
+        return list(await (await self._connection.execute(statement.postgres, statement.parameters(values))).fetchall())
 
     async def commit(self, statement: Statement, values: Sequence[Values]) -> None:
         if values:
-            await self._connection.execute(statement.postgres, statement.columns(values))
+            await self._connection.execute(statement.postgres, statement.parameters(values))
         self.committing = True
         await self._connection.execute("COMMIT")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import orjson
+
 
 class Statement:
     """One statement in both dialects.
@@ -12,15 +14,23 @@ class Statement:
     Args:
         lite: the statement of SQLite, which runs once for each row, with a parameter ``:name`` for each value.
         postgres: the statement of PostgreSQL, which runs once for all rows; ``{given}`` is the relation of their values.
+            Their bytes are UTF-8 and have the type ``text`` there.
         types: the PostgreSQL types of the values by name.
     """
 
     def __init__(self, lite: str, postgres: str, **types: str) -> None:
         self.lite = lite
-        self.names = tuple(types)
-        listed = ", ".join(f"%({name})s::{type}[]" for name, type in types.items())
-        self.postgres = postgres.format(given=f"unnest({listed}) AS given ({', '.join(types)})")
+        # One JSON text: psycopg would escape each item of an array by itself, which takes a third of the time of a call.
+        columns = ", ".join(f"{name} {type}" for name, type in types.items())
+        self.postgres = postgres.format(given=f"json_to_recordset(%s) AS given ({columns})")
 
-    def columns(self, values: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-        """Return the values by column."""
-        return {name: [row[name] for row in values] for name in self.names}
+    @staticmethod
+    def parameters(values: Sequence[Mapping[str, Any]]) -> tuple[str]:
+        """Return the parameter of PostgreSQL for rows of values."""
+        return (orjson.dumps(values, default=_text).decode(),)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode()
+    raise TypeError(f"{type(value).__name__} is no value of a statement")
