@@ -238,7 +238,8 @@ class Audit(Hook):
     def _open(self, host: Any) -> Chain:
         sink = self._sink
         if sink is None:
-            kept = (self._store or host.store).audit
+            store = self._store or host.store
+            kept, writer = store.audit, getattr(store, "ledger", None)
             in_memory = type(kept) is MemoryAudit  # a subclass may await
             chain = Chain(
                 kept.append,
@@ -247,6 +248,7 @@ class Audit(Hook):
                 in_place=in_memory,
                 limit=self._timeout,
                 every=self._every,
+                append=None if writer is None else writer.append,
             )
             if isinstance(kept, MemoryAudit) and in_memory and self._on_anchor is None:
                 chain.defer()

@@ -17,11 +17,13 @@ import orjson
 
 from callgate.errors import StoreError
 from callgate.providers.stores.base import AuditRow
-from callgate.providers.stores.ledger_writes import sealing
+from callgate.providers.stores.ledger_writes import Rows, sealing
 from callgate.tools.values import FLOAT, PLAIN, hash_of
 
 Put: TypeAlias = Callable[[str, Sequence[AuditRow]], Awaitable[None]]
 """Writes the rows of a tenant, all or none."""
+Append: TypeAlias = Callable[[str, Rows], Awaitable[None]]
+"""Writes a row of a tenant together with those of other chains; it seals them with ``Chain.seal``."""
 Anchor: TypeAlias = Callable[[str, int, str, float], Awaitable[None]]
 """Stores an anchor: segment, number, hash, seconds since the epoch."""
 
@@ -62,7 +64,7 @@ class Chain:
     """The segment of one gate, and the queue of rows to write.
 
     With ``in_place`` *put* never waits, and no task is created. Otherwise one task writes, and rows that arrive in the
-    meantime form the next batch. ``limit`` is the timeout of one write in seconds. The writes do not run in the caller's
+    meantime form the next batch; with *append* the store does that for all chains. ``limit`` is the timeout of one write in seconds. The writes do not run in the caller's
     task, so a cancelled call leaves no gap and no partial row.
     """
 
@@ -75,8 +77,10 @@ class Chain:
         in_place: bool,
         limit: float,
         every: int,
+        append: Append | None = None,
     ) -> None:
         self._put = put
+        self._append = append
         self._anchor = anchor
         self._now = now
         self._in_place = in_place
@@ -107,6 +111,10 @@ class Chain:
         """
         if self._in_place:
             await self._write(tenant, [body])
+            return
+        if self._append is not None:
+            async with asyncio.timeout(self._limit):
+                await self._append(tenant, [(self, body)])
             return
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(tenant, []).append((body, written))
