@@ -135,9 +135,9 @@ class PostgresBatches:
 
     async def _connected(self, *, aside: bool) -> Any:
         if aside:
-            return await self._database.connect_driver()
+            return await self._database.engines.connect_driver()
         if self._connection is None or self._connection.closed:
-            self._connection = await self._database.connect_driver()
+            self._connection = await self._database.engines.connect_driver()
         return self._connection
 
     async def close(self) -> None:
@@ -230,7 +230,7 @@ class LiteBatches:
     def connection(self) -> sqlite3.Connection:
         """Return the connection; call it in its thread."""
         if self._connection is None:
-            self._connection = self._database.connect_lite()
+            self._connection = self._database.engines.connect_lite()
         return self._connection
 
     def _roll_back(self) -> bool:

@@ -1,4 +1,4 @@
-"""Access to a SQL database: connections, transactions, errors and the schema."""
+"""Access to a SQL database: transactions, statements and the schema."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from callgate.errors import StoreError
 from callgate.providers.stores.sql_connections import (
@@ -19,28 +19,15 @@ from callgate.providers.stores.sql_connections import (
     roll_back,
     run_statement,
     shielded,
-    shielded_connection,
     sql_errors,
 )
-
-if TYPE_CHECKING:
-    import sqlite3
+from callgate.providers.stores.sql_engines import Engines
 
 HEAD = "0003"
 """The newest revision in ``migrations/versions``."""
 
 _MIGRATING = 0x63616C6C67617465
 """The advisory lock of PostgreSQL for migrations."""
-
-_KEEPALIVES = {
-    "connect_timeout": 10,
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 4,
-    "tcp_user_timeout": 30_000,
-}
-"""Parameters of libpq for a server or network that stops responding: the connection fails after half a minute, and not
-after 15 minutes or more. Parameters in the address win."""
 
 _EXTRA = 'this store needs packages that are not installed: pip install "callgate[sql]"'
 _CLOCK_SKEW = 60.0  # seconds; the clock of another process may be behind
@@ -67,11 +54,10 @@ class Database:
         self.in_memory = self.lite and self.url.database in {None, "", ":memory:"}
         self.now = now
         self.pool_size = 1 if self.in_memory else pool_size
-        self._usual: Any = None
-        self._durable: Any = None
+        self._engines: Engines | None = None
         self._keeper: Any = None
         self._write_lock = asyncio.Lock()
-        self._writer: Any = None
+        self._writers = set[Any]()
         self._writes = 0
 
     def __repr__(self) -> str:
@@ -84,7 +70,7 @@ class Database:
 
     async def open(self) -> None:
         """Connect, and migrate the schema if it is not up to date."""
-        if self._usual is not None:
+        if self._engines is not None:
             return
         try:
             self._connect()
@@ -105,92 +91,18 @@ class Database:
             name = f"file:callgate-{uuid.uuid4().hex}?mode=memory&cache=shared"
             self._keeper = sqlite3.connect(name, uri=True)  # the database exists as long as a connection is open
             url = read_url(f"sqlite:///{name}&uri=true")
-        self._durable = self._engine(url, durable=True)
-        self._usual = self._durable if self.in_memory else self._engine(url, durable=False)
-
-    def _engine(self, url: Any, *, durable: bool) -> Any:
-        from sqlalchemy import AsyncAdaptedQueuePool, event
-        from sqlalchemy.ext.asyncio import create_async_engine
-
-        engine = create_async_engine(
-            url,
-            isolation_level="AUTOCOMMIT",  # one statement is one round trip; transactions are begun by hand
-            poolclass=AsyncAdaptedQueuePool,
-            pool_size=1 if self.lite and durable else self.pool_size,
-            max_overflow=0,
-            pool_timeout=10.0,
-            hide_parameters=True,
-            connect_args=self._connect_args(),
-        )
-        settings = (_lite_settings if self.lite else _postgres_settings)(durable=durable)
-
-        def configure(connection: Any, _: Any) -> None:
-            cursor = connection.cursor()
-            for setting in settings:
-                cursor.execute(setting)
-            cursor.close()
-
-        event.listen(engine.sync_engine, "connect", configure)
-        return engine
-
-    async def connect_driver(self) -> Any:
-        """Open a connection of psycopg beside the pools, in autocommit mode.
-
-        Raises:
-            Error: an error of psycopg.
-        """
-        import psycopg
-
-        engine = self._engine_for(durable=True)
-        given, named = engine.dialect.create_connect_args(self.url)
-        connection = await psycopg.AsyncConnection.connect(*given, **{**self._connect_args(), **named}, autocommit=True)
-        try:
-            for setting in _postgres_settings(durable=True):
-                await connection.execute(setting)
-        except BaseException:
-            await connection.close()
-            raise
-        return connection
-
-    def connect_lite(self) -> sqlite3.Connection:
-        """Open a connection of ``sqlite3`` beside the pools, in autocommit mode.
-
-        Raises:
-            Error: an error of ``sqlite3``.
-        """
-        import sqlite3
-
-        given, named = self._engine_for(durable=True).dialect.create_connect_args(self.url)
-        connection: sqlite3.Connection = sqlite3.connect(
-            *given, **{**named, "isolation_level": None, "check_same_thread": False}
-        )
-        for setting in _lite_settings(durable=True):
-            connection.execute(setting)
-        return connection
-
-    def _connect_args(self) -> dict[str, Any]:
-        if self.lite:
-            return {}
-        return {key: value for key, value in _KEEPALIVES.items() if key not in self.url.query}
+        self._engines = Engines(url, self.pool_size, in_memory=self.in_memory)
 
     async def close(self) -> None:
         """Disconnect. The database can be opened again."""
-        usual, durable, keeper = self._usual, self._durable, self._keeper
-        self._usual = self._durable = self._keeper = None
+        engines, keeper = self._engines, self._keeper
+        self._engines = self._keeper = None
         try:
-            for engine in {usual, durable} - {None}:
-                await engine.dispose()
+            if engines is not None:
+                await engines.dispose()
         finally:
             if keeper is not None:
                 keeper.close()
-
-    @asynccontextmanager
-    async def reading(self, *, durable: bool = False) -> AsyncGenerator[Any, None]:
-        """Open a connection in autocommit mode."""
-        if self.in_memory:
-            self.refuse_nesting()
-        async with self._lend(durable=durable) as connection:
-            yield connection
 
     @asynccontextmanager
     async def writing(self, *, durable: bool = False) -> AsyncGenerator[Any, None]:
@@ -201,8 +113,8 @@ class Database:
         """
         from sqlalchemy.ext.asyncio import AsyncConnection
 
-        async with self.writing_alone():
-            engine, connections = self._engine_for(durable=durable), list[Any]()
+        engine, connections = self.engines.durable if durable else self.engines.usual, list[Any]()
+        async with self.writing_alone(holds=True), self.engines.turn(engine):
             with sql_errors(self.url.get_backend_name()):
                 try:
                     await self._step(
@@ -221,31 +133,42 @@ class Database:
             self.refuse_nesting()
         for last in (False, True):
             try:
-                return list(await self._run(statement, values, _all, durable=False))
+                return list(await self._run(self.engines.usual, statement, values, _all))
             except StoreError as error:
                 if last or not getattr(error.__cause__, "connection_invalidated", False):
                     raise
         raise AssertionError  # the second attempt returns or raises
 
-    async def write(self, statement: Any, values: Mapping[str, Any], *, durable: bool = False) -> Any:
-        """Run one writing statement. Return its first row, or the number of changed rows."""
-        async with self.writing_alone():
-            return await self._run(statement, values, _first, durable=durable)
-
-    async def write_rows(self, statement: Any, values: Mapping[str, Any], *, durable: bool = False) -> list[Any]:
-        """Run one writing statement. Return all its rows."""
-        async with self.writing_alone():
-            return list(await self._run(statement, values, _all, durable=durable))
-
-    async def _run(
-        self, statement: Any, values: Mapping[str, Any], read: Callable[[Any], Any], *, durable: bool
+    async def write(
+        self, statement: Any, values: Mapping[str, Any], *, durable: bool = False, upkeep: bool = False
     ) -> Any:
-        engine = self._engine_for(durable=durable)
-        with sql_errors(self.url.get_backend_name()):
-            return await self._step(run_statement, engine.sync_engine, statement, values, read)
+        """Run one writing statement. Return its first row, or the number of changed rows.
+
+        With *upkeep* it does not wait for the connections of calls, and is durable.
+        """
+        return await self._write(statement, values, _first, durable=durable, upkeep=upkeep)
+
+    async def write_rows(
+        self, statement: Any, values: Mapping[str, Any], *, durable: bool = False, upkeep: bool = False
+    ) -> list[Any]:
+        """Run one writing statement. Return all its rows."""
+        return list(await self._write(statement, values, _all, durable=durable, upkeep=upkeep))
+
+    async def _write(
+        self, statement: Any, values: Mapping[str, Any], read: Callable[[Any], Any], *, durable: bool, upkeep: bool
+    ) -> Any:
+        engines = self.engines
+        async with self.writing_alone() if self.lite or (durable and not upkeep) else nullcontext():
+            engine = engines.upkeep if upkeep else engines.durable if durable else engines.usual
+            return await self._run(engine, statement, values, read)
+
+    async def _run(self, engine: Any, statement: Any, values: Mapping[str, Any], read: Callable[[Any], Any]) -> Any:
+        async with self.engines.turn(engine):
+            with sql_errors(self.url.get_backend_name()):
+                return await self._step(run_statement, engine.sync_engine, statement, values, read)
 
     async def _step(self, work: Callable[..., Any], *given: Any) -> Any:
-        """Run *work* on a connection; with SQLite it is shielded from cancellation (see ``shielded_connection``)."""
+        """Run *work* on a connection; with SQLite it is shielded from cancellation (see ``ShieldedConnection``)."""
         from sqlalchemy.util import greenlet_spawn
 
         step = greenlet_spawn(work, *given)
@@ -256,7 +179,7 @@ class Database:
         from sqlalchemy import text
 
         for statement in _SWEEPS:
-            await self.write(text(statement), {"before": self.now() - _CLOCK_SKEW})
+            await self.write(text(statement), {"before": self.now() - _CLOCK_SKEW}, upkeep=not self.in_memory)
 
     async def wrote(self) -> None:
         """Count one write that adds a row, and delete expired rows from time to time."""
@@ -269,44 +192,41 @@ class Database:
                 pass
 
     @asynccontextmanager
-    async def writing_alone(self) -> AsyncGenerator[None, None]:
-        """Wait until no other task of this process writes to SQLite. PostgreSQL needs no such order."""
-        if not self.lite:
-            yield
-            return
+    async def writing_alone(self, *, holds: bool = False) -> AsyncGenerator[None, None]:
+        """Wait until no other task of this process writes to SQLite. PostgreSQL needs no such order.
+
+        *holds*: the caller opens a transaction, in which its task must not write in another way.
+        """
         self.refuse_nesting()
-        async with self._write_lock:
-            self._writer = asyncio.current_task()
+        async with self._write_lock if self.lite else nullcontext():
+            task = asyncio.current_task() if holds or self.lite else None
+            self._writers.add(task)
             try:
                 yield
             finally:
-                self._writer = None
+                self._writers.discard(task)
 
     def refuse_nesting(self) -> None:
-        """Refuse a write of the task that has an open transaction on SQLite: it would wait for itself.
+        """Refuse what would wait for the open transaction of the same task.
 
         Raises:
             StoreError: the current task has an open transaction.
         """
-        if self._writer is not None and self._writer is asyncio.current_task():
-            raise StoreError(
-                "this task has an open transaction on the store, and SQLite has one writer; use the parts of the transaction instead"
-            )
+        if asyncio.current_task() in self._writers:
+            raise StoreError("this task has an open transaction on the store; use the parts of the transaction instead")
 
-    @asynccontextmanager
-    async def _lend(self, *, durable: bool) -> AsyncGenerator[Any, None]:
-        engine = self._engine_for(durable=durable)
-        with sql_errors(self.url.get_backend_name()):
-            async with shielded_connection(engine) if self.lite else engine.connect() as connection:
-                yield connection
+    @property
+    def engines(self) -> Engines:
+        """The connections.
 
-    def _engine_for(self, *, durable: bool) -> Any:
-        engine = self._durable if durable else self._usual
-        if engine is None:
+        Raises:
+            StoreError: the store is not open.
+        """
+        if self._engines is None:
             raise StoreError(
                 "the store is not open; use it in `async with Gate(store=...)`, or call `await store.open()`"
             )
-        return engine
+        return self._engines
 
     async def _migrate(self) -> None:
         from sqlalchemy import text
@@ -329,7 +249,7 @@ class Database:
         """
         if self._has_no_file():
             return None
-        opens = self._usual is None
+        opens = self._engines is None
         try:
             with sql_errors(self.url.get_backend_name()):
                 if opens:
@@ -348,7 +268,7 @@ class Database:
         from sqlalchemy import text
         from sqlalchemy.exc import DBAPIError
 
-        async with self._usual.connect() as connection:
+        async with self.engines.usual.connect() as connection:
             try:
                 return str((await connection.execute(text("SELECT version_num FROM callgate_schema"))).scalar())
             except DBAPIError as error:
@@ -362,7 +282,7 @@ class Database:
 
         for pause in (0.01, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, None):
             try:
-                async with self._durable.connect() as connection:
+                async with self.engines.durable.connect() as connection:
                     mode = (await connection.exec_driver_sql("PRAGMA journal_mode=WAL")).scalar()
                 if mode == "wal" or pause is None:
                     return
@@ -417,16 +337,3 @@ def _all(done: Any) -> Any:
 
 def _first(done: Any) -> Any:
     return done.first() if done.returns_rows else done.rowcount
-
-
-def _postgres_settings(*, durable: bool) -> tuple[str, ...]:
-    jit = "SET jit = off"  # PostgreSQL would compile for 100 ms what runs in 1 ms
-    return (jit,) if durable else (jit, "SET synchronous_commit = off")
-
-
-def _lite_settings(*, durable: bool) -> tuple[str, ...]:
-    return (
-        "PRAGMA busy_timeout=15000",  # waiting processes poll in no order: 5 s were too short on a busy machine
-        "PRAGMA foreign_keys=ON",
-        f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}",
-    )

@@ -180,13 +180,17 @@ class SqlEffects(SqlPart):
         return [(owner, _COLUMNS.record(row)) for owner, *row in rows]
 
     async def renew(self, owner: str, until: float) -> int:
-        return int(await self._write(_RENEW, {"owner": owner, "until": until, "version": ROW_VERSION}))
+        return int(await self._write(_RENEW, {"owner": owner, "until": until, "version": ROW_VERSION}, upkeep=True))
 
     async def expire(self, now: float) -> int:
-        return int(await self._write(_EXPIRE + self._chosen(_OVERDUE), {"now": now, "version": ROW_VERSION}))
+        return int(
+            await self._write(_EXPIRE + self._chosen(_OVERDUE), {"now": now, "version": ROW_VERSION}, upkeep=True)
+        )
 
     async def prune(self, before: float) -> int:
-        return int(await self._write(_PRUNE + self._chosen(_OVER), {"before": before, "version": ROW_VERSION}))
+        return int(
+            await self._write(_PRUNE + self._chosen(_OVER), {"before": before, "version": ROW_VERSION}, upkeep=True)
+        )
 
     def _chosen(self, condition: str) -> str:
         return self._unlocked("callgate_effects", "tenant, key", condition)

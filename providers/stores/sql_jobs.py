@@ -197,7 +197,9 @@ class SqlJobs(SqlPart):
         return bool(await self._write(_REVIVE, values))
 
     async def renew(self, owners: Collection[str], until: float) -> Sequence[str]:
-        rows = await self._write_rows(_RENEW, {"owners": list(owners), "until": float(until), "version": ROW_VERSION})
+        rows = await self._write_rows(
+            _RENEW, {"owners": list(owners), "until": float(until), "version": ROW_VERSION}, upkeep=True
+        )
         return [id for (id,) in rows]
 
     async def mark_sent(self, ids: Collection[str], at: float) -> None:
@@ -227,7 +229,11 @@ class SqlJobs(SqlPart):
         return [_job(row) for row in rows]
 
     async def prune(self, before: float) -> int:
-        return int(await self._write(_PRUNE + self._chosen(_OVER), {"before": float(before), "version": ROW_VERSION}))
+        return int(
+            await self._write(
+                _PRUNE + self._chosen(_OVER), {"before": float(before), "version": ROW_VERSION}, upkeep=True
+            )
+        )
 
     def _chosen(self, condition: str) -> str:
         return self._unlocked("callgate_jobs", "id", condition)

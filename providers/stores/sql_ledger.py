@@ -74,7 +74,8 @@ class SqlLedgerWriter:
         await self._batches.close()
 
     async def _put(self, change: Change, key: Any, *, withdraw: bool) -> Any:
-        self._database.refuse_nesting()
+        if self._database.lite:
+            self._database.refuse_nesting()
         return await self._group.put(change, key, withdraw=withdraw)
 
     async def _write(self, changes: Sequence[Change]) -> Sequence[Any]:

@@ -58,18 +58,21 @@ class SqlPart:
         self._database = database
         self._within = within
 
-    async def _write(self, sql: str, values: dict[str, Any]) -> Any:
-        """Run a writing statement. Return its first row, or the number of changed rows."""
+    async def _write(self, sql: str, values: dict[str, Any], *, upkeep: bool = False) -> Any:
+        """Run a writing statement. Return its first row, or the number of changed rows.
+
+        With *upkeep* it does not wait for the connections of calls.
+        """
         if self._within is None:
-            return await self._database.write(statement(sql), values, durable=True)
+            return await self._database.write(statement(sql), values, durable=True, upkeep=upkeep)
         with sql_errors(self._database.url.get_backend_name()):
             done = await self._within.execute(statement(sql), values)
         return done.first() if done.returns_rows else done.rowcount
 
-    async def _write_rows(self, sql: str, values: dict[str, Any]) -> list[Any]:
-        """Run a writing statement. Return all its rows."""
+    async def _write_rows(self, sql: str, values: dict[str, Any], *, upkeep: bool = False) -> list[Any]:
+        """Run a writing statement. Return all its rows; see ``_write``."""
         if self._within is None:
-            return await self._database.write_rows(statement(sql), values, durable=True)
+            return await self._database.write_rows(statement(sql), values, durable=True, upkeep=upkeep)
         return await self._inside(sql, values)
 
     async def _rows(self, sql: str, values: dict[str, Any]) -> list[Any]:

@@ -92,7 +92,7 @@ class SqlSuspensions(SqlPart):
         return [(tenant, SUSPENSION_COLUMNS.record(row)) for tenant, *row in rows]
 
     async def prune(self, before: float) -> int:
-        return int(await self._write(_PRUNE, {"version": ROW_VERSION, "before": before}))
+        return int(await self._write(_PRUNE, {"version": ROW_VERSION, "before": before}, upkeep=True))
 
 
 class SqlPins(SqlPart):

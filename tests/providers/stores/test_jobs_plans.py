@@ -78,7 +78,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerato
 
 
 async def run(store: SqlStore, sql: str) -> None:
-    async with store._database.reading(durable=True) as connection:
+    async with store._database.engines.durable.connect() as connection:
         await connection.execute(text(sql))
 
 
@@ -154,7 +154,7 @@ async def test_the_plans_of_taking_read_by_an_index_and_sort_nothing_but_the_fir
     if analyzed:
         await run(store, "ANALYZE callgate_jobs")
     ran: list[tuple[str, Any]] = []
-    engine = store._database._durable.sync_engine
+    engine = store._database.engines.durable.sync_engine
     event.listen(engine, "before_cursor_execute", lambda c, k, sql, values, *more: ran.append((sql, values)))
     for name in ("the next", "the next of some queues", "none of an idle queue", "one"):
         ran.clear()

@@ -167,13 +167,17 @@ async def test_what_somebody_is_just_changing_is_left_to_him_and_nobody_waits(qu
     for id in ("ends late", "next", "after"):
         await kept(queue, RUNNING, id, lease=0.0)
     await kept(queue, DONE, "over")
-    async with store.transaction() as within:
-        assert await within.jobs.end(tenant, "ends late", 1, DONE, at=now, result=None, reason=None)
-        await within.jobs.mark_sent(["over"], now)
+
+    async def others() -> None:
         taken = [await store.jobs.take("o", now, now + 9.0) for _ in range(3)]
         assert [found and found[1].id for found in taken] == ["after", "next", None]
         await store.jobs.mark_sent(["ends late", "next"], now)
         assert await store.jobs.prune(now + 1.0) == 0
+
+    async with store.transaction() as within:
+        assert await within.jobs.end(tenant, "ends late", 1, DONE, at=now, result=None, reason=None)
+        await within.jobs.mark_sent(["over"], now)
+        await asyncio.create_task(others())
     assert {row.id: row.sent_at for _, row in await store.jobs.list(tenant)} == {
         "ends late": None,
         "next": now,

@@ -41,7 +41,7 @@ async def test_the_tenant_is_part_of_every_key_and_index(durable: Backend) -> No
             for table in look.get_table_names()
         }
 
-    async with database(durable).reading() as connection:
+    async with database(durable).engines.usual.connect() as connection:
         found = await connection.run_sync(keys)
     assert len(found) == 12
     lacking = {table: columns for table, all_of in found.items() for columns in all_of if "tenant" not in columns}
@@ -71,7 +71,9 @@ async def test_audit_rows_are_neither_changed_nor_removed_by_any_statement(durab
 @pytest.mark.parametrize("durable", ["sqlite-file"], indirect=True)
 async def test_sqlite_writes_ahead_and_syncs_what_is_audited(durable: Backend) -> None:
     async def pragma(name: str, *, ledger: bool) -> Any:
-        async with database(durable).reading(durable=ledger) as connection:
+        async with (
+            database(durable).engines.durable if ledger else database(durable).engines.usual
+        ).connect() as connection:
             return (await connection.exec_driver_sql(f"PRAGMA {name}")).scalar()
 
     for ledger, synchronous in ((True, 2), (False, 1)):  # FULL, NORMAL
@@ -84,7 +86,9 @@ async def test_sqlite_writes_ahead_and_syncs_what_is_audited(durable: Backend) -
 @pytest.mark.parametrize("durable", ["postgresql"], indirect=True)
 async def test_postgresql_waits_for_the_disk_where_it_is_asked_to(durable: Backend) -> None:
     for ledger, expected in ((True, "on"), (False, "off")):
-        async with database(durable).reading(durable=ledger) as connection:
+        async with (
+            database(durable).engines.durable if ledger else database(durable).engines.usual
+        ).connect() as connection:
             assert (await connection.exec_driver_sql("SHOW synchronous_commit")).scalar() == expected
 
 
@@ -98,7 +102,7 @@ async def test_a_server_that_vanishes_without_a_word_is_given_up_by_the_system(
     other = Database(address)
     await other.open()
     try:
-        async with other.reading() as connection:
+        async with other.engines.usual.connect() as connection:
             driver = (await connection.get_raw_connection()).driver_connection
             if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux has it; elsewhere libpq passes over it
                 with socket.socket(fileno=os.dup(driver.fileno())) as found:
@@ -113,12 +117,13 @@ async def test_a_server_that_vanishes_without_a_word_is_given_up_by_the_system(
 async def test_effects_waits_pins_and_jobs_are_written_by_connections_that_wait_for_the_disk(durable: Backend) -> None:
     """Contract I3."""
     wrote: dict[str, list[str]] = {"usual": [], "durable": []}
-    engines = {"usual": database(durable)._usual, "durable": database(durable)._durable}
+    engines = database(durable).engines
 
     def noting(which: str) -> Any:
         return lambda connection, cursor, statement, *more: wrote[which].append(statement.split()[0])
 
-    for which, engine in engines.items():
+    for engine in {engines.usual, engines.durable, engines.upkeep}:
+        which = "usual" if engine is engines.usual else "durable"
         event.listen(engine.sync_engine, "before_cursor_execute", noting(which))
     store, now = durable.store, durable.now()
     await store.effects.claim("", effect(now))
@@ -158,7 +163,8 @@ async def test_effects_waits_pins_and_jobs_are_written_by_connections_that_wait_
 def statements_of(durable: Backend) -> list[str]:
     """Record the statements that run from now on."""
     ran: list[str] = []
-    for engine in {database(durable)._usual, database(durable)._durable}:
+    engines = database(durable).engines
+    for engine in {engines.usual, engines.durable, engines.upkeep}:
         event.listen(engine.sync_engine, "before_cursor_execute", lambda c, k, statement, *more: ran.append(statement))
     return ran
 

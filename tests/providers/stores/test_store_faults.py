@@ -197,7 +197,7 @@ async def test_whichever_statement_fails_no_rule_breaks(durable: Backend, when: 
         if done == at:
             raise InjectedFault
 
-    for engine in {database._usual, database._durable}:
+    for engine in {database.engines.usual, database.engines.durable}:
         event.listen(engine.sync_engine, when, strike)
     await Life(durable, f"{when}-none").run(durable.store)
     statements = done

@@ -129,7 +129,7 @@ async def test_whichever_statement_of_a_transaction_fails_all_of_it_is_kept_or_n
             said.append(statement)
             raise InjectedFault
 
-    engine = durable.store._database._durable.sync_engine
+    engine = durable.store._database.engines.durable.sync_engine
     event.listen(engine, when, strike)
     try:
         for n in range(1, 100):
@@ -291,7 +291,7 @@ async def test_what_ended_a_transaction_is_told_also_when_its_connection_was_cut
         async with store.transaction() as within:
             assert (await within.effects.claim(tenant, effect(durable.now())))[0]
             cut = {"id": within.driver().info.backend_pid}
-            async with store._database.reading() as other:
+            async with store._database.engines.usual.connect() as other:
                 await other.execute(text("SELECT pg_terminate_backend(:id, 10000)"), cut)
             _ = 1 / 0
     async with store.transaction() as within:

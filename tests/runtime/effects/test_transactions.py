@@ -86,7 +86,7 @@ class Statements:
 @contextmanager
 def statements_of(store: SqlStore) -> Generator[Statements]:
     """What is sent to a store's database within."""
-    seen, engines = Statements(), {store._database._usual, store._database._durable}
+    seen, engines = Statements(), {store._database.engines.usual, store._database.engines.durable}
     for engine in engines:
         event.listen(engine.sync_engine, "before_cursor_execute", seen.note)
     assert store.ledger is not None

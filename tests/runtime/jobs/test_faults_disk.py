@@ -69,8 +69,10 @@ class Room:
     def __init__(self, gate: Gate, path: Path) -> None:
         self.path, self.pages = path, 1 << 30
         database: Any = gate.store
-        for engine in {database._database._usual, database._database._durable}:
+        for engine in {database._database.engines.usual, database._database.engines.durable}:
             event.listen(engine.sync_engine, "checkout", self._tell)
+        batches, connect = database.ledger._batches, database.ledger._batches.connection
+        batches.connection = lambda: self._tell(connect())
 
     def take_away(self) -> None:
         """None is left but in pages that are there already."""
@@ -81,8 +83,9 @@ class Room:
     def give_back(self) -> None:
         self.pages = 1 << 30
 
-    def _tell(self, connection: Any, *_: Any) -> None:
+    def _tell(self, connection: Any, *_: Any) -> Any:
         connection.execute(f"PRAGMA max_page_count={self.pages}").close()
+        return connection
 
 
 async def test_a_job_that_cannot_be_recorded_is_not_given_up_however_long_the_disk_is_full(

@@ -1,0 +1,90 @@
+"""Connections go to callers in order of arrival, and renewals do not wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from callgate.errors import StoreError
+from callgate.providers.stores import sql_engines
+from callgate.providers.stores.sql import SqlStore
+from tests.providers.stores.backends import place
+
+CALLERS, POOL, TURNS = 30, 4, 600
+ONE = text("SELECT 1")
+
+
+@pytest.fixture
+async def store(tmp_path: Any) -> AsyncGenerator[SqlStore, None]:
+    with place("postgresql", tmp_path) as (address, _):
+        made = SqlStore(address, pool_size=POOL)
+        await made.open()
+        yield made
+        await made.close()
+
+
+async def turns_of(store: SqlStore) -> Counter[int]:
+    """How often each caller got a connection, in so many turns of all of them."""
+    had, left = Counter[int](), iter(range(TURNS))
+
+    async def caller(number: int) -> None:
+        for _ in left:
+            await store._database.rows(ONE, {})
+            had[number] += 1
+
+    await asyncio.gather(*(caller(number) for number in range(CALLERS)))
+    return had
+
+
+async def test_who_waits_for_a_connection_gets_it_before_who_returned_it(store: SqlStore) -> None:
+    """Issue 16 A1: callers got between 2 and 346 turns."""
+    had = await turns_of(store)
+    assert min(had[number] for number in range(CALLERS)) >= TURNS / CALLERS / 2
+
+
+async def test_a_pool_without_an_order_is_found_out(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: the pool of SQLAlchemy by itself."""
+    monkeypatch.setattr(store._database.engines, "turn", lambda _: contextlib.nullcontext())
+    had = await turns_of(store)
+    assert min(had[number] for number in range(CALLERS)) < TURNS / CALLERS / 2
+
+
+async def test_leases_are_renewed_while_calls_hold_all_connections(store: SqlStore) -> None:
+    """Issue 16 A1: five running effects became unknown, because their renewals starved."""
+    async with contextlib.AsyncExitStack() as held:
+
+        async def hold() -> Any:
+            return await held.enter_async_context(store.transaction())
+
+        for _ in range(POOL):
+            await asyncio.create_task(hold())
+        assert await store.effects.renew("owner", 1.0) == 0
+        assert await store.effects.expire(1.0) == 0
+        assert await store.effects.prune(1.0) == 0
+        assert await store.jobs.renew(["owner"], 1.0) == []
+        assert await store.jobs.prune(1.0) == 0
+        assert await store.suspensions.prune(1.0) == 0
+        await store._database.sweep()
+
+
+async def test_who_gets_no_connection_is_told_what_to_do(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 16 A1."""
+    monkeypatch.setattr(sql_engines, "_TURN_LIMIT", 0.0)
+    async with contextlib.AsyncExitStack() as held:
+        for _ in range(POOL):
+            await asyncio.create_task(held.enter_async_context(store.transaction()))
+        with pytest.raises(StoreError, match="raise pool_size"):
+            await asyncio.create_task(held.enter_async_context(store.transaction()))
+
+
+async def test_a_task_that_holds_a_transaction_opens_no_other(store: SqlStore) -> None:
+    """Issue 16 B7: tasks that hold one and ask for another block each other."""
+    async with store.transaction():
+        with pytest.raises(StoreError, match="use the parts of the transaction"):
+            await store.transaction().__aenter__()
