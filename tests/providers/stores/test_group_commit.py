@@ -1,0 +1,298 @@
+"""Group commit: each change has its own outcome, in order, whatever happens to the others of its transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from callgate.errors import StoreConflict, StoreError
+from callgate.providers.stores.group_commit import GroupCommit, RolledBack
+
+
+@dataclass(eq=False)
+class Database:
+    """Commits names. ``wrong`` fail, ``locked`` wait for a row, and ``lost`` is the commit of which nobody hears."""
+
+    wrong: frozenset[str] = frozenset()
+    locked: frozenset[str] = frozenset()
+    lost: int | None = None
+    batches: list[list[str]] = field(default_factory=list)
+    committed: list[str] = field(default_factory=list)
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    unlock: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def write(self, names: Sequence[str]) -> list[str]:
+        """One transaction; it waits for ``gate``."""
+        self.batches.append(list(names))
+        await self.gate.wait()
+        if self.locked.intersection(names):
+            raise RolledBack(StoreError("a row is locked"), waited=True)
+        if self.wrong.intersection(names):
+            raise RolledBack(StoreConflict(f"{len(names)} changes"))
+        self.committed += names
+        if len(self.batches) - 1 == self.lost:
+            raise StoreError("the connection is lost")
+        return [f"did {name}" for name in names]
+
+    async def aside(self, names: Sequence[str]) -> list[str]:
+        """One transaction on another connection; it waits for ``unlock``."""
+        await self.unlock.wait()
+        self.committed += names
+        return [f"did {name}" for name in names]
+
+    def group(self, limit: int = 256) -> GroupCommit[str]:
+        return GroupCommit(self.write, self.aside, limit=limit)
+
+
+def put(group: GroupCommit[str], name: str, key: str | None = None, *, withdraw: bool = False) -> asyncio.Task[Any]:
+    return asyncio.ensure_future(group.put(name, key or name, withdraw=withdraw))
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_what_arrives_during_a_transaction_is_the_next_one_in_order() -> None:
+    """Issue 16 A2: a batch waits for nobody."""
+    database = Database()
+    group = database.group()
+    first = put(group, "a")
+    await turns()
+    assert database.batches == [["a"]]
+    others = [put(group, name) for name in "bcd"]
+    await turns()
+    database.gate.set()
+    assert await asyncio.gather(first, *others) == ["did a", "did b", "did c", "did d"]
+    assert database.batches == [["a"], ["b", "c", "d"]]
+
+
+async def test_a_batch_has_a_limit_and_the_order_stays() -> None:
+    """Issue 16 A2: order is kept."""
+    database = Database()
+    database.gate.set()
+    group = database.group(limit=2)
+    assert await asyncio.gather(*(put(group, name) for name in "abcde")) == [f"did {name}" for name in "abcde"]
+    assert database.batches == [["a", "b"], ["c", "d"], ["e"]]
+
+
+async def test_changes_of_one_key_are_never_in_one_transaction_and_stay_in_order() -> None:
+    """Issue 16 A2: PostgreSQL refuses a statement that changes a row twice."""
+    database = Database()
+    database.gate.set()
+    group = database.group()
+    pairs = [("a1", "a"), ("b1", "b"), ("a2", "a"), ("a3", "a"), ("c1", "c"), ("b2", "b")]
+    await asyncio.gather(*(put(group, name, key) for name, key in pairs))
+    assert database.batches == [["a1", "b1", "c1"], ["a2", "b2"], ["a3"]]
+
+
+async def test_a_change_that_fails_takes_no_other_along() -> None:
+    """Issue 16 A2: a failed batch is retried one by one."""
+    database = Database(wrong=frozenset("c"))
+    database.gate.set()
+    group = database.group()
+    told = await asyncio.gather(*(put(group, name) for name in "abcd"), return_exceptions=True)
+    assert [told[0], told[1], told[3]] == ["did a", "did b", "did d"]
+    assert isinstance(told[2], StoreConflict)
+    assert str(told[2]) == "1 changes"
+    assert Counter(database.committed) == Counter("abd")
+
+
+async def test_a_change_that_waits_for_a_row_lets_the_others_pass() -> None:
+    """Issue 16 A2: it is written on a connection of its own."""
+    database = Database(locked=frozenset("b"))
+    database.gate.set()
+    group = database.group()
+    tasks = [put(group, name) for name in "abc"]
+    assert await asyncio.gather(tasks[0], tasks[2]) == ["did a", "did c"]
+    assert await group.put("d", "d", withdraw=False) == "did d"
+    assert not tasks[1].done()
+    database.unlock.set()
+    assert await tasks[1] == "did b"
+
+
+async def test_after_a_lost_commit_nothing_is_tried_again() -> None:
+    """Issue 16 A2: it is unknown whether the changes are written, and they must not be doubled."""
+    database = Database(lost=0)
+    database.gate.set()
+    group = database.group()
+    told = await asyncio.gather(*(put(group, name) for name in "abc"), return_exceptions=True)
+    assert [str(one) for one in told] == ["the connection is lost"] * 3
+    assert len({id(one) for one in told}) == 3, "one exception for each caller"
+    assert database.batches == [["a", "b", "c"]]
+    assert await group.put("d", "d", withdraw=False) == "did d"
+
+
+@pytest.mark.parametrize("withdraw", [True, False])
+async def test_a_cancelled_caller_takes_a_claim_back_and_nothing_else(withdraw: bool) -> None:
+    """Issue 16 A2: a cancelled caller neither loses nor doubles its row."""
+    database = Database()
+    group = database.group()
+    under_way = put(group, "under way", withdraw=withdraw)
+    await turns()
+    waiting = put(group, "waiting", withdraw=withdraw)
+    other = put(group, "other")
+    await turns()
+    for task in (under_way, waiting):
+        task.cancel()
+    await asyncio.wait([under_way, waiting])
+    assert under_way.cancelled()
+    assert waiting.cancelled()
+    database.gate.set()
+    assert await other == "did other"
+    await group.close()
+    assert database.committed == ["under way", "other"] if withdraw else ["under way", "waiting", "other"]
+
+
+async def test_closing_waits_for_what_is_left() -> None:
+    """Issue 16 A2."""
+    database = Database(locked=frozenset("b"))
+    group = database.group()
+    tasks = [put(group, name) for name in "ab"]
+    await turns()
+    closing = asyncio.ensure_future(group.close())
+    database.gate.set()
+    await turns(20)
+    assert not closing.done()
+    database.unlock.set()
+    await closing
+    assert [task.result() for task in tasks] == ["did a", "did b"]
+
+
+async def test_a_writer_that_is_stopped_leaves_no_caller_waiting() -> None:
+    """Issue 16 A2: as at the end of an event loop."""
+    database = Database()
+    group = database.group()
+    tasks = [put(group, name) for name in "ab"]
+    await turns()
+    late = put(group, "c")
+    await turns()
+    assert group._task is not None
+    group._task.cancel()
+    told = await asyncio.gather(*tasks, late, return_exceptions=True)
+    assert [type(one) for one in told] == [StoreError] * 3
+    assert "was stopped" in str(told[2])
+
+
+# ---------------------------------------------------------------------- programs
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.sampled_from("abcdef"), st.booleans()),
+        st.tuples(st.just("cancel"), st.integers(0, 30), st.just(False)),
+        st.tuples(st.just("turns"), st.integers(1, 6), st.just(False)),
+    ),
+    max_size=30,
+)
+
+
+async def live(steps: Sequence[Any], database: Database, limit: int, group: GroupCommit[str]) -> None:
+    """Run the steps, and compare what callers were told with what was committed."""
+    tasks: dict[str, tuple[asyncio.Task[Any], bool]] = {}
+    arrived = set[str]()
+    database.gate.set()
+
+    async def arrive(name: str, key: str, withdraw: bool) -> Any:
+        arrived.add(name)
+        return await group.put(name, key, withdraw=withdraw)
+
+    for kind, what, withdraw in steps:
+        if kind == "put":
+            name = f"{what}{len(tasks)}"
+            tasks[name] = asyncio.ensure_future(arrive(name, what, withdraw)), withdraw
+        elif kind == "cancel" and tasks:
+            list(tasks.values())[what % len(tasks)][0].cancel()
+        elif kind == "turns":
+            await turns(what)
+    database.unlock.set()
+    await asyncio.gather(*(task for task, _ in tasks.values()), return_exceptions=True)
+    await group.close()
+    done = Counter(database.committed)
+    assert max(done.values(), default=0) <= 1, "a change was written twice"
+    assert all(len(batch) <= limit for batch in database.batches)
+    for batch in database.batches:
+        assert len({name[0] for name in batch}) == len(batch), "one key twice in a transaction"
+    for name, (task, withdraw) in tasks.items():
+        if task.cancelled():
+            assert withdraw or name not in arrived or name[0] in database.wrong or done[name] == 1, "a row was lost"
+        elif task.exception() is not None:
+            assert name[0] in database.wrong, "a change paid for another one"
+            assert not done[name]
+        else:
+            assert task.result() == f"did {name}"
+            assert done[name] == 1
+    for key in "abcdef":
+        if key not in database.locked:
+            order = [name for name in database.committed if name[0] == key]
+            assert order == sorted(order, key=lambda name: int(name[1:])), "the order of a key"
+
+
+class Names(Database):
+    """A database of names whose first letter is the key."""
+
+    async def write(self, names: Sequence[str]) -> list[str]:
+        await asyncio.sleep(0)
+        keys = {name[0] for name in names}
+        self.batches.append(list(names))
+        if keys & self.locked:
+            raise RolledBack(StoreError("a row is locked"), waited=True)
+        if keys & self.wrong:
+            raise RolledBack(StoreConflict("wrong"))
+        self.committed += names
+        return [f"did {name}" for name in names]
+
+
+@settings(max_examples=200, deadline=None)
+@given(STEPS, st.frozensets(st.sampled_from("abc")), st.frozensets(st.sampled_from("cde")), st.integers(1, 4))
+def test_whatever_arrives_fails_and_is_cancelled_each_change_has_its_own_outcome(
+    steps: Any, wrong: frozenset[str], locked: frozenset[str], limit: int
+) -> None:
+    """Issue 16 A2."""
+
+    async def run() -> None:
+        database = Names(wrong - locked, locked)
+        await live(steps, database, limit, database.group(limit))
+
+    asyncio.run(run())
+
+
+class Repeats(Names):
+    """The control: it says that it was rolled back, and was not."""
+
+    async def write(self, names: Sequence[str]) -> list[str]:
+        done = await super().write(names)
+        if len(names) > 1:
+            raise RolledBack(StoreError("rolled back"))
+        return done
+
+
+class Mixes(Names):
+    """The control: it answers in another order."""
+
+    async def write(self, names: Sequence[str]) -> list[str]:
+        return (await super().write(names))[::-1]
+
+
+class Forgets(Names):
+    """The control: it writes all but the last."""
+
+    async def write(self, names: Sequence[str]) -> list[str]:
+        done = await super().write(names)
+        self.committed.pop()
+        return done
+
+
+@pytest.mark.parametrize("kind", [Repeats, Mixes, Forgets])
+async def test_a_database_that_lies_is_found_out(kind: type[Names]) -> None:
+    """The controls."""
+    database = kind()
+    with pytest.raises(AssertionError):
+        await live([("put", "a", False), ("put", "b", False), ("put", "c", False)], database, 4, database.group(4))
