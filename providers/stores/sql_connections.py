@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from callgate.errors import StoreConflict, StoreError
 
@@ -13,6 +13,11 @@ _ADVICE = {
     "database or disk is full": "; free space on the disk of its file and try again: committed data is intact",
 }
 """Advice for errors whose text from the driver has none."""
+_ENDED_BY_OTHERS = frozenset({"40001", "40P01"})
+"""SQLSTATE codes of serialization failures and deadlocks."""
+_ATTEMPTS = 5
+
+T = TypeVar("T")
 
 
 def advised(text: str) -> str:
@@ -56,6 +61,21 @@ class ShieldedConnection:
     async def exec_driver_sql(self, *args: Any) -> Any:
         """Run a statement with the driver."""
         return await shielded(self._connection.exec_driver_sql(*args))
+
+
+async def retried(work: Callable[[], Awaitable[T]]) -> T:
+    """Return the result of *work*, a transaction. It runs again when the server ended it because of other transactions.
+
+    Raises:
+        StoreError: *work* failed, or was ended so too often.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return await work()
+        except StoreError as error:
+            if getattr(getattr(error.__cause__, "orig", None), "sqlstate", None) not in _ENDED_BY_OTHERS:
+                raise
+    return await work()
 
 
 async def shielded(work: Coroutine[Any, Any, Any]) -> Any:

@@ -16,6 +16,7 @@ from callgate.providers.stores.sql_connections import (
     ShieldedConnection,
     begin,
     commit,
+    retried,
     roll_back,
     run_statement,
     shielded,
@@ -32,11 +33,17 @@ _MIGRATING = 0x63616C6C67617465
 _EXTRA = 'this store needs packages that are not installed: pip install "callgate[sql]"'
 _CLOCK_SKEW = 60.0  # seconds; the clock of another process may be behind
 
-_SWEEPS = (
-    "DELETE FROM callgate_cache WHERE stale_until < :before",
-    "DELETE FROM callgate_quotas WHERE ends < :before",
-    "DELETE FROM callgate_places WHERE ends < :before",
-    "DELETE FROM callgate_consents WHERE expires_at < :before",
+_SWEPT = {
+    "callgate_cache": "stale_until < :before",
+    "callgate_quotas": "ends < :before",
+    "callgate_places": "ends < :before",
+    "callgate_consents": "expires_at < :before",
+}
+"""The condition of expired rows by table."""
+_SWEEP = "DELETE FROM {table} WHERE {condition}"
+# Rows that another transaction has locked are left to the next sweep, so that sweeps never wait, nor cause deadlocks.
+_SWEEP_POSTGRES = (
+    "DELETE FROM {table} WHERE ctid IN (SELECT ctid FROM {table} WHERE {condition} FOR UPDATE SKIP LOCKED)"
 )
 
 
@@ -158,9 +165,13 @@ class Database:
         self, statement: Any, values: Mapping[str, Any], read: Callable[[Any], Any], *, durable: bool, upkeep: bool
     ) -> Any:
         engines = self.engines
-        async with self.writing_alone() if self.lite or (durable and not upkeep) else nullcontext():
-            engine = engines.upkeep if upkeep else engines.durable if durable else engines.usual
-            return await self._run(engine, statement, values, read)
+        engine = engines.upkeep if upkeep else engines.durable if durable else engines.usual
+
+        async def write() -> Any:
+            async with self.writing_alone() if self.lite or (durable and not upkeep) else nullcontext():
+                return await self._run(engine, statement, values, read)
+
+        return await retried(write)
 
     async def _run(self, engine: Any, statement: Any, values: Mapping[str, Any], read: Callable[[Any], Any]) -> Any:
         async with self.engines.turn(engine):
@@ -178,8 +189,10 @@ class Database:
         """Delete expired rows of all tenants."""
         from sqlalchemy import text
 
-        for statement in _SWEEPS:
-            await self.write(text(statement), {"before": self.now() - _CLOCK_SKEW}, upkeep=not self.in_memory)
+        sweep = _SWEEP if self.lite else _SWEEP_POSTGRES
+        for table, condition in _SWEPT.items():
+            values = {"before": self.now() - _CLOCK_SKEW}
+            await self.write(text(sweep.format(table=table, condition=condition)), values, upkeep=not self.in_memory)
 
     async def wrote(self) -> None:
         """Count one write that adds a row, and delete expired rows from time to time."""

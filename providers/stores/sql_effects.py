@@ -75,7 +75,7 @@ SETTLE = Statement(
     _SETTLE.replace("IN :states", "IN (SELECT value FROM json_each(:states))") + "RETURNING tenant, key",  # noqa: S608
     """
 UPDATE callgate_effects AS e
-SET state = given.state, ended_at = given.ended_at, receipt = convert_to(given.receipt, 'UTF8'), expires_at = given.expires_at, note = NULL
+SET state = given.state, ended_at = given.ended_at, receipt = given.receipt, expires_at = given.expires_at, note = NULL
 FROM {given}
 WHERE e.tenant = given.tenant AND e.key = given.key AND e.version = given.version AND e.token = given.token
     AND jsonb_exists(given.states::jsonb, e.state)
@@ -87,7 +87,7 @@ RETURNING e.tenant, e.key
     token="bigint",  # noqa: S106  (a type)
     state="text",
     ended_at="float8",
-    receipt="text",
+    receipt="bytea",
     expires_at="float8",
     states="text",
 )

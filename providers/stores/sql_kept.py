@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from callgate.providers.stores.base import CacheEntry, Grant
+from callgate.providers.stores.sql_connections import retried
 from callgate.providers.stores.sql_database import Database
 
 _VERSION = 1
@@ -26,9 +27,13 @@ ON CONFLICT (tenant, key) DO UPDATE SET version = excluded.version, value = excl
 _UNTAG = "DELETE FROM callgate_cache_tags WHERE tenant = :tenant AND key = :key"
 _TAG = "INSERT INTO callgate_cache_tags (tenant, tag, key) VALUES (:tenant, :tag, :key)"
 _DROP = "DELETE FROM callgate_cache WHERE tenant = :tenant AND key = :key RETURNING stale_until"
-_DROP_TAG = """
-DELETE FROM callgate_cache WHERE tenant = :tenant AND key IN
-    (SELECT key FROM callgate_cache_tags WHERE tenant = :tenant AND tag = :tag)
+# Rows are locked in order of their keys, so that two drops never wait for each other.
+_DROP_TAGS = """
+DELETE FROM callgate_cache WHERE tenant = :tenant AND key IN (
+    SELECT key FROM callgate_cache WHERE tenant = :tenant
+        AND key IN (SELECT key FROM callgate_cache_tags WHERE tenant = :tenant AND tag IN :tags)
+    ORDER BY key {lock}
+)
 RETURNING stale_until
 """
 
@@ -55,11 +60,13 @@ class SqlCache:
     """The cache, with a row for each tag. Expired rows are deleted from time to time."""
 
     def __init__(self, database: Database) -> None:
-        from sqlalchemy import text
+        from sqlalchemy import Text, bindparam, text
 
         self._database = database
         self._get, self._put, self._untag, self._tag = text(_GET), text(_PUT), text(_UNTAG), text(_TAG)
-        self._drop, self._drop_tag = text(_DROP), text(_DROP_TAG)
+        lock = "" if database.lite else "FOR UPDATE"
+        tags = bindparam("tags", expanding=True, type_=Text)
+        self._drop, self._drop_tags = text(_DROP), text(_DROP_TAGS.format(lock=lock)).bindparams(tags)
 
     async def get(self, tenant: str, key: str) -> CacheEntry | None:
         values = {"tenant": tenant, "key": key, "version": _VERSION, "now": float(self._database.now())}
@@ -80,11 +87,15 @@ class SqlCache:
             "stale_until": float(entry.stale_until),
             "tags": json.dumps(sorted(entry.tags)),
         }
-        async with self._database.writing() as connection:
-            await connection.execute(self._put, values)  # first: this row lock orders concurrent writers of the key
-            await connection.execute(self._untag, where)
-            if entry.tags:
-                await connection.execute(self._tag, [{**where, "tag": tag} for tag in sorted(entry.tags)])
+
+        async def write() -> None:
+            async with self._database.writing() as connection:
+                await connection.execute(self._put, values)  # first: this row lock orders concurrent writers of the key
+                await connection.execute(self._untag, where)
+                if entry.tags:
+                    await connection.execute(self._tag, [{**where, "tag": tag} for tag in sorted(entry.tags)])
+
+        await retried(write)
         await self._database.wrote()
 
     async def drop(self, tenant: str, key: str) -> bool:
@@ -92,12 +103,9 @@ class SqlCache:
         return row is not None and bool(row[0] > self._database.now())
 
     async def drop_tags(self, tenant: str, tags: Collection[str]) -> int:
-        now, live = self._database.now(), 0
-        async with self._database.writing() as connection:
-            for tag in sorted(tags):
-                rows = (await connection.execute(self._drop_tag, {"tenant": tenant, "tag": tag})).all()
-                live += sum(row[0] > now for row in rows)
-        return live
+        rows = await self._database.write_rows(self._drop_tags, {"tenant": tenant, "tags": list(tags)})
+        now = self._database.now()
+        return sum(row[0] > now for row in rows)
 
 
 class SqlConsents:

@@ -14,7 +14,6 @@ class Statement:
     Args:
         lite: the statement of SQLite, which runs once for each row, with a parameter ``:name`` for each value.
         postgres: the statement of PostgreSQL, which runs once for all rows; ``{given}`` is the relation of their values.
-            Their bytes are UTF-8 and have the type ``text`` there.
         types: the PostgreSQL types of the values by name.
     """
 
@@ -27,10 +26,11 @@ class Statement:
     @staticmethod
     def parameters(values: Sequence[Mapping[str, Any]]) -> tuple[str]:
         """Return the parameter of PostgreSQL for rows of values."""
-        return (orjson.dumps(values, default=_text).decode(),)
+        return (orjson.dumps(values, default=_hex).decode(),)
 
 
-def _text(value: Any) -> str:
+def _hex(value: Any) -> str:
+    """Write bytes as PostgreSQL reads them."""
     if isinstance(value, bytes):
-        return value.decode()
+        return "\\x" + value.hex()
     raise TypeError(f"{type(value).__name__} is no value of a statement")

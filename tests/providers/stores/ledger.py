@@ -8,10 +8,34 @@ from typing import Any
 
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectState, SuspensionRecord, SuspensionState
+from callgate.providers.stores.ledger_writes import Settlement
+from callgate.providers.stores.sql import SqlStore
 from tests.providers.stores.backends import Backend
 
 CLAIMED, RUNNING, COMMITTED, NO_EFFECT, UNKNOWN = EffectState
 FOREVER = float("inf")
+
+
+class Grouped:
+    """The ledger of a SQL store whose claims and outcomes go through its group commit."""
+
+    def __init__(self, store: SqlStore) -> None:
+        assert store.ledger is not None
+        self._effects, self._writer = store.effects, store.ledger
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._effects, name)
+
+    async def claim(self, tenant: str, new: EffectRecord, *, retry: bool = False) -> tuple[bool, EffectRecord]:
+        """See ``EffectStore``."""
+        return await self._writer.claim(tenant, new, (), retry=retry)
+
+    async def settle(self, tenant: str, key: str, token: int, state: EffectState, **facts: Any) -> bool:
+        """See ``EffectStore``. Notes are those of operators."""
+        if facts.get("note") is not None:
+            return await self._effects.settle(tenant, key, token, state, **facts)
+        facts.pop("note", None)
+        return await self._writer.settle(tenant, Settlement(key, token, state, **facts), ())
 
 
 def effect(now: float, key: str = "k", lease: float = 10.0, **more: Any) -> EffectRecord:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import AsyncGenerator
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -12,7 +15,9 @@ from callgate.errors import StoreUnsupported
 from callgate.providers.stores.effects import EffectRecord, EffectState
 from callgate.providers.stores.memory import MemoryStore
 from callgate.providers.stores.redis import RedisStore
-from tests.providers.stores.backends import Backend, made
+from callgate.providers.stores.sql import SqlStore
+from tests.providers.stores.backends import DURABLE, Backend, made
+from tests.providers.stores.conftest import Places, at
 from tests.providers.stores.ledger import (
     CLAIMED,
     COMMITTED,
@@ -20,12 +25,28 @@ from tests.providers.stores.ledger import (
     NO_EFFECT,
     RUNNING,
     UNKNOWN,
+    Grouped,
     effect,
+    empty,
     found_in,
     kept,
 )
 
 # ---------------------------------------------------------------------- claims
+
+
+@pytest.fixture(params=[*DURABLE, "sqlite-file in groups", "postgresql in groups"])
+async def ledger(
+    request: pytest.FixtureRequest, places: tuple[Places, ExitStack, Path]
+) -> AsyncGenerator[Backend, None]:
+    """Each store that keeps a ledger, and the group commit of SQL."""
+    kind, _, grouped = request.param.partition(" ")
+    async for backend in at(kind, places):
+        await empty(backend.store)
+        if grouped:
+            assert isinstance(backend.store, SqlStore)
+            backend.store.effects = cast("Any", Grouped(backend.store))
+        yield backend
 
 
 async def test_a_new_key_is_claimed_and_every_fact_comes_back(ledger: Backend) -> None:

@@ -16,10 +16,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from callgate.errors import StoreError
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import ENDED_STATES, OPEN_STATES, EffectState
+from callgate.providers.stores.sql import SqlStore
 from tests.providers.stores.backends import opened, place
-from tests.providers.stores.ledger import CLAIMED, RUNNING, Model, effect, empty
+from tests.providers.stores.ledger import CLAIMED, RUNNING, Grouped, Model, effect, empty
 
 EXAMPLES = {"memory": 50, "sqlite-memory": 12, "sqlite-file": 8, "postgresql": 8}
+GROUPED = {"sqlite-file": 8, "postgresql": 8}
 SOAK = {"memory": 500, "sqlite-memory": 75, "sqlite-file": 50, "postgresql": 50}
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
@@ -135,12 +137,15 @@ class Machine(RuleBasedStateMachine):
         self.highest = {at: row.token for at, row in self.model.rows.items()}
 
 
-def search(kind: str, at: tuple[str, str], examples: int, sabotage: Any = None) -> None:
+def search(kind: str, at: tuple[str, str], examples: int, sabotage: Any = None, *, grouped: bool = False) -> None:
     """Look for steps after which a store and the model differ."""
     with asyncio.Runner() as runner:
         manager = opened(kind, at)
         backend = runner.run(manager.__aenter__())
-        ledger = backend.store.effects if sabotage is None else sabotage(backend.store.effects)
+        ledger: Any = backend.store.effects if sabotage is None else sabotage(backend.store.effects)
+        if grouped:
+            assert isinstance(backend.store, SqlStore)
+            ledger = Grouped(backend.store)
         try:
             made = type("Made", (Machine,), {"runner": runner, "store": backend.store, "ledger": ledger})
             run_state_machine_as_test(
@@ -163,6 +168,13 @@ def test_a_ledger_does_what_its_model_does_whatever_the_order(kind: str, tmp_pat
     """Contract I4, I20."""
     with place(kind, tmp_path) as at:
         search(kind, at, EXAMPLES[kind])
+
+
+@pytest.mark.parametrize("kind", GROUPED)
+def test_group_commit_does_what_the_model_does_whatever_the_order(kind: str, tmp_path: Path) -> None:
+    """Issue 16 A2, contract I4."""
+    with place(kind, tmp_path) as at:
+        search(kind, at, GROUPED[kind], grouped=True)
 
 
 @pytest.mark.soak

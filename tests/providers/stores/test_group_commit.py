@@ -99,7 +99,7 @@ async def test_a_change_that_fails_takes_no_other_along() -> None:
     database.gate.set()
     group = database.group()
     told = await asyncio.gather(*(put(group, name) for name in "abcd"), return_exceptions=True)
-    assert [told[0], told[1], told[3]] == ["did a", "did b", "did d"]
+    assert (told[0], told[1], told[3]) == ("did a", "did b", "did d")
     assert isinstance(told[2], StoreConflict)
     assert str(told[2]) == "1 changes"
     assert Counter(database.committed) == Counter("abd")
@@ -111,7 +111,7 @@ async def test_a_change_that_waits_for_a_row_lets_the_others_pass() -> None:
     database.gate.set()
     group = database.group()
     tasks = [put(group, name) for name in "abc"]
-    assert await asyncio.gather(tasks[0], tasks[2]) == ["did a", "did c"]
+    assert [await tasks[0], await tasks[2]] == ["did a", "did c"]
     assert await group.put("d", "d", withdraw=False) == "did d"
     assert not tasks[1].done()
     database.unlock.set()

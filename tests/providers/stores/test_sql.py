@@ -98,7 +98,7 @@ async def test_a_server_that_vanishes_without_a_word_is_given_up_by_the_system(
     durable: Backend, more: str, expected: int
 ) -> None:
     """As the address says, or after half a minute; an engine for jobs that connects likewise has it from there."""
-    address = database(durable).url.set(query={}).update_query_string(more).render_as_string(hide_password=False)
+    address = database(durable).url.update_query_string(more, append=True).render_as_string(hide_password=False)
     other = Database(address)
     await other.open()
     try:

@@ -55,7 +55,7 @@ class Bad:
 
     def __init__(self, backend: Backend, when: Literal["before", "after"] = "before") -> None:
         self.backend, self.shop = backend, Shop()
-        store = another(backend)
+        store: Any = another(backend)
         self.store = FaultyStore(store, when=when, error=errors().__next__)
         self.faults = faults_of(self.store)
         if getattr(store, "ledger", None) is not None:  # its statements are sent in batches

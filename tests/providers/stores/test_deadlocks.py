@@ -1,0 +1,111 @@
+"""Statements that lock many rows lock them in one order, and what the server ends because of others runs again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from callgate.errors import StoreError
+from callgate.providers.stores import sql_kept
+from callgate.providers.stores.base import CacheEntry
+from callgate.providers.stores.sql_connections import retried
+from tests.providers.stores.backends import Backend, opened, place
+
+KEYS, ROUNDS, WORKERS = 60, 12, 6
+
+
+async def load(backend: Backend) -> list[BaseException]:
+    """Writers, drops of two tags that share all keys, and sweeps, all at once. Return what failed."""
+    store, chance = backend.store, random.Random(16)
+    keys = [f"k{number:02}" for number in range(KEYS)]
+
+    async def put(order: list[str]) -> None:
+        now = backend.now()
+        for key in order:
+            await store.cache.put("t", key, CacheEntry(b"1", now, now, now - 3600.0, frozenset({"a", "b"})))
+
+    async def drop(tags: list[str]) -> None:
+        await store.cache.drop_tags("t", tags)
+
+    failed: list[BaseException] = []
+    for _ in range(ROUNDS):
+        work: list[Any] = [put(chance.sample(keys, KEYS // 3)) for _ in range(WORKERS)]
+        work += [drop(tags) for tags in (["a"], ["b"], ["b", "a"], ["a", "b"])]
+        work += [store._database.sweep() for _ in range(2)]  # type: ignore[attr-defined]
+        told = await asyncio.gather(*work, return_exceptions=True)
+        failed += [one for one in told if isinstance(one, BaseException)]
+    return failed
+
+
+async def test_drops_writes_and_sweeps_of_the_cache_never_deadlock(tmp_path: Path) -> None:
+    """Issue 16 A5: 17 of 35 did."""
+    with place("postgresql", tmp_path) as where:
+        async with opened("postgresql", where) as backend:
+            assert await load(backend) == []
+
+
+async def test_what_the_server_ended_because_of_others_runs_again(tmp_path: Path) -> None:
+    """Issue 16 A5: two transactions that lock two rows in opposite orders, one of which the server ends."""
+    with place("postgresql", tmp_path) as where:
+        async with opened("postgresql", where) as backend:
+            database: Any = backend.store._database  # type: ignore[attr-defined]
+            await database.write(text("CREATE TABLE rows (id INT PRIMARY KEY, n INT)"), {})
+            await database.write(text("INSERT INTO rows VALUES (1, 0), (2, 0)"), {})
+            both = asyncio.Barrier(2)
+            began: list[int] = []
+
+            async def add(first: int, second: int) -> None:
+                async with database.writing(durable=True) as connection:
+                    began.append(first)
+                    await connection.execute(text("SET LOCAL deadlock_timeout = '50ms'"))
+                    await connection.execute(text("UPDATE rows SET n = n + 1 WHERE id = :id"), {"id": first})
+                    if len(began) <= 2:  # later attempts are alone
+                        await both.wait()
+                    await connection.execute(text("UPDATE rows SET n = n + 1 WHERE id = :id"), {"id": second})
+
+            await asyncio.gather(retried(lambda: add(1, 2)), retried(lambda: add(2, 1)))
+            assert len(began) == 3
+            assert [n for (n,) in await database.rows(text("SELECT n FROM rows"), {})] == [2, 2]
+
+
+async def test_what_failed_by_itself_does_not_run_again() -> None:
+    """The control."""
+    ran = 0
+
+    async def fails() -> None:
+        nonlocal ran
+        ran += 1
+        raise StoreError("wrong")
+
+    with pytest.raises(StoreError):
+        await retried(fails)
+    assert ran == 1
+
+
+async def test_statements_that_lock_in_any_order_are_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: without an order, and without another attempt, the load does deadlock."""
+
+    async def once(work: Any) -> Any:
+        return await work()
+
+    monkeypatch.setattr(sql_kept, "retried", once)
+    monkeypatch.setattr("callgate.providers.stores.sql_database.retried", once)
+    monkeypatch.setattr(
+        "callgate.providers.stores.sql_database._SWEEP_POSTGRES", "DELETE FROM {table} WHERE {condition}"
+    )
+    monkeypatch.setattr(
+        sql_kept,
+        "_DROP_TAGS",
+        "DELETE FROM callgate_cache WHERE tenant = :tenant AND key IN (SELECT key FROM callgate_cache_tags WHERE tenant = :tenant AND tag IN :tags) RETURNING stale_until -- {lock}",
+    )
+    with place("postgresql", tmp_path) as where:
+        async with opened("postgresql", where) as backend:
+            for _ in range(20):  # 1 or 2 of 12 rounds do
+                if any("deadlock" in str(one) for one in await load(backend)):
+                    return
+    raise AssertionError("no deadlock")
