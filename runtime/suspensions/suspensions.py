@@ -201,7 +201,9 @@ class SuspensionManager:
             raise NotPending("not this viewer's")
         return self._shown(tenant, wait, bound, now)
 
-    async def _find(self, tenant: str, handle: Any) -> tuple[SuspensionRecord, SuspendedCall]:
+    async def _find(
+        self, tenant: str, handle: Any, after: SuspensionRecord | None = None
+    ) -> tuple[SuspensionRecord, SuspendedCall]:
         wait = await self.store().suspensions.get(tenant, id_in(self.keys, tenant, handle))
         if wait is None or wait.state is not SuspensionState.WAITING:
             raise NotPending("unknown or used")
@@ -210,6 +212,8 @@ class SuspensionManager:
             raise NotPending("changed in the store")
         if wait.expires_at is not None and wait.expires_at <= self.now():
             raise NotPending("expired")
+        if after is not None and wait.number <= after.number:  # a lost race means a later version
+            raise NotPending("its record cannot be replaced")
         return wait, bound
 
     def opened(self, tenant: str, wait: SuspensionRecord) -> SuspendedCall | None:
@@ -224,8 +228,13 @@ class SuspensionManager:
 
     # ------------------------------------------------------------------ deciding
 
-    async def decide(self, handle: str, given: Any, approver: User) -> tuple[SuspendedCall, Resumed | Denied | Pending]:
+    async def decide(
+        self, handle: str, given: Any, approver: User, lost: SuspensionRecord | None = None
+    ) -> tuple[SuspendedCall, Resumed | Denied | Pending]:
         """Record a decision; return the call to run, the denial, or the call that still waits for approvals.
+
+        Concurrent decisions all count: a decision that loses a race is made again on the version that won it, unless that
+        version has other arguments. *lost* is the version of a decision whose call lost the race when it ran.
 
         Raises:
             NotPending: no call waits under the handle, or this person may not decide it.
@@ -233,9 +242,28 @@ class SuspensionManager:
             Stale: the tool or its policies have changed.
             Invalid: the new arguments, or the answer, break their schema.
         """
-        decision = as_decision(given)
-        tenant = approver.tenant or ""
-        wait, bound = await self._find(tenant, handle)
+        decision, tenant, first = as_decision(given), approver.tenant or "", lost is None
+        while True:
+            wait, bound = await self._find(tenant, handle, lost)
+            if lost is not None and SuspendedCall.load(lost.body).input_hash != bound.input_hash:
+                raise NotPending("another approver edited its arguments meanwhile")
+            decided = await self._decide_version(tenant, wait, bound, decision, approver)
+            if decided is not None:
+                if first:
+                    person, what = approver.id, name_of(decision)
+                    emit(LogEvent.SUSPENSION_RESUMED, tool=wait.tool, kind=wait.kind, decision=what, by=person)
+                return decided
+            lost = wait
+
+    async def _decide_version(
+        self,
+        tenant: str,
+        wait: SuspensionRecord,
+        bound: SuspendedCall,
+        decision: Approve | Deny | Edit | Respond,
+        approver: User,
+    ) -> tuple[SuspendedCall, Resumed | Denied | Pending] | None:
+        """Decide one version of a suspended call; None if another process has replaced that version."""
         waited = self.now() - wait.made_at
         if not may_decide(bound, approver, waited):
             if bound.user.id == approver.id:
@@ -244,25 +272,25 @@ class SuspensionManager:
         if isinstance(decision, Deny):
             told = Answer(error=decision.reason, by=approver.id)
             after = replace(bound, answers={**bound.answers, bound.place: told})
-            await self._replace(tenant, Resumed(self.keys, tenant, wait, after).used(SuspensionState.DENIED))
-            self._tell(wait, decision, approver)
+            if not await self._end(tenant, Resumed(self.keys, tenant, wait, after), SuspensionState.DENIED):
+                return None
             public = decision.public or "The call was declined."
             return bound, Denied(decision.reason or f"declined by {approver.id}", code="declined", public=public)
         plan = await self._unchanged(tenant, wait, bound)
         after = self._decided(plan, bound, decision, approver, waited)
-        resumed = Resumed(self.keys, tenant, wait, after)
-        if not (_is_final(decision, after) or after.is_met):
-            wait = replace(wait, number=wait.number + 1, body=after.dump())
-            await self._replace(tenant, signed(self.keys, tenant, wait))
-            self._tell(wait, decision, approver)
-            return after, self._shown(tenant, wait, after, self.now())
-        if not any(step.name == "intent" and step.hook is None for _, _, step in plan.before) or (
-            isinstance(decision, Respond) and after.place == PLACE
-        ):  # no claim uses up the row
-            await self._replace(tenant, resumed.used())
-            resumed.wait = replace(resumed.wait, state=SuspensionState.USED)
-        self._tell(wait, decision, approver)
-        return after, resumed
+        if _is_final(decision, after) or after.is_met:
+            resumed = Resumed(self.keys, tenant, wait, after)
+            if not any(step.name == "intent" and step.hook is None for _, _, step in plan.before) or (
+                isinstance(decision, Respond) and after.place == PLACE
+            ):  # no claim uses up the row
+                if not await self._end(tenant, resumed, SuspensionState.USED):
+                    return None
+                resumed.wait = replace(wait, state=SuspensionState.USED)
+            return after, resumed
+        wait = signed(self.keys, tenant, replace(wait, number=wait.number + 1, body=after.dump()))
+        if not await self.store().suspensions.replace(tenant, wait):
+            return None
+        return after, self._shown(tenant, wait, after, self.now())
 
     async def withdraw(self, handle: str, user: User) -> None:
         """Withdraw a suspended call on behalf of its caller.
@@ -270,15 +298,18 @@ class SuspensionManager:
         Raises:
             NotPending: no suspended call of this user has the handle.
         """
-        tenant = user.tenant or ""
-        wait, bound = await self._find(tenant, handle)
-        if bound.user.id != user.id:
-            raise NotPending("not this user's")
-        await self._replace(tenant, Resumed(self.keys, tenant, wait, bound).used(SuspensionState.DENIED))
+        tenant, lost = user.tenant or "", None
+        while True:
+            wait, bound = await self._find(tenant, handle, lost)
+            if bound.user.id != user.id:
+                raise NotPending("not this user's")
+            if await self._end(tenant, Resumed(self.keys, tenant, wait, bound), SuspensionState.DENIED):
+                return
+            lost = wait
 
-    async def _replace(self, tenant: str, wait: SuspensionRecord) -> None:
-        if not await self.store().suspensions.replace(tenant, wait):
-            raise NotPending("another approver decided it meanwhile")
+    async def _end(self, tenant: str, resumed: Resumed, state: SuspensionState) -> bool:
+        """End the wait of a call; False if another process has replaced its record."""
+        return await self.store().suspensions.replace(tenant, resumed.used(state))
 
     async def _unchanged(self, tenant: str, wait: SuspensionRecord, bound: SuspendedCall) -> Plan:
         """Return the plan of the tool if the tool and its policies are unchanged."""
@@ -287,7 +318,7 @@ class SuspensionManager:
         except UnknownTool:
             plan = None
         if plan is None or not self.is_bound_to(plan, bound):
-            await self._replace(tenant, Resumed(self.keys, tenant, wait, bound).used(SuspensionState.VOID))
+            await self._end(tenant, Resumed(self.keys, tenant, wait, bound), SuspensionState.VOID)
             raise Stale(f"{bound.tool} or its policies have changed since it was asked for")
         return plan
 
@@ -332,10 +363,6 @@ class SuspensionManager:
             raise Invalid("the answer is not JSON", code="invalid_answer") from None
         _check(validator, value)
         return value
-
-    @staticmethod
-    def _tell(wait: SuspensionRecord, decision: Any, approver: User) -> None:
-        emit(LogEvent.SUSPENSION_RESUMED, tool=wait.tool, kind=wait.kind, decision=name_of(decision), by=approver.id)
 
     # ------------------------------------------------------------------ maintenance
 
