@@ -148,7 +148,7 @@ class SuspensionState(StrEnum):
     USED = "used"  # it was resumed, and its effect claimed
     DENIED = "denied"
     EXPIRED = "expired"
-    VOID = "void"  # the tool, its plan or the policy has changed since
+    VOID = "void"  # earlier versions of Callgate ended a call so when its tool or policies had changed
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ class DeferredCalls:
         Raises:
             NotPending: no call is suspended under the handle, or this approver may not decide it.
             Denied: the approver is the user of the call.
-            Stale: the tool or its policies have changed since.
+            Stale: this process has another version of the tool or its policies; the call keeps waiting.
             Invalid: the new arguments or the response do not fit their schema.
         """
         return resume(self, self._records, handle, decision, approver, options, trace=trace)

@@ -148,16 +148,22 @@ async def resume(
         apply_options(ctx, options)
         if trace:
             ctx.run.trace = []
-        try:
-            await run(ctx.run.plan, ctx)
-        except NotPending:
-            if isinstance(decided, Denied) or ctx.run.failed_in is ctx.run.plan.running:
-                return result_of(ctx)
-            lost = decided.wait  # another decision was quicker: this one counts for the version that it left
-        except InvocationError:
+        if await _ran(records, ctx):
             return result_of(ctx)
-        else:
-            return result_of(ctx)
+        lost = ctx.run.resumed.wait
+
+
+async def _ran(records: CallRecords, ctx: InvokeContext) -> bool:
+    """Run a decided call; return False if another decision has replaced its record, so that the tool did not run."""
+    if ctx.run.resumed is not None and not await records.waits.use(ctx.run.plan, ctx.run.resumed):
+        return False
+    try:
+        await run(ctx.run.plan, ctx)
+    except NotPending:
+        return ctx.run.resumed is None or ctx.run.failed_in is ctx.run.plan.running
+    except InvocationError:
+        pass
+    return True
 
 
 async def _context(
@@ -176,7 +182,7 @@ async def _context(
 def _again(records: CallRecords, bound: SuspendedCall, decided: Resumed, *, trace: bool) -> InvokeContext:
     plan = records.plans.of(bound.tool, trace=trace)
     if not records.waits.is_bound_to(plan, bound):
-        raise Stale(f"{bound.tool} or its policies have changed while its user was looked up")
+        raise Stale(f"{bound.tool} or its policies are others since its user was looked up")
     return context_of_resumed(plan, bound, decided)
 
 

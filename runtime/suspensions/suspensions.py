@@ -8,7 +8,6 @@ from typing import Any
 
 from callgate.errors import Denied, Invalid, NotPending, Stale, UnknownTool
 from callgate.hooks.approval import PLACE
-from callgate.hooks.builtin import refusal
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.facts import FROZEN, Suspension
 from callgate.hooks.plan import Plan
@@ -20,7 +19,18 @@ from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
-from callgate.runtime.suspensions.decisions import Approve, Deny, Edit, Respond, as_decision, name_of
+from callgate.runtime.suspensions.decisions import (
+    Approve,
+    Deny,
+    Edit,
+    Respond,
+    as_decision,
+    check_value,
+    fitting_answer,
+    is_final,
+    may_decide,
+    name_of,
+)
 from callgate.runtime.suspensions.resumption import (
     Answer,
     Resumed,
@@ -32,8 +42,7 @@ from callgate.runtime.suspensions.resumption import (
     signed,
 )
 from callgate.tools.arguments.parsing import parse_arguments
-from callgate.tools.schemas.validation import Validator, compile_schema
-from callgate.tools.values import hash_of, plain_json, thaw
+from callgate.tools.values import hash_of, thaw
 
 EXPIRES = 86_400.0
 """Default expiry of a suspended call, in seconds."""
@@ -120,7 +129,7 @@ class SuspensionManager:
             before = None
         return SuspendedCall(
             tool=ctx.tool_id,
-            version=ctx.tool.digest,
+            version=ctx.tool.binding_digest,
             policy=self.policy_of(ctx.run.plan),
             user=ctx.user,
             arguments=thaw(ctx.run.input) if frozen else raw,  # not the copy that hooks read
@@ -239,7 +248,7 @@ class SuspensionManager:
         Raises:
             NotPending: no call waits under the handle, or this person may not decide it.
             Denied: the caller may not approve its own call.
-            Stale: the tool or its policies have changed.
+            Stale: the tool or its policies of this process are others; the call keeps waiting.
             Invalid: the new arguments, or the answer, break their schema.
         """
         decision, tenant, first = as_decision(given), approver.tenant or "", lost is None
@@ -276,21 +285,27 @@ class SuspensionManager:
                 return None
             public = decision.public or "The call was declined."
             return bound, Denied(decision.reason or f"declined by {approver.id}", code="declined", public=public)
-        plan = await self._unchanged(tenant, wait, bound)
+        plan = self._bound_plan(bound)
         after = self._decided(plan, bound, decision, approver, waited)
-        if _is_final(decision, after) or after.is_met:
-            resumed = Resumed(self.keys, tenant, wait, after)
-            if not any(step.name == "intent" and step.hook is None for _, _, step in plan.before) or (
-                isinstance(decision, Respond) and after.place == PLACE
-            ):  # no claim uses up the row
-                if not await self._end(tenant, resumed, SuspensionState.USED):
-                    return None
-                resumed.wait = replace(wait, state=SuspensionState.USED)
-            return after, resumed
+        if is_final(decision, after) or after.is_met:
+            return after, Resumed(self.keys, tenant, wait, after)
         wait = signed(self.keys, tenant, replace(wait, number=wait.number + 1, body=after.dump()))
         if not await self.store().suspensions.replace(tenant, wait):
             return None
         return after, self._shown(tenant, wait, after, self.now())
+
+    async def use(self, plan: Plan, resumed: Resumed) -> bool:
+        """Use up the approval of a call that is about to run, unless the claim of its effect does.
+
+        Return False if another process has replaced its record.
+        """
+        claims = any(step.name == "intent" and step.hook is None for _, _, step in plan.before)
+        if claims and not (resumed.bound.place == PLACE and PLACE in resumed.bound.answers):
+            return True
+        done = await self._end(resumed.tenant, resumed, SuspensionState.USED)
+        if done:
+            resumed.wait = replace(resumed.wait, state=SuspensionState.USED)
+        return done
 
     async def withdraw(self, handle: str, user: User) -> None:
         """Withdraw a suspended call on behalf of its caller.
@@ -311,28 +326,33 @@ class SuspensionManager:
         """End the wait of a call; False if another process has replaced its record."""
         return await self.store().suspensions.replace(tenant, resumed.used(state))
 
-    async def _unchanged(self, tenant: str, wait: SuspensionRecord, bound: SuspendedCall) -> Plan:
-        """Return the plan of the tool if the tool and its policies are unchanged."""
+    def _bound_plan(self, bound: SuspendedCall) -> Plan:
+        """Return the plan of the tool that a call is bound to.
+
+        The call keeps waiting where this process does not fit: during a deployment another process may.
+
+        Raises:
+            Stale: this process has no such tool, or another version of it or of its policies.
+        """
         try:
             plan = self.plan_for(bound.tool)
         except UnknownTool:
             plan = None
         if plan is None or not self.is_bound_to(plan, bound):
-            await self._end(tenant, Resumed(self.keys, tenant, wait, bound), SuspensionState.VOID)
-            raise Stale(f"{bound.tool} or its policies have changed since it was asked for")
+            raise Stale(f"{bound.tool} or its policies are not those that it was asked for with")
         return plan
 
     def is_bound_to(self, plan: Plan, bound: SuspendedCall) -> bool:
         """Return whether the tool and its policies are those that the call is bound to."""
-        return plan.definition.digest == bound.version and self.policy_of(plan) == bound.policy
+        return plan.definition.binding_digest == bound.version and self.policy_of(plan) == bound.policy
 
     def _decided(
         self, plan: Plan, bound: SuspendedCall, decision: Approve | Edit | Respond, approver: User, waited: float
     ) -> SuspendedCall:
         answer = Answer(by=approver.id)
         if isinstance(decision, Respond):
-            answer = Answer(self._fitting(plan, bound, decision), decision.error, approver.id)
-            if _is_final(decision, bound):
+            answer = Answer(fitting_answer(plan, bound, decision), decision.error, approver.id)
+            if is_final(decision, bound):
                 return replace(bound, answers={**bound.answers, bound.place: answer})
         elif bound.schema is not None:
             raise Invalid("an answer was asked for: Respond(value)", code="answer_expected")
@@ -340,7 +360,7 @@ class SuspensionManager:
             if not bound.frozen:
                 raise Invalid("its arguments were not read yet: there is nothing to edit", code="not_editable")
             arguments = parse_arguments(dict(decision.arguments), limits=plan.builtins.limits).value
-            _check(plan.builtins.arguments, arguments)
+            check_value(plan.builtins.arguments, arguments)
             bound = replace(bound, arguments=arguments, input_hash=hash_of(arguments), approvals=(), answers={})
         said = bound.answers.get(bound.place)
         agree = said is None or hash_of(said.value) == hash_of(answer.value)
@@ -348,21 +368,6 @@ class SuspensionManager:
             others = (one for one in bound.approvals if one[0] != bound.place or (agree and one[1].id != approver.id))
             bound = replace(bound, approvals=(*others, (bound.place, approver, waited)))
         return bound if bound.place == PLACE else replace(bound, answers={**bound.answers, bound.place: answer})
-
-    def _fitting(self, plan: Plan, bound: SuspendedCall, decision: Respond) -> Any:
-        """Return the answer if it fits the requested schema."""
-        if decision.error is not None:
-            return None
-        if bound.place == PLACE:
-            validator = plan.builtins.output
-        else:
-            validator = None if bound.schema is None else compile_schema(bound.schema, trusted=False)
-        try:
-            value = plain_json(decision.value, plan.builtins.limits.max_depth)
-        except (TypeError, ValueError):
-            raise Invalid("the answer is not JSON", code="invalid_answer") from None
-        _check(validator, value)
-        return value
 
     # ------------------------------------------------------------------ maintenance
 
@@ -377,24 +382,3 @@ class SuspensionManager:
                 emit(LogEvent.SUSPENSION_EXPIRED, tool=wait.tool, kind=wait.kind)
                 ended += 1
         return ended
-
-
-def _check(validator: Validator | None, value: Any) -> None:
-    """Refuse edited arguments, or an answer, that break their schema."""
-    if validator is not None:
-        try:
-            validator.check(value)
-        except Exception as error:
-            raise refusal(validator, value) from error
-
-
-def _is_final(decision: Any, bound: SuspendedCall) -> bool:
-    """Return whether a decision needs no further approval: it replaces the run, or ends the call with an error."""
-    return isinstance(decision, Respond) and (bound.place == PLACE or decision.error is not None)
-
-
-def may_decide(bound: SuspendedCall, person: User, waited: float) -> bool:
-    """Return whether a person of the caller's tenant may decide: by any rule, or as caller without rules."""
-    if not bound.rules:
-        return person.id == bound.user.id
-    return any(rule.allows(person, bound.user.id, waited) for rule in bound.rules)
