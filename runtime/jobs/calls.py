@@ -62,12 +62,22 @@ class JobCalls:
         self.refresh = refresh
 
     def version_of(self, tool: str) -> str:
-        """Return the digest of a tool's definition.
+        """Return the digest of a tool's definition that its jobs are bound to.
 
         Raises:
             UnknownTool: the gate has no such tool.
         """
-        return self._plans.of(tool).definition.digest
+        return self._plans.of(tool).definition.binding_digest
+
+    def fits(self, request: JobRequest) -> bool:
+        """Return whether this gate has the tool of a job, with the definition that the job was submitted for.
+
+        A namespace of tools is compared here, too, once a request has one.
+        """
+        registry = self._plans.registry
+        if request.tool not in registry:
+            return False
+        return registry.get(request.tool).definition.binding_digest == request.version
 
     def is_repeat(self, known: JobRequest, request: JobRequest) -> bool:
         """Return whether two requests for one tool have the same arguments: as text, or as an object."""

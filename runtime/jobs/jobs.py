@@ -180,6 +180,7 @@ class JobQueue:
         request = JobRequest(
             tool=call.name,
             version=self._calls.version_of(call.name),
+            key_id=self.keys.ids[0],
             arguments=call.arguments,
             user=user,
             call_id=call.id,
