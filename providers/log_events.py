@@ -114,6 +114,12 @@ class LogEvent(StrEnum):
         "a hook has found the outcome of an unknown effect",
     )
     JOB_DEAD = ("job.dead", ERROR, "job tool reason", "a job was abandoned; `reason` says why")
+    JOB_LEFT = (
+        "job.left",
+        WARNING,
+        "job tool reason",
+        "a worker put a job back that does not fit it, for another worker; `reason` says why",
+    )
     JOB_STORE_FAILED = (
         "job.store_failed",
         ERROR,

@@ -28,6 +28,7 @@ class SigningKeys:
         self.lasting = bool(self._keys)
         if not self._keys:
             self._keys = [secrets.token_bytes(32)]
+        self.ids = [_mac(key, [b"key id"])[:16] for key in self._keys]  # say nothing about a key, but tell keys apart
 
     def __repr__(self) -> str:
         return f"<{len(self._keys)} signing keys>"

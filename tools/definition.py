@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 from callgate.errors import DefinitionError
 from callgate.tools import definition_rules as rules
 from callgate.tools.naming import legal_tool_name
+from callgate.tools.schemas.engines.dialect import TEXTS, without_texts
 from callgate.tools.values import digest, thaw
 
 
@@ -165,6 +166,16 @@ class ToolDefinition:
     def digest(self) -> str:
         """SHA-256 over the canonical JSON of the whole declaration; changes with every part of it."""
         return digest(self.to_dict() | {"version": self.version})
+
+    @cached_property
+    def binding_digest(self) -> str:
+        """SHA-256 of what decides how a call runs. Suspended calls and jobs are bound to it.
+
+        It leaves out the texts for models and people: description, title and examples, also within the schemas.
+        """
+        shown = {key: item for key, item in self.to_dict().items() if key not in TEXTS}
+        schemas = {key: without_texts(shown[key]) for key in map(_WIRE.__getitem__, _SCHEMAS) if key in shown}
+        return digest({**shown, **schemas, "version": self.version})
 
     def allows(self, roles: Iterable[str]) -> bool:
         """Check that a user with these roles may see and call the tool."""

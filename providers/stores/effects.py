@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 
 class EffectState(StrEnum):
@@ -53,6 +54,13 @@ class EffectRecord:
     expires_at: float | None = None
     receipt: bytes | None = None
     note: str | None = None
+
+
+EffectPosition: TypeAlias = tuple[float, str, str]
+"""The position of an effect in the order of time: ``began_at``, tenant and key."""
+
+OLDEST: EffectPosition = (-math.inf, "", "")
+"""The position before every effect."""
 
 
 def overdue(effect: EffectRecord, now: float) -> bool:
@@ -117,9 +125,18 @@ class EffectStore(Protocol):
         ...
 
     async def list(
-        self, tenant: str | None, *, states: Collection[EffectState] = (), tool: str | None = None, limit: int = 100
+        self,
+        tenant: str | None,
+        *,
+        states: Collection[EffectState] = (),
+        tool: str | None = None,
+        after: EffectPosition | None = None,
+        limit: int = 100,
     ) -> Sequence[tuple[str, EffectRecord]]:
-        """Return effects with their tenants, newest first; None as tenant means all tenants, for operators."""
+        """Return effects with their tenants, newest first; None as tenant means all tenants, for operators.
+
+        With *after*, the order is that of ``EffectPosition``, oldest first, and begins behind that position.
+        """
         ...
 
     async def renew(self, owner: str, until: float) -> int:
@@ -148,7 +165,7 @@ class SuspensionState(StrEnum):
     USED = "used"  # it was resumed, and its effect claimed
     DENIED = "denied"
     EXPIRED = "expired"
-    VOID = "void"  # the tool, its plan or the policy has changed since
+    VOID = "void"  # earlier versions of Callgate ended a call so when its tool or policies had changed
 
 
 @dataclass(frozen=True, slots=True)

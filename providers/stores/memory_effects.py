@@ -8,7 +8,15 @@ from dataclasses import replace
 from heapq import nsmallest
 from typing import Any, NamedTuple
 
-from callgate.providers.stores.effects import ENDED_STATES, OPEN_STATES, EffectRecord, EffectState, claimable, overdue
+from callgate.providers.stores.effects import (
+    ENDED_STATES,
+    OPEN_STATES,
+    EffectPosition,
+    EffectRecord,
+    EffectState,
+    claimable,
+    overdue,
+)
 from callgate.providers.stores.memory_changes import MemoryKey, MemoryPart
 
 
@@ -83,16 +91,26 @@ class MemoryEffects(MemoryPart[MemoryKey, EffectRecord | End]):
         return self._find((tenant, key))
 
     async def list(
-        self, tenant: str | None, *, states: Collection[EffectState] = (), tool: str | None = None, limit: int = 100
+        self,
+        tenant: str | None,
+        *,
+        states: Collection[EffectState] = (),
+        tool: str | None = None,
+        after: EffectPosition | None = None,
+        limit: int = 100,
     ) -> Sequence[tuple[str, EffectRecord]]:
         everything = [*self._live.items(), *((at, end.effect) for at, end in self._ended.items())]
+        sign = -1 if after is None else 1
         chosen = [
-            (-effect.began_at, *at)
+            (sign * effect.began_at, *at)
             for at, effect in everything
-            if tenant in {None, at[0]} and tool in {None, effect.tool} and (not states or self._state(at) in states)
+            if tenant in {None, at[0]}
+            and tool in {None, effect.tool}
+            and (not states or self._state(at) in states)
+            and (after is None or (effect.began_at, *at) > after)
         ]
-        newest = [(owner, self._find((owner, key))) for _, owner, key in nsmallest(limit, chosen)]
-        return [(owner, effect) for owner, effect in newest if effect is not None]
+        found = [(owner, self._find((owner, key))) for _, owner, key in nsmallest(limit, chosen)]
+        return [(owner, effect) for owner, effect in found if effect is not None]
 
     async def renew(self, owner: str, until: float) -> int:
         held = [at for at, effect in self._live.items() if effect.owner == owner and effect.state in OPEN_STATES]

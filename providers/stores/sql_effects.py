@@ -9,7 +9,14 @@ from functools import cache
 from typing import Any
 
 from callgate.errors import StoreError
-from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectState, claimable, overdue
+from callgate.providers.stores.effects import (
+    OPEN_STATES,
+    EffectPosition,
+    EffectRecord,
+    EffectState,
+    claimable,
+    overdue,
+)
 from callgate.providers.stores.ledger_writes import Settlement
 from callgate.providers.stores.sql_part import ROW_VERSION, Columns, SqlPart
 from callgate.providers.stores.sql_statements import Statement
@@ -165,9 +172,15 @@ class SqlEffects(SqlPart):
         return await self._one(_GET, {"tenant": tenant, "key": key}, _COLUMNS)
 
     async def list(
-        self, tenant: str | None, *, states: Collection[EffectState] = (), tool: str | None = None, limit: int = 100
+        self,
+        tenant: str | None,
+        *,
+        states: Collection[EffectState] = (),
+        tool: str | None = None,
+        after: EffectPosition | None = None,
+        limit: int = 100,
     ) -> Sequence[tuple[str, EffectRecord]]:
-        query = _LIST
+        query, order = _LIST, "DESC" if after is None else "ASC"
         values: dict[str, Any] = {"version": ROW_VERSION, "limit": limit}
         for name, given in (("tenant", tenant), ("tool", tool)):
             if given is not None:
@@ -176,7 +189,10 @@ class SqlEffects(SqlPart):
         if states:
             query += " AND state IN :states"
             values["states"] = [state.value for state in states]
-        rows = await self._rows(f"{query} ORDER BY began_at DESC, tenant, key LIMIT :limit", values)
+        if after is not None:
+            query += " AND (began_at, tenant, key) > (:after_time, :after_tenant, :after_key)"
+            values |= dict(zip(("after_time", "after_tenant", "after_key"), after, strict=True))
+        rows = await self._rows(f"{query} ORDER BY began_at {order}, tenant, key LIMIT :limit", values)
         return [(owner, _COLUMNS.record(row)) for owner, *row in rows]
 
     async def renew(self, owner: str, until: float) -> int:

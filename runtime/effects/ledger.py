@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from callgate.errors import RegistrationError, StoreConflict, StoreError, StoreUnsupported
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import Store
-from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectState
+from callgate.providers.stores.effects import OLDEST, OPEN_STATES, EffectRecord, EffectState
 from callgate.providers.stores.ledger_writes import LedgerWriter, Settlement, TransactionWriter
 from callgate.providers.stores.memory import MemoryStore
 from callgate.providers.stores.memory_effects import MemoryEffects
@@ -24,6 +24,9 @@ from callgate.runtime.effects.claims import Claim
 
 Unknown: TypeAlias = Callable[[str, EffectRecord, Sequence[Any]], Awaitable[EffectRecord]]
 """Asks hooks for the outcome of an effect (``runtime/effects/reconciling.py``)."""
+
+ASK_AT_ONCE = 100
+"""Maximum number of unknown effects of one tool that one round of maintenance asks about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +84,7 @@ class Ledger:
         self.valid = math.inf if self.memory is not None else options.valid  # rows in memory end with the process
         self.waiters = Waiters()
         self._unsettled: dict[tuple[str, str], tuple[Claim, EffectState, bytes | None, float | None]] = {}
+        self._asked: dict[str, EffectPosition] = {}
         self._doubtful: dict[tuple[str, str], list[EffectRecord]] = {}
 
     def now(self) -> float:
@@ -180,8 +184,17 @@ class Ledger:
         if lost := await self.effects.expire(self.now()):
             emit(LogEvent.EFFECTS_ORPHANED, number=lost)
         for tool, hooks in reconcilers().items():
-            for tenant, effect in await self.effects.list(None, states=[EffectState.UNKNOWN], tool=tool):
-                await self.ask(tenant, effect, hooks)
+            await self._ask_next(tool, hooks)
+
+    async def _ask_next(self, tool: str, hooks: Sequence[Any]) -> None:
+        """Ask for the outcomes of the next unknown effects of a tool, oldest first; after the last one, start again."""
+        after = self._asked.pop(tool, OLDEST)
+        found = await self.effects.list(None, states=[EffectState.UNKNOWN], tool=tool, after=after, limit=ASK_AT_ONCE)
+        if len(found) == ASK_AT_ONCE:
+            tenant, last = found[-1]
+            self._asked[tool] = (last.began_at, tenant, last.key)
+        for tenant, effect in found:
+            await self.ask(tenant, effect, hooks)
 
 
 def _is_claim_of(found: EffectRecord, effect: EffectRecord) -> bool:

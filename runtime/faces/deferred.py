@@ -32,7 +32,7 @@ class SubmitOptions(TypedDict, total=False):
     """The options of a job.
 
     ``at`` is the earliest time to run, an aware datetime; ``delay`` is the same in seconds from now. ``key`` is the
-    idempotency key: a second job with the same key is the first one. ``queue`` and ``priority`` (higher first) are for
+    idempotency key: a second job with the same key and arguments is the first one. ``queue`` and ``priority`` (higher first) are for
     workers. ``deadline`` is in seconds from now, and includes the time in the queue. ``task`` is as in ``CallOptions``.
     """
 
@@ -99,7 +99,7 @@ class DeferredCalls:
         Raises:
             NotPending: no call is suspended under the handle, or this approver may not decide it.
             Denied: the approver is the user of the call.
-            Stale: the tool or its policies have changed since.
+            Stale: this process has another version of the tool or its policies; the call keeps waiting.
             Invalid: the new arguments or the response do not fit their schema.
         """
         return resume(self, self._records, handle, decision, approver, options, trace=trace)
@@ -138,6 +138,7 @@ class DeferredCalls:
 
         Raises:
             UnknownTool: the gate has no such tool.
+            Conflict: the job of this key has other arguments.
             DefinitionError: the arguments are not JSON.
             RegistrationError: the store is durable, and there are no signing keys for the workers.
             GateClosed: the gate is not open.

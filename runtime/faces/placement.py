@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from callgate.errors import DeadlineExceeded, InvocationError, NotRecorded, OutcomeUnknown, StoreError
+from callgate.errors import Conflict, DeadlineExceeded, InvocationError, NotRecorded, OutcomeUnknown, StoreError
 from callgate.providers.principal import User
 from callgate.runtime.call.failure import error_info
 from callgate.runtime.call.leases import RELEASE_LIMIT, Carried
@@ -78,6 +78,8 @@ async def _in_a_worker(gate: Any, call: ToolCall, user: User, options: dict[str,
         except asyncio.CancelledError:
             await _abandon(job)
             raise
+    except Conflict:
+        return _failed(call, Conflict)
     except StoreError:  # the job may be stored, although the store reported an error
         return _failed(call, NotRecorded if reads else OutcomeUnknown)
 
@@ -89,5 +91,5 @@ async def _abandon(job: JobHandle) -> None:
 
 
 def _failed(call: ToolCall, error: type[InvocationError]) -> ToolResult:
-    outcome = Outcome.UNKNOWN if error is OutcomeUnknown else Outcome.ERROR
+    outcome = {OutcomeUnknown: Outcome.UNKNOWN, Conflict: Outcome.CONFLICT}.get(error, Outcome.ERROR)
     return ToolResult(call.id, call.name, outcome, error=error_info(error()))

@@ -16,8 +16,12 @@ from callgate.runtime.call.calls import context_of_none
 from callgate.runtime.call.options import CallOptions
 from callgate.runtime.call.results import cancelled_call, run_to_result
 from callgate.runtime.call.streams import Progress
+from callgate.runtime.jobs.records import JobRequest
 from callgate.runtime.plans import Plans
+from callgate.tools.arguments.parse_errors import ParseError
+from callgate.tools.arguments.parsing import parse_arguments
 from callgate.tools.calls import ErrorInfo, Outcome, ToolCall, ToolResult
+from callgate.tools.values import hash_of
 
 
 class ProgressReports:
@@ -58,12 +62,39 @@ class JobCalls:
         self.refresh = refresh
 
     def version_of(self, tool: str) -> str:
-        """Return the digest of a tool's definition.
+        """Return the digest of a tool's definition that its jobs are bound to.
 
         Raises:
             UnknownTool: the gate has no such tool.
         """
-        return self._plans.of(tool).definition.digest
+        return self._plans.of(tool).definition.binding_digest
+
+    def fits(self, request: JobRequest) -> bool:
+        """Return whether this gate has the tool of a job, with the definition that the job was submitted for.
+
+        A namespace of tools is compared here, too, once a request has one.
+        """
+        registry = self._plans.registry
+        if request.tool not in registry:
+            return False
+        return registry.get(request.tool).definition.binding_digest == request.version
+
+    def is_repeat(self, known: JobRequest, request: JobRequest) -> bool:
+        """Return whether two requests for one tool have the same arguments: as text, or as an object."""
+        builtins = self._plans.of(request.tool).builtins
+
+        def arguments(given: Any) -> Any:
+            try:
+                return parse_arguments(
+                    given,
+                    limits=builtins.limits,
+                    tolerant=builtins.tolerates,
+                    takes_nothing=builtins.takes_nothing,
+                ).value
+            except ParseError:  # the call will fail alike for the same text
+                return given
+
+        return hash_of(arguments(known.arguments)) == hash_of(arguments(request.arguments))
 
     async def make(self, call: ToolCall, user: User, options: CallOptions) -> ToolResult:
         """Run a call as ``Gate.call`` does. A cancelled call has a result, too: ``unknown`` where it may have had an effect."""

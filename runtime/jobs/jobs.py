@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from callgate.errors import NotPending, StoreError
+from callgate.errors import Conflict, NotPending, StoreError
 from callgate.hooks.stock.records.telemetry import current_trace
 from callgate.providers.ids import new_id
 from callgate.providers.logs import LogEvent, emit
@@ -180,6 +180,7 @@ class JobQueue:
         request = JobRequest(
             tool=call.name,
             version=self._calls.version_of(call.name),
+            key_id=self.keys.ids[0],
             arguments=call.arguments,
             user=user,
             call_id=call.id,
@@ -212,6 +213,8 @@ class JobQueue:
                 await self.backend.submit(tenant, job, within)
         if known.user != user.id:
             raise NotPending("no such job of this user")
+        if not self._calls.is_repeat(_request_of(known), request):
+            raise Conflict(f"{call.name}: this key was used with other arguments")
         await self.backend.submitted(job)
         return JobHandle(self, tenant, user.id, id)
 
@@ -295,6 +298,13 @@ class JobQueue:
         if job.result is not None:
             return load_result(self.keys, tenant, job.result)
         return _without_result(job)
+
+
+def _request_of(job: Job) -> JobRequest:
+    try:
+        return JobRequest.load(job.body)
+    except (ValueError, TypeError, KeyError):
+        raise StoreError("another version of Callgate wrote the job of this key; use another key") from None
 
 
 def _run_at(now: float, at: datetime | None, delay: float | None) -> float:

@@ -29,11 +29,13 @@ class JobRequest:
     """The call of a job.
 
     ``deadline_at`` is in seconds since the epoch. ``trace`` has the trace headers of the request that submitted the job.
-    ``task`` has the ids of the A2A task. ``version`` is the digest of the tool's definition at that time, for people: the worker runs its current tool.
+    ``task`` has the ids of the A2A task. ``version`` is ``ToolDefinition.binding_digest``: only a worker with that
+    definition runs the call. ``key_id`` names the key that signed the job.
     """
 
     tool: str
     version: str
+    key_id: str
     arguments: Any
     user: User
     call_id: str
@@ -134,6 +136,15 @@ def signed(keys: SigningKeys, tenant: str, job: Job) -> Job:
 def is_intact(keys: SigningKeys, tenant: str, job: Job) -> bool:
     """Return whether the signature fits the call, the user and the time of the job."""
     return keys.verify(job.mac, *_parts(tenant, job))
+
+
+def key_id_of(job: Job) -> str | None:
+    """Return the id of the key that signed a job, as its body says; None for a body without one."""
+    try:
+        body = json.loads(job.body)
+    except (ValueError, RecursionError):
+        return None
+    return body.get("key_id") if isinstance(body, dict) else None
 
 
 def _parts(tenant: str, job: Job) -> tuple[bytes, ...]:

@@ -22,7 +22,7 @@ from callgate.runtime.call.options import CallOptions
 from callgate.runtime.call.results import cancelled_call
 from callgate.runtime.jobs.calls import JobCalls, ProgressReports, progress_as_json
 from callgate.runtime.jobs.options import Jobs
-from callgate.runtime.jobs.records import JobRequest, dump_result, is_intact
+from callgate.runtime.jobs.records import JobRequest, dump_result, is_intact, key_id_of
 from callgate.tools.calls import Outcome, ToolCall, ToolResult
 
 _T = TypeVar("_T")
@@ -34,6 +34,9 @@ LIMITS = frozenset({"over_quota", "semaphore_full", "threads_busy"})
 
 STORE_FAILED = frozenset({"not_recorded", "quota_unavailable", "semaphore_unavailable"})
 """Codes of calls that were refused because a store failed: nothing ran, and the next attempt may succeed."""
+
+LEAVE_PAUSE = 5.0
+"""Seconds until a job that did not fit a worker may be taken again. In this time the worker takes others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,20 +149,21 @@ class JobRunner:
             raise StoreError(f"{self._store().name}: no answer in {self.options.lease:g} s") from None
 
     async def _run(self, tenant: str, job: Job, here: RunningJob) -> Finished:
-        if not is_intact(self._keys, tenant, job):
+        intact = is_intact(self._keys, tenant, job)
+        if not intact and key_id_of(job) in self._keys.ids:
             return await self._end_dead(
                 tenant, job, "its signature does not fit: its record was changed without the signing key"
             )
         if here.stopped:  # after the previous attempt, whose effect is in the ledger
             return await self._end(tenant, job, JobState.CANCELLED, None, CANCELLED)
+        request = self._request_of(job) if intact else "this worker does not have its signing key"
+        if isinstance(request, str):
+            emit(LogEvent.JOB_LEFT, job=job.id, tool=job.tool, reason=request)
+            return await self._put_back(tenant, job, LEAVE_PAUSE, None)
         if job.attempts > job.max_attempts:  # the previous workers died before they stored its end
             return await self._end_dead(
                 tenant, job, f"abandoned after {job.max_attempts} attempts: {job.reason or 'each worker died'}"
             )
-        try:
-            request = JobRequest.load(job.body)
-        except (ValueError, TypeError, KeyError):
-            return await self._end_dead(tenant, job, "its record was written by another version of Callgate")
         result = await self._result(job, request, here)
         if here.stopped and result.outcome in {Outcome.CANCELLED, Outcome.UNKNOWN, Outcome.RETRY_LATER}:
             return await self._end(tenant, job, JobState.CANCELLED, result, CANCELLED)
@@ -171,6 +175,17 @@ class JobRunner:
         if job.attempts >= job.max_attempts:
             return await self._end(tenant, job, JobState.DEAD, result, f"{reason}, {job.attempts} times")
         return await self._put_back(tenant, job, pause, reason)
+
+    def _request_of(self, job: Job) -> JobRequest | str:
+        """Return the call of a job; if it does not fit this worker, return why."""
+        try:
+            request = JobRequest.load(job.body)
+        except (ValueError, TypeError, KeyError):
+            return "another version of Callgate wrote it"
+        late = request.deadline_at is not None and request.deadline_at <= self._now()
+        if late or self._calls.fits(request):
+            return request
+        return "this worker does not have its tool, or has another definition of it"
 
     async def _result(self, job: Job, request: JobRequest, here: RunningJob) -> ToolResult:
         call, options = request.call, request.options

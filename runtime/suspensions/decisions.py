@@ -6,6 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from callgate.errors import Invalid
+from callgate.hooks.approval import PLACE
+from callgate.hooks.builtin import refusal
+from callgate.hooks.plan import Plan
+from callgate.providers.principal import User
+from callgate.runtime.suspensions.resumption import SuspendedCall
+from callgate.tools.schemas.validation import Validator, compile_schema
+from callgate.tools.values import plain_json
+
 
 @dataclass(frozen=True, slots=True)
 class Approve:
@@ -61,3 +70,44 @@ def as_decision(given: Any) -> Approve | Deny | Edit | Respond:
 def name_of(decision: Approve | Deny | Edit | Respond) -> str:
     """Return the name of the decision in records."""
     return type(decision).__name__.lower()
+
+
+def is_final(decision: Any, bound: SuspendedCall) -> bool:
+    """Return whether a decision needs no further approval: it replaces the run, or ends the call with an error."""
+    return isinstance(decision, Respond) and (bound.place == PLACE or decision.error is not None)
+
+
+def may_decide(bound: SuspendedCall, person: User, waited: float) -> bool:
+    """Return whether a person of the caller's tenant may decide: by any rule, or as caller without rules."""
+    if not bound.rules:
+        return person.id == bound.user.id
+    return any(rule.allows(person, bound.user.id, waited) for rule in bound.rules)
+
+
+def fitting_answer(plan: Plan, bound: SuspendedCall, decision: Respond) -> Any:
+    """Return the answer if it fits the requested schema.
+
+    Raises:
+        Invalid: it does not.
+    """
+    if decision.error is not None:
+        return None
+    if bound.place == PLACE:
+        validator = plan.builtins.output
+    else:
+        validator = None if bound.schema is None else compile_schema(bound.schema, trusted=False)
+    try:
+        value = plain_json(decision.value, plan.builtins.limits.max_depth)
+    except (TypeError, ValueError):
+        raise Invalid("the answer is not JSON", code="invalid_answer") from None
+    check_value(validator, value)
+    return value
+
+
+def check_value(validator: Validator | None, value: Any) -> None:
+    """Refuse edited arguments, or an answer, that break their schema."""
+    if validator is not None:
+        try:
+            validator.check(value)
+        except Exception as error:
+            raise refusal(validator, value) from error

@@ -15,7 +15,7 @@ from callgate.hooks.facts import Suspension
 from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store
-from callgate.providers.stores.effects import EffectRecord
+from callgate.providers.stores.effects import EffectRecord, SuspensionRecord
 from callgate.runtime.call.calls import refuse_user
 from callgate.runtime.call.failure import error_info
 from callgate.runtime.call.invoke import run
@@ -139,39 +139,50 @@ async def resume(
         raise TypeError(
             f"resume: the suspended call has its own {', '.join(own)}; leave them out, what was approved runs"
         )
-    bound, decided = await records.waits.decide(handle, decision, approver)
-    if isinstance(decided, Pending):
-        return _still_waits(bound, decided)
-    user = await current_user(records.refresh_user, bound.user)
-    if isinstance(decided, Denied) or user is None:
-        refused = (
-            decided
-            if isinstance(decided, Denied)
-            else Denied(f"the user {bound.user.id} exists no more", code="no_user")
-        )
-        ctx = refused_context(records.plans.of_refusal(bound.tool), bound, refused)
-    else:
-        ctx = _again(records, replace(bound, user=user), decided, trace=trace)
-    apply_options(ctx, options)
-    if trace:
-        ctx.run.trace = []
+    lost: SuspensionRecord | None = None
+    while True:
+        bound, decided = await records.waits.decide(handle, decision, approver, lost)
+        if isinstance(decided, Pending):
+            return _still_waits(bound, decided)
+        ctx = await _context(records, bound, decided, trace=trace)
+        apply_options(ctx, options)
+        if trace:
+            ctx.run.trace = []
+        if await _ran(records, ctx):
+            return result_of(ctx)
+        lost = ctx.run.resumed.wait
+
+
+async def _ran(records: CallRecords, ctx: InvokeContext) -> bool:
+    """Run a decided call; return False if another decision has replaced its record, so that the tool did not run."""
+    if ctx.run.resumed is not None and not await records.waits.use(ctx.run.plan, ctx.run.resumed):
+        return False
     try:
         await run(ctx.run.plan, ctx)
-    except NotPending as error:
-        if (
-            ctx.run.failed_in is not ctx.run.plan.running
-        ):  # another approver was quicker: the error is that of a late decision
-            error.correlation_id = None
-            raise
+    except NotPending:
+        return ctx.run.resumed is None or ctx.run.failed_in is ctx.run.plan.running
     except InvocationError:
         pass
-    return result_of(ctx)
+    return True
+
+
+async def _context(
+    records: CallRecords, bound: SuspendedCall, decided: Resumed | Denied, *, trace: bool
+) -> InvokeContext:
+    """Return the context of a decided call, for its user with their current roles."""
+    user = await current_user(records.refresh_user, bound.user)
+    if isinstance(decided, Resumed) and user is not None:
+        return _again(records, replace(bound, user=user), decided, trace=trace)
+    refused = (
+        decided if isinstance(decided, Denied) else Denied(f"the user {bound.user.id} exists no more", code="no_user")
+    )
+    return refused_context(records.plans.of_refusal(bound.tool), bound, refused)
 
 
 def _again(records: CallRecords, bound: SuspendedCall, decided: Resumed, *, trace: bool) -> InvokeContext:
     plan = records.plans.of(bound.tool, trace=trace)
     if not records.waits.is_bound_to(plan, bound):
-        raise Stale(f"{bound.tool} or its policies have changed while its user was looked up")
+        raise Stale(f"{bound.tool} or its policies are others since its user was looked up")
     return context_of_resumed(plan, bound, decided)
 
 

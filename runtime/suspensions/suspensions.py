@@ -8,7 +8,6 @@ from typing import Any
 
 from callgate.errors import Denied, Invalid, NotPending, Stale, UnknownTool
 from callgate.hooks.approval import PLACE
-from callgate.hooks.builtin import refusal
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.facts import FROZEN, Suspension
 from callgate.hooks.plan import Plan
@@ -20,7 +19,18 @@ from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
-from callgate.runtime.suspensions.decisions import Approve, Deny, Edit, Respond, as_decision, name_of
+from callgate.runtime.suspensions.decisions import (
+    Approve,
+    Deny,
+    Edit,
+    Respond,
+    as_decision,
+    check_value,
+    fitting_answer,
+    is_final,
+    may_decide,
+    name_of,
+)
 from callgate.runtime.suspensions.resumption import (
     Answer,
     Resumed,
@@ -32,8 +42,7 @@ from callgate.runtime.suspensions.resumption import (
     signed,
 )
 from callgate.tools.arguments.parsing import parse_arguments
-from callgate.tools.schemas.validation import Validator, compile_schema
-from callgate.tools.values import hash_of, plain_json, thaw
+from callgate.tools.values import hash_of, thaw
 
 EXPIRES = 86_400.0
 """Default expiry of a suspended call, in seconds."""
@@ -120,7 +129,7 @@ class SuspensionManager:
             before = None
         return SuspendedCall(
             tool=ctx.tool_id,
-            version=ctx.tool.digest,
+            version=ctx.tool.binding_digest,
             policy=self.policy_of(ctx.run.plan),
             user=ctx.user,
             arguments=thaw(ctx.run.input) if frozen else raw,  # not the copy that hooks read
@@ -201,7 +210,9 @@ class SuspensionManager:
             raise NotPending("not this viewer's")
         return self._shown(tenant, wait, bound, now)
 
-    async def _find(self, tenant: str, handle: Any) -> tuple[SuspensionRecord, SuspendedCall]:
+    async def _find(
+        self, tenant: str, handle: Any, after: SuspensionRecord | None = None
+    ) -> tuple[SuspensionRecord, SuspendedCall]:
         wait = await self.store().suspensions.get(tenant, id_in(self.keys, tenant, handle))
         if wait is None or wait.state is not SuspensionState.WAITING:
             raise NotPending("unknown or used")
@@ -210,6 +221,8 @@ class SuspensionManager:
             raise NotPending("changed in the store")
         if wait.expires_at is not None and wait.expires_at <= self.now():
             raise NotPending("expired")
+        if after is not None and wait.number <= after.number:  # a lost race means a later version
+            raise NotPending("its record cannot be replaced")
         return wait, bound
 
     def opened(self, tenant: str, wait: SuspensionRecord) -> SuspendedCall | None:
@@ -224,18 +237,42 @@ class SuspensionManager:
 
     # ------------------------------------------------------------------ deciding
 
-    async def decide(self, handle: str, given: Any, approver: User) -> tuple[SuspendedCall, Resumed | Denied | Pending]:
+    async def decide(
+        self, handle: str, given: Any, approver: User, lost: SuspensionRecord | None = None
+    ) -> tuple[SuspendedCall, Resumed | Denied | Pending]:
         """Record a decision; return the call to run, the denial, or the call that still waits for approvals.
+
+        Concurrent decisions all count: a decision that loses a race is made again on the version that won it, unless that
+        version has other arguments. *lost* is the version of a decision whose call lost the race when it ran.
 
         Raises:
             NotPending: no call waits under the handle, or this person may not decide it.
             Denied: the caller may not approve its own call.
-            Stale: the tool or its policies have changed.
+            Stale: the tool or its policies of this process are others; the call keeps waiting.
             Invalid: the new arguments, or the answer, break their schema.
         """
-        decision = as_decision(given)
-        tenant = approver.tenant or ""
-        wait, bound = await self._find(tenant, handle)
+        decision, tenant, first = as_decision(given), approver.tenant or "", lost is None
+        while True:
+            wait, bound = await self._find(tenant, handle, lost)
+            if lost is not None and SuspendedCall.load(lost.body).input_hash != bound.input_hash:
+                raise NotPending("another approver edited its arguments meanwhile")
+            decided = await self._decide_version(tenant, wait, bound, decision, approver)
+            if decided is not None:
+                if first:
+                    person, what = approver.id, name_of(decision)
+                    emit(LogEvent.SUSPENSION_RESUMED, tool=wait.tool, kind=wait.kind, decision=what, by=person)
+                return decided
+            lost = wait
+
+    async def _decide_version(
+        self,
+        tenant: str,
+        wait: SuspensionRecord,
+        bound: SuspendedCall,
+        decision: Approve | Deny | Edit | Respond,
+        approver: User,
+    ) -> tuple[SuspendedCall, Resumed | Denied | Pending] | None:
+        """Decide one version of a suspended call; None if another process has replaced that version."""
         waited = self.now() - wait.made_at
         if not may_decide(bound, approver, waited):
             if bound.user.id == approver.id:
@@ -244,25 +281,31 @@ class SuspensionManager:
         if isinstance(decision, Deny):
             told = Answer(error=decision.reason, by=approver.id)
             after = replace(bound, answers={**bound.answers, bound.place: told})
-            await self._replace(tenant, Resumed(self.keys, tenant, wait, after).used(SuspensionState.DENIED))
-            self._tell(wait, decision, approver)
+            if not await self._end(tenant, Resumed(self.keys, tenant, wait, after), SuspensionState.DENIED):
+                return None
             public = decision.public or "The call was declined."
             return bound, Denied(decision.reason or f"declined by {approver.id}", code="declined", public=public)
-        plan = await self._unchanged(tenant, wait, bound)
+        plan = self._bound_plan(bound)
         after = self._decided(plan, bound, decision, approver, waited)
-        resumed = Resumed(self.keys, tenant, wait, after)
-        if not (_is_final(decision, after) or after.is_met):
-            wait = replace(wait, number=wait.number + 1, body=after.dump())
-            await self._replace(tenant, signed(self.keys, tenant, wait))
-            self._tell(wait, decision, approver)
-            return after, self._shown(tenant, wait, after, self.now())
-        if not any(step.name == "intent" and step.hook is None for _, _, step in plan.before) or (
-            isinstance(decision, Respond) and after.place == PLACE
-        ):  # no claim uses up the row
-            await self._replace(tenant, resumed.used())
+        if is_final(decision, after) or after.is_met:
+            return after, Resumed(self.keys, tenant, wait, after)
+        wait = signed(self.keys, tenant, replace(wait, number=wait.number + 1, body=after.dump()))
+        if not await self.store().suspensions.replace(tenant, wait):
+            return None
+        return after, self._shown(tenant, wait, after, self.now())
+
+    async def use(self, plan: Plan, resumed: Resumed) -> bool:
+        """Use up the approval of a call that is about to run, unless the claim of its effect does.
+
+        Return False if another process has replaced its record.
+        """
+        claims = any(step.name == "intent" and step.hook is None for _, _, step in plan.before)
+        if claims and not (resumed.bound.place == PLACE and PLACE in resumed.bound.answers):
+            return True
+        done = await self._end(resumed.tenant, resumed, SuspensionState.USED)
+        if done:
             resumed.wait = replace(resumed.wait, state=SuspensionState.USED)
-        self._tell(wait, decision, approver)
-        return after, resumed
+        return done
 
     async def withdraw(self, handle: str, user: User) -> None:
         """Withdraw a suspended call on behalf of its caller.
@@ -270,38 +313,46 @@ class SuspensionManager:
         Raises:
             NotPending: no suspended call of this user has the handle.
         """
-        tenant = user.tenant or ""
-        wait, bound = await self._find(tenant, handle)
-        if bound.user.id != user.id:
-            raise NotPending("not this user's")
-        await self._replace(tenant, Resumed(self.keys, tenant, wait, bound).used(SuspensionState.DENIED))
+        tenant, lost = user.tenant or "", None
+        while True:
+            wait, bound = await self._find(tenant, handle, lost)
+            if bound.user.id != user.id:
+                raise NotPending("not this user's")
+            if await self._end(tenant, Resumed(self.keys, tenant, wait, bound), SuspensionState.DENIED):
+                return
+            lost = wait
 
-    async def _replace(self, tenant: str, wait: SuspensionRecord) -> None:
-        if not await self.store().suspensions.replace(tenant, wait):
-            raise NotPending("another approver decided it meanwhile")
+    async def _end(self, tenant: str, resumed: Resumed, state: SuspensionState) -> bool:
+        """End the wait of a call; False if another process has replaced its record."""
+        return await self.store().suspensions.replace(tenant, resumed.used(state))
 
-    async def _unchanged(self, tenant: str, wait: SuspensionRecord, bound: SuspendedCall) -> Plan:
-        """Return the plan of the tool if the tool and its policies are unchanged."""
+    def _bound_plan(self, bound: SuspendedCall) -> Plan:
+        """Return the plan of the tool that a call is bound to.
+
+        The call keeps waiting where this process does not fit: during a deployment another process may.
+
+        Raises:
+            Stale: this process has no such tool, or another version of it or of its policies.
+        """
         try:
             plan = self.plan_for(bound.tool)
         except UnknownTool:
             plan = None
         if plan is None or not self.is_bound_to(plan, bound):
-            await self._replace(tenant, Resumed(self.keys, tenant, wait, bound).used(SuspensionState.VOID))
-            raise Stale(f"{bound.tool} or its policies have changed since it was asked for")
+            raise Stale(f"{bound.tool} or its policies are not those that it was asked for with")
         return plan
 
     def is_bound_to(self, plan: Plan, bound: SuspendedCall) -> bool:
         """Return whether the tool and its policies are those that the call is bound to."""
-        return plan.definition.digest == bound.version and self.policy_of(plan) == bound.policy
+        return plan.definition.binding_digest == bound.version and self.policy_of(plan) == bound.policy
 
     def _decided(
         self, plan: Plan, bound: SuspendedCall, decision: Approve | Edit | Respond, approver: User, waited: float
     ) -> SuspendedCall:
         answer = Answer(by=approver.id)
         if isinstance(decision, Respond):
-            answer = Answer(self._fitting(plan, bound, decision), decision.error, approver.id)
-            if _is_final(decision, bound):
+            answer = Answer(fitting_answer(plan, bound, decision), decision.error, approver.id)
+            if is_final(decision, bound):
                 return replace(bound, answers={**bound.answers, bound.place: answer})
         elif bound.schema is not None:
             raise Invalid("an answer was asked for: Respond(value)", code="answer_expected")
@@ -309,7 +360,7 @@ class SuspensionManager:
             if not bound.frozen:
                 raise Invalid("its arguments were not read yet: there is nothing to edit", code="not_editable")
             arguments = parse_arguments(dict(decision.arguments), limits=plan.builtins.limits).value
-            _check(plan.builtins.arguments, arguments)
+            check_value(plan.builtins.arguments, arguments)
             bound = replace(bound, arguments=arguments, input_hash=hash_of(arguments), approvals=(), answers={})
         said = bound.answers.get(bound.place)
         agree = said is None or hash_of(said.value) == hash_of(answer.value)
@@ -317,25 +368,6 @@ class SuspensionManager:
             others = (one for one in bound.approvals if one[0] != bound.place or (agree and one[1].id != approver.id))
             bound = replace(bound, approvals=(*others, (bound.place, approver, waited)))
         return bound if bound.place == PLACE else replace(bound, answers={**bound.answers, bound.place: answer})
-
-    def _fitting(self, plan: Plan, bound: SuspendedCall, decision: Respond) -> Any:
-        """Return the answer if it fits the requested schema."""
-        if decision.error is not None:
-            return None
-        if bound.place == PLACE:
-            validator = plan.builtins.output
-        else:
-            validator = None if bound.schema is None else compile_schema(bound.schema, trusted=False)
-        try:
-            value = plain_json(decision.value, plan.builtins.limits.max_depth)
-        except (TypeError, ValueError):
-            raise Invalid("the answer is not JSON", code="invalid_answer") from None
-        _check(validator, value)
-        return value
-
-    @staticmethod
-    def _tell(wait: SuspensionRecord, decision: Any, approver: User) -> None:
-        emit(LogEvent.SUSPENSION_RESUMED, tool=wait.tool, kind=wait.kind, decision=name_of(decision), by=approver.id)
 
     # ------------------------------------------------------------------ maintenance
 
@@ -350,24 +382,3 @@ class SuspensionManager:
                 emit(LogEvent.SUSPENSION_EXPIRED, tool=wait.tool, kind=wait.kind)
                 ended += 1
         return ended
-
-
-def _check(validator: Validator | None, value: Any) -> None:
-    """Refuse edited arguments, or an answer, that break their schema."""
-    if validator is not None:
-        try:
-            validator.check(value)
-        except Exception as error:
-            raise refusal(validator, value) from error
-
-
-def _is_final(decision: Any, bound: SuspendedCall) -> bool:
-    """Return whether a decision needs no further approval: it replaces the run, or ends the call with an error."""
-    return isinstance(decision, Respond) and (bound.place == PLACE or decision.error is not None)
-
-
-def may_decide(bound: SuspendedCall, person: User, waited: float) -> bool:
-    """Return whether a person of the caller's tenant may decide: by any rule, or as caller without rules."""
-    if not bound.rules:
-        return person.id == bound.user.id
-    return any(rule.allows(person, bound.user.id, waited) for rule in bound.rules)

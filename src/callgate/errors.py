@@ -30,7 +30,7 @@
         ├── OutcomeUnknown           the effect may or may not have happened
         ├── NotRecorded              the ledger could not be written, so nothing was run
         ├── NotPending               no suspended call has this handle, or not for this user
-        └── Stale                    the tool, policy or arguments of a suspended call have changed
+        └── Stale                    this process has another version of the tool or policies of a suspended call
 
     Control (BaseException)          control flow, not an error: ``except Exception`` in a tool cannot swallow it
     ├── ControlRespond               ctx.respond(value)
@@ -359,14 +359,14 @@ class NotPending(InvocationError):
 
 
 class Stale(InvocationError):
-    """The tool, the policies or the arguments of a suspended call have changed.
+    """This process has another version of the tool or the policies of a suspended call.
 
-    The call cannot be resumed; request it again.
+    The call keeps waiting: a process with that version can resume it until it expires. Or deny it and request it again.
     """
 
     code = "stale"
     http_status = 409
-    default_public = "The tool or its policies have changed since; ask again."
+    default_public = "The tool or its policies have changed; try again later, or ask again."
 
 
 class Control(BaseException):

@@ -344,6 +344,38 @@ def test_the_digest_changes_with_the_contract_and_with_nothing_else() -> None:
     assert len({make().digest, *(make(**change).digest for change in changes)}) == len(changes) + 1
 
 
+def test_the_binding_digest_leaves_out_the_texts_and_nothing_else() -> None:
+    """Issue 16 B4: a property or a value may have the name of a text."""
+
+    def schema(**line: Any) -> dict[str, Any]:
+        inner = {"type": "object", "properties": {"title": {"type": "string", **line}, "description": {}}}
+        return {"type": "object", "properties": {"lines": {"type": "array", "items": {"anyOf": [inner]}}}}
+
+    base = make(parameters=schema())
+    texts = [
+        {"description": "Other words."},
+        {"title": "Other"},
+        {"examples": [{"lines": []}]},
+        {"parameters": schema(description="Other words.", title="Other", examples=["x"])},
+    ]
+    others = [
+        {"version": "2"},
+        {"tags": ["new"]},
+        {"parameters": schema(maxLength=1)},
+        {"parameters": schema(enum=["x"])},
+        {"parameters": {"type": "object", "properties": {"lines": {"type": "array"}}}},
+        {"parameters": {**schema(), "required": ["lines"]}},
+        {"output_schema": {"const": {"title": "x"}}},
+    ]
+    for change in texts:
+        changed = make(**{"parameters": schema(), **change})
+        assert changed.binding_digest == base.binding_digest
+        assert changed.digest != base.digest
+    digests = {make(**{"parameters": schema(), **change}).binding_digest for change in others}
+    digests.add(make(parameters=schema(), output_schema={"const": {"title": "y"}}).binding_digest)
+    assert len(digests | {base.binding_digest}) == len(others) + 2
+
+
 def test_equal_definitions_hash_alike_and_serve_as_keys() -> None:
     assert {make(): 1}[make(parameters=copy.deepcopy(SCHEMA))] == 1
 

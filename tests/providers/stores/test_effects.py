@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from callgate.errors import StoreUnsupported
-from callgate.providers.stores.effects import EffectRecord, EffectState
+from callgate.providers.stores.effects import OLDEST, EffectRecord, EffectState
 from callgate.providers.stores.memory import MemoryStore
 from callgate.providers.stores.redis import RedisStore
 from callgate.providers.stores.sql import SqlStore
@@ -214,6 +214,24 @@ async def test_effects_are_listed_the_newest_first_by_tenant_state_and_tool(ledg
     both = await effects.list(tenants[0], states=[COMMITTED, UNKNOWN], tool="refund")
     assert [row.key for _, row in both] == ["k2", "k0"]
     assert list(await effects.list("unknown")) == []
+
+
+async def test_effects_are_listed_oldest_first_behind_a_position(ledger: Backend) -> None:
+    """Issue 16 B6: pages that together have every effect once, also where many began at the same time."""
+    effects, now = ledger.store.effects, ledger.now()
+    tenants = [ledger.tenant, ledger.tenant + "2"]
+    rows = [(tenants[number % 2], effect(now + number // 4, f"k{number}")) for number in range(11)]
+    for tenant, new in rows:
+        await effects.claim(tenant, new)
+    expected = sorted(rows, key=lambda row: (row[1].began_at, row[0], row[1].key))
+    after, seen = OLDEST, list[tuple[str, EffectRecord]]()
+    while page := await effects.list(None, after=after, limit=3):
+        assert len(page) <= 3
+        seen += page
+        after = (page[-1][1].began_at, page[-1][0], page[-1][1].key)
+    assert seen == expected
+    of_one = await effects.list(tenants[0], states=[RUNNING], tool="refund", after=(after[0], "", ""))
+    assert list(of_one) == [row for row in expected if row[0] == tenants[0] and row[1].began_at >= after[0]]
 
 
 async def test_a_process_that_lives_renews_all_that_it_holds_and_nothing_else(ledger: Backend) -> None:

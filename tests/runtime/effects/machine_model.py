@@ -310,7 +310,6 @@ class Model:
             self._use(found, "denied")
             return "denied", "declined", None, False
         if (found.version, found.policy) != (self.version, self.policy):
-            self._use(found, "void")
             return "raised", "Stale", "stale"
         after = deepcopy(found)
         if (refused := self._decided(after, decision, person)) is not None:
@@ -319,10 +318,10 @@ class Model:
             after.signer = self.keys[0]
             self.waits[self.waits.index(found)] = after
             return SUSPENDED
-        if after.tool in READS or (isinstance(decision, Respond) and after.place == PLACE):
-            self._use(found)
         if self.status.get((after.user.id, after.user.tenant or "")) in {"gone", "other"}:
             return "denied", "no_user", None, False
+        if after.tool in READS or (isinstance(decision, Respond) and after.place == PLACE):
+            self._use(found)
         return self._from_the_top(after, resumed=True)
 
     def _decided(self, after: Waiting, decision: Approve | Edit | Respond, person: User) -> Seen | None:

@@ -11,7 +11,8 @@ from callgate import Hook, InvokeContext, Outcome
 from callgate.errors import Invalid
 from callgate.hooks import Committed, NoEffect
 from callgate.providers.stores.effects import EffectRecord
-from callgate.testing import VirtualTime
+from callgate.runtime.effects.ledger import ASK_AT_ONCE
+from callgate.testing import FakeClock, VirtualTime
 from tests.runtime.effects.scene_desk import ANN, BOB, Desk, call, gate_of, states
 
 EVERY_STORE = pytest.mark.parametrize("store", ["memory://", "sqlite://"])
@@ -86,6 +87,27 @@ async def test_what_a_hook_found_is_kept_and_not_asked_again() -> None:
             assert (result.output, result.replayed) == ("paid 7", True)
             await gate.maintain()
         assert (len(silent.asked), len(knows.asked), desk.paid) == (1, 1, [5])
+
+
+@EVERY_STORE
+async def test_every_unknown_effect_is_asked_about_in_turn_the_oldest_first(store: str) -> None:
+    """Issue 16 B6: of more than a hundred, the oldest were never asked about."""
+    desk, finds, clock = Desk(), Finds(None), FakeClock()
+    async with gate_of(desk.tool(), [finds], store=store, clock=clock) as gate:
+        for number in range(2 * ASK_AT_ONCE + 50):
+            await gate.call(call(number, how="raise"), user=ANN, idempotency_key=f"k{number}")
+            clock.advance(0.001)
+        oldest_first = [f"k{number}" for number in range(2 * ASK_AT_ONCE + 50)]
+        for first in range(0, len(oldest_first), ASK_AT_ONCE):
+            finds.asked.clear()
+            await gate.maintain()
+            asked = [effect.idempotency_key for _, effect in finds.asked]
+            assert asked == oldest_first[first : first + ASK_AT_ONCE]
+        finds.asked.clear()
+        await gate.maintain()
+        assert [effect.idempotency_key for _, effect in finds.asked] == oldest_first[:ASK_AT_ONCE], (
+            "again from the start"
+        )
 
 
 async def test_an_approval_that_meets_an_unknown_effect_is_not_used_up_before_it_may_run() -> None:

@@ -83,10 +83,10 @@ def the_caller_may_approve(patch: pytest.MonkeyPatch) -> None:
 def nothing_expires(patch: pytest.MonkeyPatch) -> None:
     real = SuspensionManager._find
 
-    async def find(self: Any, tenant: str, handle: Any) -> Any:
+    async def find(self: Any, *args: Any) -> Any:
         now, self.now = self.now, lambda: 0.0
         try:
-            return await real(self, tenant, handle)
+            return await real(self, *args)
         finally:
             self.now = now
 

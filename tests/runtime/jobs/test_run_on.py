@@ -76,6 +76,18 @@ async def test_calls_run_where_their_tool_or_the_rule_says_with_the_same_results
         assert await submitted(g) == expected
 
 
+@pytest.mark.parametrize("run_on", ["worker", "caller"])
+async def test_one_key_with_other_arguments_is_a_conflict_wherever_it_runs(run_on: Any) -> None:
+    """Issue 16 B5: the result is the same."""
+    async with Gate([send, light], allow_unguarded=True, effects=Effects(durable=False)) as g:
+        options: Any = {"user": ANN, "run_on": run_on, "idempotency_key": "k"}
+        asked = [ToolCall(id="c", name="send", arguments={"n": number}) for number in range(3)]
+        (first,) = await g.call_many(asked[:1], **options)
+        results = await g.call_many(asked, **options)
+        assert [one.outcome for one in (first, *results)] == [Outcome.SUCCESS] * 2 + [Outcome.CONFLICT] * 2
+        assert {one.error.code for one in results if one.error} == {"conflict"}
+
+
 async def test_a_model_cannot_tell_which_of_its_calls_ran_in_a_worker() -> None:
     """Issue 8: the same messages, whatever ran where."""
     histories: list[Any] = []

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from callgate import Approval, Approve, Gate, Hook, InvokeContext, Outcome, User
+from callgate import Approval, Approve, Deny, Gate, Hook, InvokeContext, Outcome, User
 from callgate.errors import RegistrationError, Stale
 from callgate.hooks import RequireApproval
+from callgate.testing import FakeClock
 from tests.harness.gate_options import gate_options
 from tests.providers.stores.backends import place
 from tests.runtime.effects.scene_desk import (
@@ -139,8 +140,8 @@ class Another(Policy):
 SAME: dict[str, Any] = {"tools": [{}], "hooks": [Policy("1")], "policy_version": "p"}
 CHANGES: dict[str, dict[str, Any]] = {
     "version of the tool": {"tools": [{"version": "2"}]},
-    "description of the tool": {"tools": [{"description": "Pay somebody."}]},
     "effect of the tool": {"tools": [{"effect": "idempotent"}]},
+    "roles of the tool": {"tools": [{"allowed_roles": ["clerk"]}]},
     "no such tool": {"tools": [{"name": "other"}]},
     "word of the application": {"policy_version": "q"},
     "version of a policy": {"hooks": [Policy("2")]},
@@ -150,9 +151,11 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("change", [*CHANGES, "nothing"])
-async def test_what_a_call_was_decided_on_may_not_have_changed(tmp_path: Path, change: str) -> None:
-    """I5: tool version, policy version."""
+@pytest.mark.parametrize("change", CHANGES)
+async def test_a_process_with_another_version_refuses_a_decision_and_leaves_it_to_one_that_fits(
+    tmp_path: Path, change: str
+) -> None:
+    """I5: tool version, policy version. Issue 16 B4: during a deployment, an old process voided the approval."""
     desk = Desk()
 
     def settings(**changed: Any) -> dict[str, Any]:
@@ -163,31 +166,81 @@ async def test_what_a_call_was_decided_on_may_not_have_changed(tmp_path: Path, c
     async with process(tmp_path, desk, **settings()) as gate:
         handle = await asked(gate)
     async with process(tmp_path, desk, **settings(**CHANGES.get(change, {}))) as gate:
-        if change == "nothing":
-            assert (await gate.resume(handle, Approve(), approver=BOB)).ok
-        else:
+        for _ in range(2):  # it keeps waiting
             with pytest.raises(Stale) as stale:
                 await gate.resume(handle, Approve(), approver=BOB)
             assert stale.value.code == "stale"
-    async with process(tmp_path, desk, **settings()) as gate:  # and not when it is as it was, either
+        assert await gate.resolution(handle, ANN) is None
+        assert desk.paid == []
+    async with process(tmp_path, desk, **settings()) as gate:
+        assert (await gate.resume(handle, Approve(), approver=BOB)).ok
+    assert desk.paid == [5]
+
+
+@pytest.mark.parametrize("ended", ["denied", "withdrawn", "expired"])
+async def test_a_call_ends_in_any_process_by_an_explicit_act_or_in_time(tmp_path: Path, ended: str) -> None:
+    """Issue 16 B4: a process with another definition runs nothing, but it can end the call."""
+    desk, clock = Desk(), FakeClock()
+    newer = [desk.tool(requires_approval=LEAD, version="2")]
+    async with process(tmp_path, desk, clock=clock) as gate:
+        handle = await asked(gate)
+    async with process(tmp_path, desk, tools=newer, clock=clock) as gate:
+        if ended == "denied":
+            assert code(await gate.resume(handle, Deny(), approver=BOB)) == "declined"
+        elif ended == "withdrawn":
+            await gate.waits.withdraw(handle, ANN)
+        else:
+            clock.advance(86_400.0)
+            await gate.maintain()
+    async with process(tmp_path, desk, clock=clock) as gate:
         assert await refused(gate.resume(handle, Approve(), approver=BOB)) == ONE_AND_THE_SAME
-    assert desk.paid == ([5] if change == "nothing" else [])
+    assert desk.paid == []
 
 
-async def test_a_tool_that_is_replaced_while_its_user_is_looked_up_does_not_run() -> None:
-    """I5: between the decision and the run."""
-    desk, gates = Desk(), list[Gate]()
+def parameters(**more: Any) -> dict[str, Any]:
+    """The schema of ``pay(cents)``; *more* is said about the argument."""
+    return {"type": "object", "properties": {"cents": {"type": "integer", **more}}, "required": ["cents"]}
+
+
+TEXTS: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "description": {"description": "Pay an account."},
+    "title": {"title": "Payment"},
+    "examples": {"examples": [{"cents": 1}]},
+    "description of an argument": {"parameters": parameters(description="in cents")},
+}
+
+
+@pytest.mark.parametrize("change", TEXTS)
+async def test_a_changed_text_alone_is_no_other_tool(tmp_path: Path, change: str) -> None:
+    """Issue 16 B4: a description binds no approval."""
+    desk = Desk()
+    before: dict[str, Any] = {"parameters": parameters(), "requires_approval": LEAD}
+    async with process(tmp_path, desk, tools=[desk.tool(**before)]) as gate:
+        handle = await asked(gate)
+    async with process(tmp_path, desk, tools=[desk.tool(**{**before, **TEXTS[change]})]) as gate:
+        assert (await gate.resume(handle, Approve(), approver=BOB)).ok
+    assert desk.paid == [5]
+
+
+@pytest.mark.parametrize("effect", ["irreversible", "read"])
+async def test_a_tool_that_is_replaced_while_its_user_is_looked_up_does_not_run(effect: str) -> None:
+    """I5: between the decision and the run. Issue 16 B4: the approval is not used up, also that of a read."""
+    desk, gates, versions = Desk(), list[Gate](), ["1", "2"]
 
     async def slow(user: User) -> User:
-        gates[0].add(desk.tool(requires_approval=LEAD, version="2"), replace=True)
+        gates[0].add(desk.tool(effect=effect, requires_approval=LEAD, version=versions.pop()), replace=True)
         return user
 
-    async with gate_of(desk.tool(requires_approval=LEAD), refresh_user=slow) as gate:
+    async with gate_of(desk.tool(effect=effect, requires_approval=LEAD), refresh_user=slow) as gate:
         gates.append(gate)
         handle = await asked(gate)
         with pytest.raises(Stale):
             await gate.resume(handle, Approve(), approver=BOB)
         assert desk.paid == []
+        gate.add(desk.tool(effect=effect, requires_approval=LEAD), replace=True)
+        assert (await gate.resume(handle, Approve(), approver=BOB)).ok
+        assert desk.paid == [5]
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -219,14 +272,15 @@ async def test_who_has_lost_a_role_since_is_refused_and_may_have_it_back(is_asyn
         assert desk.paid == [5]
 
 
-async def test_a_look_up_that_fails_lets_nothing_run() -> None:
-    """I6: a policy that fails to run denies."""
+@pytest.mark.parametrize("effect", ["irreversible", "read"])
+async def test_a_look_up_that_fails_lets_nothing_run(effect: str) -> None:
+    """I6: a policy that fails to run denies. Issue 16 B4: the approval is not used up, also that of a read."""
     desk = Desk()
 
     def broken(user: User) -> User:
         raise ConnectionError("the directory is down")
 
-    async with gate_of(desk.tool(requires_approval=LEAD), refresh_user=broken) as gate:
+    async with gate_of(desk.tool(effect=effect, requires_approval=LEAD), refresh_user=broken) as gate:
         handle = await asked(gate)
         with pytest.raises(ConnectionError):
             await gate.resume(handle, Approve(), approver=BOB)

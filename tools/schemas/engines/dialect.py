@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from callgate.errors import DefinitionError
 
@@ -25,6 +25,8 @@ SUB_ONE = frozenset(
 SUB_LIST = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
 SUB_MAP = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
 CONTAINERS = frozenset({"$defs", "definitions"})
+TEXTS = frozenset({"title", "description", "examples", "$comment"})
+"""Keywords that only describe: they restrict no value and supply none."""
 ANNOTATIONS = frozenset(
     {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"}
     | {"$comment", "$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary"}
@@ -124,3 +126,20 @@ def type_advice(name: str) -> str:
     if lower == "any":
         return 'leave "type" out to allow any value'
     return "the types are " + ", ".join(sorted(TYPES))
+
+
+def without_texts(schema: Any) -> Any:
+    """Return a copy of a schema without the keywords that only describe. A property may have the name of a keyword."""
+    if not isinstance(schema, Mapping):
+        return schema
+    kept: dict[str, Any] = {}
+    for key, item in schema.items():
+        if key in SUB_MAP and isinstance(item, Mapping):
+            kept[key] = {name: without_texts(child) for name, child in item.items()}
+        elif key in SUB_LIST and isinstance(item, list | tuple):
+            kept[key] = [without_texts(child) for child in item]
+        elif key in SUB_ONE:
+            kept[key] = without_texts(item)
+        elif key not in TEXTS:
+            kept[key] = item
+    return kept
