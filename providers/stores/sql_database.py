@@ -23,7 +23,7 @@ from callgate.providers.stores.sql_connections import (
     sql_errors,
 )
 
-HEAD = "0003"
+HEAD = "0004"
 """The newest revision in ``migrations/versions``."""
 
 _MIGRATING = 0x63616C6C67617465

@@ -12,10 +12,11 @@ from typing import Any, TextIO
 from callgate.errors import StoreError
 from callgate.hooks.stock.records.audit_verify import AuditReport, Head, verify_audit
 from callgate.providers.stores.address import store_at
-from callgate.providers.stores.base import Store
-from callgate.runtime.commands.common import Command
+from callgate.runtime.commands.common import Command, progress_table
 
 ANCHORS = "a file of anchors kept elsewhere: per line a JSON object with segment, number and hash, as logged"
+KEYS = "a file with the signing keys of the checkpoints, one a line; the first key signs"
+INCREMENTAL = "begin at the signed checkpoints of the last run, and store new ones if there is no problem"
 
 
 def main(arguments: Sequence[str], out: TextIO = sys.stdout) -> int:
@@ -23,26 +24,35 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout) -> int:
     command = Command("audit", "Inspect an audit record.", "cannot read the record")
     verify = command.add("verify", _verify, "find rows that were changed, removed, moved or cut off", "address")
     verify.add_argument("--anchors", type=Path, metavar="FILE", help=ANCHORS)
+    verify.add_argument("--signing-keys", type=Path, metavar="FILE", help=KEYS)
+    verify.add_argument("--incremental", action="store_true", help=INCREMENTAL)
     return command.run(arguments, out, sys.stdin)
 
 
 async def _verify(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> int:
+    write = progress_table(out, "rows", "segments", "problems")
+
+    def show(report: AuditReport) -> None:
+        write(report.rows, report.segments, len(report.problems))
+
     try:
         heads = [] if args.anchors is None else read_anchors(args.anchors)
-        report = await verify_store(store_at(args.address), heads)
+        store = store_at(args.address)
     except ValueError as error:
         raise StoreError(str(error)) from error
+    keys = read_keys(args.signing_keys)
+    await store.open()
+    try:
+        report = await verify_audit(store.audit, heads, signing_keys=keys, incremental=args.incremental, progress=show)
+    finally:
+        await store.close()
     _show(report, out)
     return 0 if report.ok else 1
 
 
-async def verify_store(store: Store, anchors: Sequence[Head] = ()) -> AuditReport:
-    """Open a store, verify its audit record, and close it."""
-    await store.open()
-    try:
-        return await verify_audit(store.audit, anchors)
-    finally:
-        await store.close()
+def read_keys(path: Path | None) -> list[str]:
+    """Read signing keys from a file, one a line."""
+    return [] if path is None else path.read_text("utf-8").split()
 
 
 def read_anchors(path: Path) -> list[Head]:
