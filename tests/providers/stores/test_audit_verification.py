@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import tracemalloc
-import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,8 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from callgate.errors import HookError, RegistrationError
-from callgate.hooks import AuditRow, verify_audit
-from callgate.hooks.stock.records.audit_chain import micros, row_hash
+from callgate.hooks import verify_audit
 from callgate.hooks.stock.records.audit_checkpoints import signed_checkpoint
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores import sql_audit_reading
@@ -24,45 +22,8 @@ from callgate.providers.stores.sql import SqlStore
 from callgate.providers.stores.sql_audit import SqlAudit
 from callgate.providers.stores.sql_audit_reading import SqlAuditSnapshot
 from callgate.runtime.commands.audit import main as audit_command
-from tests.providers.stores.backends import Backend, opened, place
-
-KEY = "a signing key of the tests"
-
-
-def chained(
-    count: int, *, begin: int = 1, name: str = "", previous: str = "", at: float = 1_000.0, tenant: str = "t"
-) -> list[AuditRow]:
-    """Rows of one segment, chained as a gate does."""
-    rows: list[AuditRow] = []
-    name = name or f"segment-{uuid.uuid4().hex[:12]}"
-    for number in range(begin, begin + count):
-        body = {"kind": "outcome", "tenant": tenant, "n": number, "at_us": micros(at + number)}
-        hash = row_hash(body, name, number, previous)
-        rows.append(AuditRow(name, number, at + number, body, previous, hash))
-        previous = hash
-    return rows
-
-
-@pytest.fixture(params=["memory", "sqlite-memory", "sqlite-file", "postgresql"])
-async def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Backend]:
-    """A store of this test alone: a verification reads the whole log."""
-    with place(request.param, tmp_path) as at:
-        async with opened(request.param, at) as backend:
-            yield backend
-
-
-async def forge(backend: Backend, statement: str) -> None:
-    """Change rows as an owner of the tables can: without the triggers."""
-    assert isinstance(backend.store, SqlStore)
-    base = backend.store._database
-    if base.lite:
-        triggers = await base.rows(text("SELECT name FROM sqlite_master WHERE type = 'trigger'"), {})
-        for (name,) in triggers:
-            await base.write(text(f'DROP TRIGGER "{name}"'), {})
-    else:
-        for table in ("callgate_audit", "callgate_anchors", "callgate_audit_checkpoints"):
-            await base.write(text(f"ALTER TABLE {table} DISABLE TRIGGER USER"), {})
-    await base.write(text(statement), {})
+from tests.providers.stores.audit_log import KEY, chained, forge
+from tests.providers.stores.backends import Backend, opened
 
 
 async def _race(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -47,7 +47,7 @@ def upgrade() -> None:
     op.create_index(
         "callgate_audit_continued",
         "callgate_audit",
-        ["previous"],
+        ["previous", "tenant"],
         postgresql_where=continued,
         sqlite_where=continued,
     )
