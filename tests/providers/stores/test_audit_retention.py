@@ -182,6 +182,24 @@ async def test_rows_that_no_pruning_checkpoint_covers_are_never_removed(fresh: B
     assert (await verify_audit(fresh.store.audit, signing_keys=[KEY])).ok
 
 
+@pytest.mark.parametrize("fresh", ["postgresql"], indirect=True)
+async def test_a_temporary_table_does_not_stand_for_the_checkpoints(fresh: Backend) -> None:
+    """Issue 16 D2: PostgreSQL finds temporary tables first."""
+    rows = chained(2)
+    await fresh.store.audit.append("t", rows)
+    assert isinstance(fresh.store, SqlStore)
+    with pytest.raises(StoreError):
+        async with fresh.store._database.writing() as connection:
+            await connection.execute(
+                text(
+                    "CREATE TEMP TABLE callgate_audit_checkpoints ON COMMIT DROP AS"
+                    " SELECT segment, 'pruned' AS kind, number FROM callgate_audit"
+                )
+            )
+            await connection.execute(text("DELETE FROM callgate_audit"))
+    assert len(await stored(fresh.store.audit)) == 2
+
+
 @SQL
 async def test_a_forged_pruning_checkpoint_is_found(fresh: Backend) -> None:
     """Issue 16 D2: the trigger sees that a checkpoint exists; its signature is verified."""

@@ -11,7 +11,7 @@ depends_on = None
 
 _REFUSE = "audit rows are never changed"
 _COVERED = """EXISTS (
-  SELECT 1 FROM callgate_audit_checkpoints c
+  SELECT 1 FROM {checkpoints} c
   WHERE c.segment = OLD.segment AND c.kind = 'pruned' AND c.number >= OLD.number
 )"""
 _GUARDED = (
@@ -51,8 +51,13 @@ def upgrade() -> None:
         postgresql_where=continued,
         sqlite_where=continued,
     )
-    lite = op.get_bind().dialect.name == "sqlite"
-    for table, allowed in _GUARDED:
+    bind = op.get_bind()
+    lite = bind.dialect.name == "sqlite"
+    checkpoints = "callgate_audit_checkpoints"
+    if not lite:  # with its schema: a temporary table of that name must not be found first
+        checkpoints = f"{bind.exec_driver_sql('SELECT quote_ident(current_schema())').scalar()}.{checkpoints}"
+    for table, condition in _GUARDED:
+        allowed = condition.format(checkpoints=checkpoints)
         for statement in _lite_guard(table, allowed) if lite else _postgres_guard(table, allowed):
             op.execute(statement)
 
