@@ -41,6 +41,12 @@ if TYPE_CHECKING:
     from callgate.hooks.stock.privacy.secrets import from_env as from_env
     from callgate.hooks.stock.privacy.secrets import from_keyring as from_keyring
     from callgate.hooks.stock.records.audit import Audit as Audit
+    from callgate.hooks.stock.records.audit_export import AuditFile as AuditFile
+    from callgate.hooks.stock.records.audit_export import export_audit as export_audit
+    from callgate.hooks.stock.records.audit_export import read_audit_file as read_audit_file
+    from callgate.hooks.stock.records.audit_otlp import AuditOtlp as AuditOtlp
+    from callgate.hooks.stock.records.audit_retention import AuditPruning as AuditPruning
+    from callgate.hooks.stock.records.audit_retention import prune_audit as prune_audit
     from callgate.hooks.stock.records.audit_verify import AuditProblem as AuditProblem
     from callgate.hooks.stock.records.audit_verify import AuditReport as AuditReport
     from callgate.hooks.stock.records.audit_verify import verify_audit as verify_audit
@@ -65,7 +71,10 @@ else:
             "TOOL_POST_STAGES": "callgate.hooks.stages",
             "TOOL_PRE_STAGES": "callgate.hooks.stages",
             "Audit": "callgate.hooks.stock.records.audit",
+            "AuditFile": "callgate.hooks.stock.records.audit_export",
+            "AuditOtlp": "callgate.hooks.stock.records.audit_otlp",
             "AuditProblem": "callgate.hooks.stock.records.audit_verify",
+            "AuditPruning": "callgate.hooks.stock.records.audit_retention",
             "AuditReport": "callgate.hooks.stock.records.audit_verify",
             "AuditRow": "callgate.providers.stores.base",
             "Authorize": "callgate.hooks.stock.policy.authorize",
@@ -101,12 +110,15 @@ else:
             "Tracing": "callgate.hooks.stock.records.telemetry",
             "Verdict": "callgate.hooks.stock.policy.rules",
             "collect_hooks_for_stage": "callgate.hooks.selection",
+            "export_audit": "callgate.hooks.stock.records.audit_export",
             "forbid": "callgate.hooks.stock.policy.rules",
             "from_env": "callgate.hooks.stock.privacy.secrets",
             "from_keyring": "callgate.hooks.stock.privacy.secrets",
             "load": "callgate.hooks.installed",
             "on": "callgate.hooks.base",
             "permit": "callgate.hooks.stock.policy.rules",
+            "prune_audit": "callgate.hooks.stock.records.audit_retention",
+            "read_audit_file": "callgate.hooks.stock.records.audit_export",
             "sampled": "callgate.hooks.stock.sampling",
             "sort_for_stage": "callgate.hooks.selection",
             "verify_audit": "callgate.hooks.stock.records.audit_verify",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from callgate.providers.stores.effects import EffectStore, PinStore, SuspensionStore
@@ -110,6 +111,69 @@ class AuditRow:
     hash: str
 
 
+class CheckpointKind(StrEnum):
+    """The kind of a checkpoint of the audit log."""
+
+    VERIFIED = "verified"
+    PRUNED = "pruned"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditCheckpoint:
+    """A signed statement about the rows of a segment up to a number: they were verified, or they were removed.
+
+    ``hash`` is the hash of the row with that number, ``mac`` the signature.
+    """
+
+    kind: CheckpointKind
+    segment: str
+    number: int
+    hash: str
+    at: float
+    mac: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditSegment:
+    """A segment of the audit log. Numbers and hash are of its stored rows; 0 and ``""`` without rows.
+
+    ``anchored`` is the number of its last anchor, ``exported`` the position of the cursor that was asked for.
+    ``checkpoints`` are sorted by number.
+    """
+
+    name: str
+    first: int
+    last: int
+    hash: str
+    anchored: int
+    exported: int
+    checkpoints: tuple[AuditCheckpoint, ...]
+
+
+class AuditSnapshot(Protocol):
+    """One consistent state of the audit log, of all tenants. It is read in the order of segments and numbers."""
+
+    def segments(self, after: str = "", *, cursor: str | None = None) -> AsyncIterator[AuditSegment]:
+        """Read the segments with a name greater than *after*: those with rows, anchors or checkpoints."""
+        ...
+
+    def rows(self, segment: str, after: int = 0) -> AsyncIterator[tuple[str, AuditRow]]:
+        """Read the rows of a segment with a number greater than *after*, each with its tenant."""
+        ...
+
+    def anchors(self, segment: str, after: int = 0) -> AsyncIterator[tuple[int, str]]:
+        """Read number and hash of the anchors of a segment with a number greater than *after*."""
+        ...
+
+    async def known_hashes(self, hashes: Collection[str]) -> set[str]:
+        """Return those of the hashes that a row or a pruning checkpoint has."""
+        ...
+
+    async def continued_hashes(self, hashes: Collection[str]) -> set[str]:
+        """Return those of the hashes that the first row of a segment continues."""
+        ...
+
+
 class AuditStore(Protocol):
     """An append-only audit log. Rows never change; an anchor records the last row of a segment at some time."""
 
@@ -131,6 +195,29 @@ class AuditStore(Protocol):
 
     async def anchors(self) -> list[tuple[str, int, str, float]]:
         """Return every anchor: segment, number, hash and time."""
+        ...
+
+    def snapshot(self) -> AbstractAsyncContextManager[AuditSnapshot]:
+        """Open one consistent state of the log for reading. Writers do not wait for it, except in memory."""
+        ...
+
+    async def checkpoint(self, checkpoints: Sequence[AuditCheckpoint]) -> int:
+        """Store checkpoints. The rows and anchors that a pruning checkpoint covers are removed in the same transaction.
+
+        A checkpoint of verified rows replaces earlier ones of its segment. Return the number of removed rows.
+        """
+        ...
+
+    async def advance(self, cursor: str, moves: Sequence[tuple[str, int, int]]) -> None:
+        """Move a cursor, all or nothing. A move is a segment, the number before and the new number.
+
+        Raises:
+            StoreConflict: the cursor has moved in the meantime.
+        """
+        ...
+
+    async def cursors(self) -> set[str]:
+        """Return the names of all cursors."""
         ...
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 from callgate.errors import StoreConflict
-from callgate.providers.stores.base import AuditRow
+from callgate.providers.stores.base import AuditCheckpoint, AuditRow, AuditSegment, CheckpointKind
 
 
 class MemoryAudit:
@@ -16,6 +17,8 @@ class MemoryAudit:
         self.heads: list[tuple[str, int, str, float]] = []
         self._claimed: set[tuple[str, int]] = set()
         self.before_reading: list[Callable[[], None]] = []  # hooks add rows that they have buffered
+        self.checkpoints: list[AuditCheckpoint] = []
+        self.positions: dict[tuple[str, str], int] = {}  # of cursors
 
     def _flush(self) -> None:
         for flush in self.before_reading:
@@ -58,6 +61,91 @@ class MemoryAudit:
         self._flush()
         return list(self.heads)
 
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncGenerator[MemoryAuditSnapshot, None]:
+        self._flush()
+        yield MemoryAuditSnapshot(self.rows, self.heads, self.checkpoints, self.positions)
+
+    async def checkpoint(self, checkpoints: Sequence[AuditCheckpoint]) -> int:
+        self._flush()
+        before = len(self.rows)
+        for one in checkpoints:
+            if one.kind is CheckpointKind.PRUNED:
+                self.rows[:] = [
+                    (owner, row) for owner, row in self.rows if row.segment != one.segment or row.number > one.number
+                ]
+                self.heads[:] = [head for head in self.heads if head[0] != one.segment or head[1] > one.number]
+            else:
+                self.checkpoints[:] = [
+                    old for old in self.checkpoints if (old.segment, old.kind) != (one.segment, one.kind)
+                ]
+            self.checkpoints.append(one)
+        return before - len(self.rows)
+
+    async def advance(self, cursor: str, moves: Sequence[tuple[str, int, int]]) -> None:
+        if any(self.positions.get((cursor, segment), 0) != before for segment, before, _ in moves):
+            raise StoreConflict("another process has moved this cursor; give each exporter a cursor of its own")
+        self.positions |= {(cursor, segment): number for segment, _, number in moves}
+
+    async def cursors(self) -> set[str]:
+        return {cursor for cursor, _ in self.positions}
+
+
+class MemoryAuditSnapshot:
+    """See ``AuditSnapshot``: a sorted copy of the lists."""
+
+    def __init__(
+        self,
+        rows: Iterable[tuple[str, AuditRow]],
+        heads: Iterable[tuple[str, int, str, float]] = (),
+        checkpoints: Iterable[AuditCheckpoint] = (),
+        positions: Mapping[tuple[str, str], int] | None = None,
+    ) -> None:
+        self._rows: dict[str, list[tuple[str, AuditRow]]] = {}
+        for owner, row in sorted(rows, key=lambda pair: pair[1].number):
+            self._rows.setdefault(row.segment, []).append((owner, row))
+        self._anchors: dict[str, list[tuple[int, str]]] = {}
+        for segment, number, hash in sorted({head[:3] for head in heads}):
+            self._anchors.setdefault(segment, []).append((number, hash))
+        self._checkpoints: dict[str, list[AuditCheckpoint]] = {}
+        for one in sorted(checkpoints, key=lambda one: one.number):
+            self._checkpoints.setdefault(one.segment, []).append(one)
+        self._positions = dict(positions or {})
+
+    async def segments(self, after: str = "", *, cursor: str | None = None) -> AsyncIterator[AuditSegment]:
+        for name in sorted({*self._rows, *self._anchors, *self._checkpoints}):
+            if name > after:
+                rows, anchors = self._rows.get(name, []), self._anchors.get(name, [])
+                yield AuditSegment(
+                    name,
+                    rows[0][1].number if rows else 0,
+                    rows[-1][1].number if rows else 0,
+                    rows[-1][1].hash if rows else "",
+                    anchors[-1][0] if anchors else 0,
+                    self._positions.get((cursor or "", name), 0),
+                    tuple(self._checkpoints.get(name, ())),
+                )
+
+    async def rows(self, segment: str, after: int = 0) -> AsyncIterator[tuple[str, AuditRow]]:
+        for owner, row in self._rows.get(segment, []):
+            if row.number > after:
+                yield owner, row
+
+    async def anchors(self, segment: str, after: int = 0) -> AsyncIterator[tuple[int, str]]:
+        for number, hash in self._anchors.get(segment, []):
+            if number > after:
+                yield number, hash
+
+    async def known_hashes(self, hashes: Collection[str]) -> set[str]:
+        pruned = {
+            one.hash for found in self._checkpoints.values() for one in found if one.kind is CheckpointKind.PRUNED
+        }
+        return (pruned | {row.hash for rows in self._rows.values() for _, row in rows}) & set(hashes)
+
+    async def continued_hashes(self, hashes: Collection[str]) -> set[str]:
+        firsts = {row.previous for rows in self._rows.values() for _, row in rows if row.number == 1}
+        return firsts & set(hashes)
+
 
 class HeldAudit(MemoryAudit):
     """The audit log within a transaction: its rows have their numbers, and other readers see them after ``commit``."""
@@ -82,6 +170,24 @@ class HeldAudit(MemoryAudit):
     async def anchors(self) -> list[tuple[str, int, str, float]]:
         """Return the committed anchors and those of this transaction."""
         return self._outer.heads + self.heads
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncGenerator[MemoryAuditSnapshot, None]:
+        """Read the committed rows and anchors, and those of this transaction."""
+        outer = self._outer
+        yield MemoryAuditSnapshot(outer.rows + self.rows, outer.heads + self.heads, outer.checkpoints, outer.positions)
+
+    async def checkpoint(self, checkpoints: Sequence[AuditCheckpoint]) -> int:
+        """Store checkpoints at once: in memory they are not part of the transaction."""
+        return await self._outer.checkpoint(checkpoints)
+
+    async def advance(self, cursor: str, moves: Sequence[tuple[str, int, int]]) -> None:
+        """Move a cursor at once: in memory it is not part of the transaction."""
+        await self._outer.advance(cursor, moves)
+
+    async def cursors(self) -> set[str]:
+        """Return the names of all cursors."""
+        return await self._outer.cursors()
 
     def commit(self) -> None:
         """Add the rows and anchors to the log."""

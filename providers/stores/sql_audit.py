@@ -1,14 +1,17 @@
-"""The append-only audit log in SQL. Triggers of the database refuse updates and deletes."""
+"""The append-only audit log in SQL. Triggers refuse updates, and deletes of rows that no pruning checkpoint covers."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from typing import Any
 
 from callgate.errors import StoreConflict, StoreError
-from callgate.providers.stores.base import AuditRow
+from callgate.providers.stores.base import AuditCheckpoint, AuditRow, CheckpointKind
+from callgate.providers.stores.sql_audit_reading import SqlAuditSnapshot
+from callgate.providers.stores.sql_connections import shielded
 from callgate.providers.stores.sql_part import SqlPart, statement
 from callgate.providers.stores.sql_statements import Statement
 
@@ -40,6 +43,17 @@ WHERE (at, segment, number) > (:at, :segment, :number) AND at >= :since
 """
 _ANCHOR = "INSERT INTO callgate_anchors (segment, number, hash, at) VALUES (:segment, :number, :hash, :at)"
 _ANCHORS = "SELECT segment, number, hash, at FROM callgate_anchors ORDER BY id"
+_REPLACE = "DELETE FROM callgate_audit_checkpoints WHERE segment = :segment AND kind = :kind"
+_CHECKPOINT = """
+INSERT INTO callgate_audit_checkpoints (segment, kind, number, hash, at, mac)
+VALUES (:segment, :kind, :number, :hash, :at, :mac) ON CONFLICT DO NOTHING
+"""
+_PRUNE = "DELETE FROM {table} WHERE segment = :segment AND number <= :number"
+_ADVANCE = """
+INSERT INTO callgate_audit_cursors (name, segment, number) VALUES (:name, :segment, :number)
+ON CONFLICT (name, segment) DO UPDATE SET number = excluded.number WHERE callgate_audit_cursors.number = :before
+"""
+_CURSORS = "SELECT DISTINCT name FROM callgate_audit_cursors"
 
 
 class SqlAudit(SqlPart):
@@ -87,6 +101,46 @@ class SqlAudit(SqlPart):
 
     async def anchors(self) -> list[tuple[str, int, str, float]]:
         return [(segment, number, hash, at) for segment, number, hash, at in await self._rows(_ANCHORS, {})]
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncGenerator[SqlAuditSnapshot, None]:
+        backend = self._database.url.get_backend_name()
+        if self._within is not None:
+            yield SqlAuditSnapshot(self._within, backend)
+            return
+        begin = "BEGIN" if self._database.lite else "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+        async with self._database.reading() as connection:
+            await connection.exec_driver_sql(begin)
+            try:
+                yield SqlAuditSnapshot(connection, backend)
+            finally:  # after a cancellation, too: a pooled connection must have no open transaction
+                await shielded(connection.exec_driver_sql("ROLLBACK"))
+
+    async def checkpoint(self, checkpoints: Sequence[AuditCheckpoint]) -> int:
+        removed = 0
+        async with self._writing() as connection:
+            for one in checkpoints:
+                values = asdict(one) | {"kind": str(one.kind)}
+                place = {"segment": one.segment, "number": one.number}
+                if one.kind is CheckpointKind.PRUNED:
+                    await connection.execute(statement(_CHECKPOINT), values)
+                    done = await connection.execute(statement(_PRUNE.format(table="callgate_audit")), place)
+                    removed += done.rowcount
+                    await connection.execute(statement(_PRUNE.format(table="callgate_anchors")), place)
+                else:
+                    await connection.execute(statement(_REPLACE), {"segment": one.segment, "kind": str(one.kind)})
+                    await connection.execute(statement(_CHECKPOINT), values)
+        return removed
+
+    async def advance(self, cursor: str, moves: Sequence[tuple[str, int, int]]) -> None:
+        async with self._writing() as connection:
+            for segment, before, number in moves:
+                values = {"name": cursor, "segment": segment, "before": before, "number": number}
+                if not (await connection.execute(statement(_ADVANCE), values)).rowcount:
+                    raise StoreConflict("another process has moved this cursor; give each exporter a cursor of its own")
+
+    async def cursors(self) -> set[str]:
+        return {name for (name,) in await self._rows(_CURSORS, {})}
 
     @asynccontextmanager
     async def _writing(self) -> AsyncGenerator[Any, None]:

@@ -24,7 +24,7 @@ from callgate.providers.stores.sql_connections import (
 )
 from callgate.providers.stores.sql_engines import Engines
 
-HEAD = "0003"
+HEAD = "0004"
 """The newest revision in ``migrations/versions``."""
 
 _MIGRATING = 0x63616C6C67617465

@@ -14,7 +14,7 @@ from callgate.providers.stores.sql_database import Database
 ROW_VERSION = 1
 """The version of the rows. Rows of another version are neither read nor changed."""
 
-_LISTS = ("owners", "states", "ids", "queues")
+_LISTS = ("owners", "states", "ids", "queues", "hashes")
 
 
 R = TypeVar("R")

@@ -1,48 +1,129 @@
-"""``python -m callgate audit verify ADDRESS``: find changes to an audit record that Callgate did not make."""
+"""``python -m callgate audit verify|export|prune ADDRESS``: find changes to an audit log, export it, remove old rows."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from callgate.errors import StoreError
-from callgate.hooks.stock.records.audit_verify import AuditReport, Head, verify_audit
+from callgate.hooks.stock.records.audit_export import AuditFile, Delivery, export_audit
+from callgate.hooks.stock.records.audit_otlp import AuditOtlp
+from callgate.hooks.stock.records.audit_retention import prune_audit
+from callgate.hooks.stock.records.audit_verify import AuditReport, Head, Progress, verify_audit
 from callgate.providers.stores.address import store_at
-from callgate.providers.stores.base import Store
-from callgate.runtime.commands.common import Command
+from callgate.providers.stores.base import AuditRow
+from callgate.runtime.commands.common import Command, confirm, opened, progress_table, when
 
 ANCHORS = "a file of anchors kept elsewhere: per line a JSON object with segment, number and hash, as logged"
+KEYS = "a file with the signing keys of the checkpoints, one a line; the first key signs"
+LINES = "a file of JSON Lines; rows are appended"
+EXPORTED = "keep rows that this cursor has not passed; may be repeated"
+EXPORTING = """Deliver the rows that a cursor has not passed, and move the cursor. Each destination has a cursor of its own.
+Rows arrive at least once; segment and number identify a row."""
+PRUNING = """Verify the log, write rows that are older to a file, and remove them under signed checkpoints. A later
+verification needs the signing keys."""
+PROGRESS = 10_000
+"""Rows between two lines of the progress of an export."""
+INCREMENTAL = "begin at the signed checkpoints of the last run, and store new ones if there is no problem"
 
 
-def main(arguments: Sequence[str], out: TextIO = sys.stdout) -> int:
-    """Run ``callgate audit ...``; 0: the record is intact, 1: it is not, 2: it cannot be read."""
-    command = Command("audit", "Inspect an audit record.", "cannot read the record")
+def main(arguments: Sequence[str], out: TextIO = sys.stdout, answers: TextIO = sys.stdin) -> int:
+    """Run ``callgate audit ...``; 0: done, and no problem; 1: there are problems, or it was refused; 2: it cannot be read."""
+    command = Command("audit", "Verify, export and prune an audit log.", "cannot read the record")
     verify = command.add("verify", _verify, "find rows that were changed, removed, moved or cut off", "address")
     verify.add_argument("--anchors", type=Path, metavar="FILE", help=ANCHORS)
-    return command.run(arguments, out, sys.stdin)
+    verify.add_argument("--signing-keys", type=Path, metavar="FILE", help=KEYS)
+    verify.add_argument("--incremental", action="store_true", help=INCREMENTAL)
+    export = command.add(
+        "export", _export, "deliver new rows to a file or to an OTLP endpoint", "address", about=EXPORTING
+    )
+    export.add_argument("--cursor", required=True, metavar="NAME", help="the name of the position in the log")
+    target = export.add_mutually_exclusive_group(required=True)
+    target.add_argument("--file", type=Path, metavar="FILE", help=LINES)
+    target.add_argument("--otlp", metavar="URL", help="such as http://localhost:4318/v1/logs")
+    pruning = command.add("prune", _prune, "remove old rows", "address", "--older-than", "--yes", about=PRUNING)
+    pruning.add_argument("--export", type=Path, required=True, metavar="FILE", help=LINES)
+    pruning.add_argument("--signing-keys", type=Path, required=True, metavar="FILE", help=KEYS)
+    pruning.add_argument("--exported-by", action="append", default=[], metavar="NAME", help=EXPORTED)
+    return command.run(arguments, out, answers)
+
+
+def _verifying(out: TextIO) -> Progress:
+    write = progress_table(out, "rows", "segments", "problems")
+
+    def show(report: AuditReport) -> None:
+        write(report.rows, report.segments, len(report.problems))
+
+    return show
 
 
 async def _verify(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> int:
     try:
         heads = [] if args.anchors is None else read_anchors(args.anchors)
-        report = await verify_store(store_at(args.address), heads)
+        store = store_at(args.address)
     except ValueError as error:
         raise StoreError(str(error)) from error
+    keys = read_keys(args.signing_keys)
+    await store.open()
+    try:
+        report = await verify_audit(
+            store.audit, heads, signing_keys=keys, incremental=args.incremental, progress=_verifying(out)
+        )
+    finally:
+        await store.close()
     _show(report, out)
     return 0 if report.ok else 1
 
 
-async def verify_store(store: Store, anchors: Sequence[Head] = ()) -> AuditReport:
-    """Open a store, verify its audit record, and close it."""
-    await store.open()
-    try:
-        return await verify_audit(store.audit, anchors)
-    finally:
-        await store.close()
+async def _export(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> None:
+    deliver: Delivery = AuditOtlp(args.otlp) if args.file is None else AuditFile(args.file)
+    write = progress_table(out, "rows")
+    count = 0
+
+    async def deliver_and_show(rows: Sequence[tuple[str, AuditRow]]) -> None:
+        nonlocal count
+        await deliver(rows)
+        before, count = count, count + len(rows)
+        if before // PROGRESS < count // PROGRESS:
+            write(count)
+
+    async with opened(args.address) as store:
+        await export_audit(store.audit, args.cursor, deliver_and_show)
+    out.write(f"exported: {count} rows\n")
+
+
+async def _prune(args: argparse.Namespace, out: TextIO, answers: TextIO) -> int:
+    before = time.time() - args.older_than
+    keys = read_keys(args.signing_keys)
+    write = progress_table(out, "removed")
+    async with opened(args.address) as store:
+        what = f"Audit rows from before {when(before)} are to be written to {args.export.name} and removed"
+        confirm(what, args, out, answers)
+        done = await prune_audit(
+            store.audit,
+            before,
+            AuditFile(args.export),
+            signing_keys=keys,
+            exported_by=args.exported_by,
+            progress=_verifying(out),
+            removed=write,
+        )
+    if not done.report.ok:
+        _show(done.report, out)
+        out.write("nothing was removed\n")
+        return 1
+    out.write(f"removed: {done.rows} rows\n")
+    return 0
+
+
+def read_keys(path: Path | None) -> list[str]:
+    """Read signing keys from a file, one a line."""
+    return [] if path is None else path.read_text("utf-8").split()
 
 
 def read_anchors(path: Path) -> list[Head]:

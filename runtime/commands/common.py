@@ -123,6 +123,22 @@ def write_table(out: TextIO, head: Sequence[str], rows: Sequence[Sequence[str]],
     out.write(f"{len(rows)} {what if len(rows) == 1 else f'{what}s'}{more}\n")
 
 
+def progress_table(out: TextIO, *columns: str) -> Callable[..., None]:
+    """Return a function that writes a line of figures; the first call writes the head of the table."""
+    widths = [max(len(column), 12) for column in columns]
+    lines: list[Sequence[object]] = [columns]
+
+    def write(*figures: int) -> None:
+        lines.append([f"{figure:,}" for figure in figures])
+        for line in lines:
+            cells = (str(cell).rjust(width) for cell, width in zip(line, widths, strict=True))
+            out.write("  ".join(cells) + "\n")
+        lines.clear()
+        out.flush()
+
+    return write
+
+
 def write_facts(out: TextIO, facts: Mapping[str, Any], times: Collection[str], *, as_json: bool) -> None:
     """Write all columns of one row, a line each; *times* names the columns that hold times."""
     if as_json:

@@ -12,7 +12,7 @@ Callgate {version}: the one gate every tool call passes.
   from callgate import Gate, tool     declare tools, open a gate, make calls
   python -m examples.order_desk       a worked example (in a checkout: make run)
   python -m callgate pick "a request" --catalog FILE   pick the tools of a catalogue that fit a request
-  python -m callgate audit verify ADDRESS   find changes to the audit record of a store
+  python -m callgate audit verify ADDRESS   find changes to the audit record of a store; also export, prune
   python -m callgate effects list ADDRESS   list the effect ledger of a store; also show, settle, prune
   python -m callgate jobs list ADDRESS      list the submitted jobs; also show, retry, cancel, prune
   python -m callgate stores check --store ADDRESS     check whether the tables of a store are up to date

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+from callgate.errors import HookError
 from callgate.hooks.stock.records.audit_chain import micros, row_hash
-from callgate.providers.stores.base import AuditRow, AuditStore
+from callgate.hooks.stock.records.audit_checkpoints import is_signed, signed_checkpoint
+from callgate.providers.signing import SigningKeys
+from callgate.providers.stores.base import (
+    AuditCheckpoint,
+    AuditRow,
+    AuditSegment,
+    AuditSnapshot,
+    AuditStore,
+    CheckpointKind,
+)
+from callgate.providers.stores.memory_audit import MemoryAuditSnapshot
 
 Head: TypeAlias = tuple[str, int, str, float]
 """An anchor: segment, number, hash, seconds since the epoch."""
+Progress: TypeAlias = Callable[["AuditReport"], None]
+"""Called from time to time with the report of the rows so far."""
+
+_LINKS = 500
+"""First rows of segments whose previous hash is looked up in one query."""
+_PROGRESS = 10_000
+"""Rows between two calls of ``Progress``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +38,8 @@ class AuditProblem:
 
     ``kind``: ``altered`` (the hash does not match), ``missing`` (rows are missing), ``twice`` (a duplicate number),
     ``order`` (the row does not follow the one before), ``cut`` (rows covered by an anchor are missing), ``moved`` (the
-    row is stored under another tenant), ``unread`` (the log cannot be read).
+    row is stored under another tenant), ``checkpoint`` (a checkpoint has no valid signature, or removed rows are stored),
+    ``unread`` (the log cannot be read).
     """
 
     kind: str
@@ -35,12 +55,18 @@ class AuditProblem:
 
 @dataclass
 class AuditReport:
-    """The result of a verification. ``unanchored`` counts rows after the last anchor; their loss cannot be detected."""
+    """The result of a verification. ``unanchored`` counts rows after the last anchor; their loss cannot be detected.
+
+    ``rows`` counts the rows that were read. ``skipped`` counts the segments that began at a checkpoint of verified rows,
+    ``pruned`` the segments that began at a pruning checkpoint.
+    """
 
     rows: int = 0
     segments: int = 0
     anchors: int = 0
     unanchored: int = 0
+    skipped: int = 0
+    pruned: int = 0
     problems: list[AuditProblem] = field(default_factory=list)
 
     @property
@@ -60,11 +86,15 @@ class AuditReport:
     @property
     def notes(self) -> tuple[str, ...]:
         """The limits of this verification."""
-        if not self.unanchored:
-            return ()
-        return (
-            f"{self.unanchored} rows come after the last anchor of their segment: a truncation there cannot be detected",
+        limits = (
+            (
+                self.unanchored,
+                "rows come after the last anchor of their segment: a truncation there cannot be detected",
+            ),
+            (self.skipped, "segments were verified from a signed checkpoint on: earlier rows were not read again"),
+            (self.pruned, "segments begin after rows that were removed under a signed checkpoint"),
         )
+        return tuple(f"{count} {text}" for count, text in limits if count)
 
     def __rich__(self) -> Any:
         """A table for rich."""
@@ -81,74 +111,197 @@ class AuditReport:
         return Group(table, *map(Text, self.notes))
 
 
-class _Segment:
-    """The hashes of a segment's rows: number → previous hash, hash."""
+class _Mark(NamedTuple):
+    """The known hash of a row: from an anchor, or from a checkpoint of verified rows."""
 
-    def __init__(self) -> None:
-        self.rows: dict[int, tuple[str, str]] = {}
-        self.anchored = 0
+    number: int
+    hash: str
+    what: str
 
 
 class Verifier:
-    """Takes rows in any order, then anchors, and reports the problems."""
+    """Walks the segments of a snapshot by number, and reports the problems. Its memory does not grow with the rows."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        snapshot: AuditSnapshot,
+        anchors: Iterable[Head] = (),
+        keys: SigningKeys | None = None,
+        *,
+        incremental: bool = False,
+        progress: Progress | None = None,
+    ) -> None:
         self.report = AuditReport()
-        self._segments: dict[str, _Segment] = {}
-        self._hashes: set[str] = set()
-
-    def row(self, row: AuditRow) -> None:
-        """Check the hash, the time and the number of one row."""
-        self.report.rows += 1
-        segment = self._segments.setdefault(row.segment, _Segment())
-        if row.number in segment.rows:
-            self._found("twice", row.segment, row.number, "another row has this number")
-            return
-        segment.rows[row.number] = (row.previous, row.hash)
-        self._hashes.add(row.hash)
-        if not _hash_matches(row):
-            self._found("altered", row.segment, row.number, "the row does not match its hash")
-        elif row.number < 1:
-            self._found("order", row.segment, row.number, "row numbers begin at 1")
-
-    def end(self, anchors: Iterable[Head]) -> AuditReport:
-        """Check the chains and the anchors, and return the report."""
-        for name, segment in self._segments.items():
-            self._chain(name, segment)
+        self.heads: list[tuple[str, int, str]] = []  # the last row of each segment with new rows and no problem
+        self._snapshot = snapshot
+        self._keys = keys
+        self._incremental = incremental
+        self._progress = progress
+        self._links: list[tuple[str, str]] = []
+        self._outside: dict[str, list[_Mark]] = {}
         for name, number, hash, _ in sorted(set(anchors)):
-            self.report.anchors += 1
-            self._anchor(name, number, hash)
-        self.report.segments = len(self._segments)
-        self.report.unanchored = sum(number > one.anchored for one in self._segments.values() for number in one.rows)
-        return self.report
+            self._outside.setdefault(name, []).append(_Mark(number, hash, "anchor"))
 
-    def _chain(self, name: str, segment: _Segment) -> None:
-        before, head = 0, ""
-        for number in sorted(segment.rows):
-            previous, hash = segment.rows[number]
-            if number > before + 1:
-                gone = f"row {before + 1} is" if number == before + 2 else f"rows {before + 1} to {number - 1} are"
-                self._found("missing", name, number, f"{gone} missing before it")
-            elif number == 1:
-                if previous and previous not in self._hashes:
-                    self._found("cut", name, 1, "it continues a row of another segment, and that row is missing")
-            elif previous != head:
-                self._found("order", name, number, "its previous hash is not the hash of the row before it")
-            before, head = number, hash
+    async def verify(self) -> None:
+        """Verify every segment.
 
-    def _anchor(self, name: str, number: int, hash: str) -> None:
-        segment = self._segments.get(name)
-        known = None if segment is None else segment.rows.get(number)
-        if segment is None or known is None:
-            last = max(segment.rows, default=0) if segment is not None else 0
-            self._found("cut", name, number, f"an anchor covers {number} rows; the last row is {last}")
-            return
-        if known[1] != hash:
-            self._found("altered", name, number, "the hash of the row differs from its anchor")
-        segment.anchored = max(segment.anchored, number)
+        Raises:
+            StoreError: the log cannot be read.
+        """
+        async for segment in self._snapshot.segments():
+            before = len(self.report.problems)
+            head = await self._verify_segment(segment)
+            if head is not None and len(self.report.problems) == before:
+                self.heads.append((segment.name, *head))
+        await self._verify_links()
+        for name, marks in self._outside.items():
+            for mark in marks:
+                self._cut(name, mark, 0)
+
+    async def _verify_segment(self, segment: AuditSegment) -> tuple[int, str] | None:
+        """Verify a segment. Return number and hash of its last row, if new rows were read."""
+        name = segment.name
+        pruned, verified = self._signed(segment)
+        outside = self._outside.pop(name, [])
+        self.report.segments += bool(segment.hash)
+        number = 0 if pruned is None else pruned.number
+        head: str | None = "" if pruned is None else pruned.hash
+        if pruned is not None:
+            self.report.pruned += 1
+            if segment.hash and segment.first <= pruned.number:
+                self._found("checkpoint", name, segment.first, "rows that a pruning checkpoint covers are stored")
+        first = min(segment.first - 1, 0) if pruned is None else number
+        marks = [*outside] if verified is None else [*outside, _Mark(verified.number, verified.hash, "checkpoint")]
+        if verified is not None and self._incremental:
+            self.report.skipped += 1
+            last = max([segment.anchored, *(mark.number for mark in outside)])
+            if (verified.number, verified.hash) == (segment.last, segment.hash) and last <= verified.number:
+                return None
+            number = first = verified.number - 1
+            head = None
+        walk = _Walk(self, segment, number, head)
+        await self._walk_rows(walk, segment, first, self._marks(segment, first, sorted(marks)))
+        self.report.unanchored += walk.unanchored
+        if walk.head is None or walk.number <= (0 if verified is None else verified.number):
+            return None
+        return walk.number, walk.head
+
+    async def _walk_rows(self, walk: _Walk, segment: AuditSegment, after: int, marks: AsyncIterator[_Mark]) -> None:
+        """Read the rows of a segment, and compare them with their known hashes."""
+        mark = await anext(marks, None)
+        async for owner, row in self._snapshot.rows(segment.name, after):
+            while mark is not None and mark.number < row.number:
+                self._cut(segment.name, mark, segment.last)
+                mark = await anext(marks, None)
+            walk.row(owner, row)
+            while mark is not None and mark.number == row.number:
+                walk.compare(row, mark)
+                mark = await anext(marks, None)
+            if len(self._links) >= _LINKS:
+                await self._verify_links()
+        while mark is not None:
+            self._cut(segment.name, mark, segment.last)
+            mark = await anext(marks, None)
+
+    def _signed(self, segment: AuditSegment) -> tuple[AuditCheckpoint | None, AuditCheckpoint | None]:
+        """Return the last checkpoint of removed rows, and the checkpoint of verified rows after it."""
+        found: dict[CheckpointKind, AuditCheckpoint] = {}
+        for one in segment.checkpoints:
+            if self._keys is not None and not is_signed(self._keys, one):
+                self._found("checkpoint", one.segment, one.number, "the signature of its checkpoint is not valid")
+            elif self._keys is not None or one.kind is CheckpointKind.PRUNED:
+                found[one.kind] = one
+        pruned, verified = found.get(CheckpointKind.PRUNED), found.get(CheckpointKind.VERIFIED)
+        if pruned is not None and self._keys is None:
+            text = "rows up to here were removed under a signed checkpoint; give its signing key to verify it"
+            self._found("checkpoint", pruned.segment, pruned.number, text)
+        return pruned, None if pruned and verified and verified.number <= pruned.number else verified
+
+    async def _marks(self, segment: AuditSegment, after: int, others: list[_Mark]) -> AsyncIterator[_Mark]:
+        """Read the anchors of a segment after a number, and give them with *others* in the order of numbers."""
+        others = [mark for mark in others if mark.number > after]
+        if segment.anchored > after:
+            async for number, hash in self._snapshot.anchors(segment.name, after):
+                mark = _Mark(number, hash, "anchor")
+                while others and others[0] <= mark:
+                    if others[0] != mark:
+                        yield others[0]
+                    del others[0]
+                yield mark
+        for mark in others:
+            yield mark
+
+    async def _verify_links(self) -> None:
+        """Look for the rows that other segments continue."""
+        links, self._links = self._links, []
+        known = await self._snapshot.known_hashes({hash for _, hash in links}) if links else set()
+        for segment, hash in links:
+            if hash not in known:
+                self._found("cut", segment, 1, "it continues a row of another segment, and that row is missing")
+
+    def _cut(self, segment: str, mark: _Mark, last: int) -> None:
+        self.report.anchors += mark.what == "anchor"
+        self._found("cut", segment, mark.number, f"its {mark.what} covers {mark.number} rows; the last row is {last}")
 
     def _found(self, kind: str, segment: str, number: int | None, text: str) -> None:
         self.report.problems.append(AuditProblem(kind, segment, number, text))
+
+
+class _Walk:
+    """The rows of one segment. ``number`` and ``head`` are number and hash of the row before; None: not known."""
+
+    def __init__(self, verifier: Verifier, segment: AuditSegment, number: int, head: str | None) -> None:
+        self._verifier = verifier
+        self._found = verifier._found
+        self._name = segment.name
+        self._begin = number
+        self.number = number
+        self.head = head
+        self.unanchored = 0
+
+    def row(self, owner: str, row: AuditRow) -> None:
+        """Check the hash, the tenant, the number and the previous hash of one row."""
+        report, number = self._verifier.report, row.number
+        report.rows += 1
+        self.unanchored += 1
+        if self._verifier._progress is not None and report.rows % _PROGRESS == 0:
+            self._verifier._progress(report)
+        if number == self.number > self._begin:
+            self._found("twice", self._name, number, "another row has this number")
+            return
+        if not _hash_matches(row):
+            self._found("altered", self._name, number, "the row does not match its hash")
+        elif owner != _owner(row):
+            self._found("moved", self._name, number, "the row is not stored under the tenant that it names")
+        if number < 1:
+            self._found("order", self._name, number, "row numbers begin at 1")
+            return
+        if number > self.number + 1:
+            gone = self.number + 1
+            text = f"row {gone} is" if number == gone + 1 else f"rows {gone} to {number - 1} are"
+            self._found("missing", self._name, number, f"{text} missing before it")
+        elif number == 1 and self.head is not None:
+            if row.previous:
+                self._verifier._links.append((self._name, row.previous))
+        elif self.head is not None and not _follows(row, self.head):
+            self._found("order", self._name, number, "its previous hash is not the hash of the row before it")
+        self.number, self.head = number, row.hash
+
+    def compare(self, row: AuditRow, mark: _Mark) -> None:
+        """Compare a row with its anchor or checkpoint."""
+        self._verifier.report.anchors += mark.what == "anchor"
+        self.unanchored = 0
+        if mark.hash != row.hash:
+            self._found("altered", self._name, row.number, f"the hash of the row differs from its {mark.what}")
+
+
+def _follows(row: AuditRow, head: str) -> bool:
+    return row.previous == head
+
+
+def _owner(row: AuditRow) -> str:
+    tenant = row.body.get("tenant") if isinstance(row.body, Mapping) else None
+    return tenant if isinstance(tenant, str) else ""
 
 
 def _hash_matches(row: AuditRow) -> bool:
@@ -166,43 +319,65 @@ def _hash_matches(row: AuditRow) -> bool:
         return False
 
 
-async def verify_audit(audit: AuditStore, anchors: Iterable[Head] = ()) -> AuditReport:
-    """Verify the audit log of a store against its own anchors and the given ones.
+async def verify_audit(
+    audit: AuditStore,
+    anchors: Iterable[Head] = (),
+    *,
+    signing_keys: Iterable[str | bytes] = (),
+    incremental: bool = False,
+    progress: Progress | None = None,
+    now: Callable[[], float] = time.time,
+) -> AuditReport:
+    """Verify one snapshot of the audit log of a store against its own anchors and the given ones.
 
     It finds every altered, missing, duplicate or reordered row, and missing rows that an anchor covers. It cannot find a
     truncation after the last anchor, or a log rewritten together with its anchors. Against a rewrite, give anchors that
-    are kept where the writer of the log has no access. Memory: two hashes per row.
+    are kept where the writer of the log has no access. The memory does not grow with the number of rows. Processes may
+    write meanwhile.
 
     Args:
         audit: the audit part of a store: ``store.audit``.
         anchors: further anchors.
+        signing_keys: keys of the checkpoints, as in ``Gate(signing_keys=)``; needed after rows were removed.
+        incremental: begin each segment at its last checkpoint, and store new signed checkpoints if there is no problem.
+            Rows before a checkpoint are not read again, so a later change of them is not found.
+        progress: a function of the report, called every 10,000 rows.
+        now: a clock in seconds since the epoch.
+
+    Raises:
+        HookError: ``incremental`` without signing keys.
     """
-    verifier = Verifier()
-    owners: dict[str, set[tuple[str, int]]] = {}
+    keys = keys_of(signing_keys)
+    if incremental and keys is None:
+        raise HookError("an incremental verification needs signing_keys: its checkpoints are signed")
+    verifier: Verifier | None = None
     try:
-        async for row in audit.read(None):
-            verifier.row(row)
-            owner = row.body.get("tenant")
-            owners.setdefault(owner or "", set()).add((row.segment, row.number))
-        for tenant, expected in owners.items():
-            async for row in audit.read(tenant):
-                expected.discard((row.segment, row.number))
-            for segment, number in sorted(expected):
-                verifier._found("moved", segment, number, "the row is not stored under the tenant that it names")
-        heads = [*await audit.anchors(), *anchors]
+        async with audit.snapshot() as snapshot:
+            verifier = Verifier(snapshot, anchors, keys, incremental=incremental, progress=progress)
+            await verifier.verify()
     except Exception as error:  # noqa: BLE001  (a log that cannot be read completely is a problem)
-        verifier._found("unread", "?", None, f"reading the log failed: {type(error).__name__}")
-        return verifier.end(anchors)
-    return verifier.end(heads)
+        report = AuditReport() if verifier is None else verifier.report
+        report.problems.append(AuditProblem("unread", "?", None, f"reading the log failed: {type(error).__name__}"))
+        return report
+    if incremental and keys is not None and verifier.report.ok:
+        kind, at = CheckpointKind.VERIFIED, now()
+        await audit.checkpoint([signed_checkpoint(keys, kind, *head, at) for head in verifier.heads])
+    return verifier.report
 
 
 async def verify_rows(rows: Iterable[AuditRow] | AsyncIterable[AuditRow], anchors: Iterable[Head] = ()) -> AuditReport:
-    """Verify rows from any source, such as your own sink."""
-    verifier = Verifier()
-    if isinstance(rows, AsyncIterable):
-        async for row in rows:
-            verifier.row(row)
-    else:
-        for row in rows:
-            verifier.row(row)
-    return verifier.end(anchors)
+    """Verify rows from any source, such as your own sink, in any order. All rows are kept in memory."""
+    found = [row async for row in rows] if isinstance(rows, AsyncIterable) else list(rows)
+    verifier = Verifier(MemoryAuditSnapshot((_owner(row), row) for row in found), anchors)
+    await verifier.verify()
+    return verifier.report
+
+
+def keys_of(signing_keys: Iterable[str | bytes]) -> SigningKeys | None:
+    """Return the keys, or None without keys.
+
+    Raises:
+        RegistrationError: a key is shorter than 16 bytes.
+    """
+    found = list(signing_keys)
+    return SigningKeys(found) if found else None

@@ -46,6 +46,14 @@ async def durable(
         yield each
 
 
+@pytest.fixture(params=DURABLE)
+async def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Backend]:
+    """A store of this test alone: a verification reads the whole log."""
+    with place(request.param, tmp_path) as at:
+        async with opened(request.param, at) as backend:
+            yield backend
+
+
 @pytest.fixture
 async def ledger(durable: Backend) -> Backend:
     """The same, with nothing in its effect ledger that is not of this test."""

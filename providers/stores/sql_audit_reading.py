@@ -1,0 +1,132 @@
+"""Snapshots of the audit log in SQL, read by segment and number with the indexes on them."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from typing import Any
+
+from callgate.errors import StoreError
+from callgate.providers.stores.base import AuditCheckpoint, AuditRow, AuditSegment, CheckpointKind
+from callgate.providers.stores.sql_connections import sql_errors
+from callgate.providers.stores.sql_part import ROW_VERSION, statement
+
+PAGE = 500
+"""Rows of one read."""
+
+_NEXT = " UNION ALL ".join(
+    f"SELECT min(segment) AS name FROM {table} WHERE segment > {{after}}"  # noqa: S608  (constants)
+    for table in ("callgate_audit", "callgate_anchors", "callgate_audit_checkpoints")
+)
+_SEGMENTS = f"""
+WITH RECURSIVE found(name) AS (
+  SELECT min(first.name) FROM ({_NEXT.format(after=":after")}) AS first
+  UNION ALL
+  SELECT (SELECT min(next.name) FROM ({_NEXT.format(after="found.name")}) AS next) FROM found WHERE found.name IS NOT NULL
+)
+SELECT name,
+  coalesce((SELECT min(number) FROM callgate_audit WHERE segment = name), 0),
+  coalesce((SELECT max(number) FROM callgate_audit WHERE segment = name), 0),
+  coalesce((SELECT hash FROM callgate_audit WHERE segment = name ORDER BY number DESC LIMIT 1), ''),
+  coalesce((SELECT max(number) FROM callgate_anchors WHERE segment = name), 0),
+  coalesce((SELECT number FROM callgate_audit_cursors c WHERE c.name = :cursor AND c.segment = found.name), 0)
+FROM found WHERE name IS NOT NULL LIMIT {PAGE}
+"""  # noqa: S608  (constants)
+_CHECKPOINTS = """
+SELECT kind, segment, number, hash, at, mac FROM callgate_audit_checkpoints
+WHERE segment >= :first AND segment <= :last ORDER BY segment, number
+"""
+_ROWS = f"""
+SELECT segment, number, tenant, version, at, body, previous, hash FROM callgate_audit
+WHERE (segment, number) > (:segment, :number) ORDER BY segment, number LIMIT {PAGE}
+"""  # noqa: S608  (a constant)
+_ANCHORS = f"""
+SELECT DISTINCT segment, number, hash FROM callgate_anchors
+WHERE (segment, number, hash) > (:segment, :number, :hash) ORDER BY segment, number, hash LIMIT {PAGE}
+"""  # noqa: S608  (a constant)
+_KNOWN = """
+SELECT hash FROM callgate_audit WHERE hash IN :hashes
+UNION SELECT hash FROM callgate_audit_checkpoints WHERE kind = 'pruned' AND hash IN :hashes
+"""
+_CONTINUED = "SELECT DISTINCT previous FROM callgate_audit WHERE number = 1 AND previous IN :hashes"
+
+
+class SqlAuditSnapshot:
+    """See ``AuditSnapshot``. The connection has an open transaction that sees one state of the database."""
+
+    def __init__(self, connection: Any, backend: str) -> None:
+        self._connection = connection
+        self._backend = backend
+        self._row_pages = _Pages(self._next_rows)
+        self._anchor_pages = _Pages(self._next_anchors)
+
+    async def segments(self, after: str = "", *, cursor: str | None = None) -> AsyncIterator[AuditSegment]:
+        while True:
+            page = await self._query(_SEGMENTS, {"after": after, "cursor": cursor or ""})
+            if not page:
+                return
+            checkpoints: dict[str, list[AuditCheckpoint]] = {}
+            for kind, segment, *rest in await self._query(_CHECKPOINTS, {"first": page[0][0], "last": page[-1][0]}):
+                checkpoints.setdefault(segment, []).append(AuditCheckpoint(CheckpointKind(kind), segment, *rest))
+            for name, first, last, hash, anchored, exported in page:
+                yield AuditSegment(name, first, last, hash, anchored, exported, tuple(checkpoints.get(name, ())))
+            after = page[-1][0]
+
+    async def rows(self, segment: str, after: int = 0) -> AsyncIterator[tuple[str, AuditRow]]:
+        async for _, number, tenant, version, at, body, previous, hash in self._row_pages.read(segment, after):
+            if version != ROW_VERSION:
+                raise StoreError(
+                    f"another version of Callgate wrote audit rows (version {version}); read them with that version"
+                )
+            yield tenant, AuditRow(segment, number, at, json.loads(body), previous, hash)
+
+    async def anchors(self, segment: str, after: int = 0) -> AsyncIterator[tuple[int, str]]:
+        async for _, number, hash in self._anchor_pages.read(segment, after):
+            yield number, hash
+
+    async def known_hashes(self, hashes: Collection[str]) -> set[str]:
+        return {hash for (hash,) in await self._query(_KNOWN, {"hashes": list(hashes)})}
+
+    async def continued_hashes(self, hashes: Collection[str]) -> set[str]:
+        return {hash for (hash,) in await self._query(_CONTINUED, {"hashes": list(hashes)})}
+
+    async def _next_rows(self, segment: str, number: int, *_row: Any) -> list[Any]:
+        return await self._query(_ROWS, {"segment": segment, "number": number})
+
+    async def _next_anchors(self, segment: str, number: int, *hash: str) -> list[Any]:
+        # "zz" sorts after every hash: without a hash, the page begins after the number
+        return await self._query(_ANCHORS, {"segment": segment, "number": number, "hash": (*hash, "zz")[0]})
+
+    async def _query(self, sql: str, values: dict[str, Any]) -> list[Any]:
+        with sql_errors(self._backend):
+            return list((await self._connection.execute(statement(sql), values)).all())
+
+
+class _Pages:
+    """Rows of a table whose first columns are segment and number. A page is kept, so that small segments share a query."""
+
+    def __init__(self, query: Callable[..., Awaitable[list[Any]]]) -> None:
+        self._query = query
+        self._page: deque[Sequence[Any]] = deque()
+        self._at: tuple[str, int] = ("", 0)
+        self._last = False
+
+    async def read(self, segment: str, after: int) -> AsyncIterator[Sequence[Any]]:
+        """Read the rows of a segment with a number greater than *after*."""
+        place: Sequence[Any] = (segment, after)
+        if (segment, after) < self._at:
+            self._page.clear()
+            self._last = False
+        self._at = (segment, after)
+        while self._page and tuple(self._page[0][:2]) <= self._at:
+            self._page.popleft()
+        while True:
+            if not self._page and not self._last:
+                self._page.extend(await self._query(*place))
+                self._last = len(self._page) < PAGE
+            if not self._page or self._page[0][0] != segment:
+                return
+            place = self._page.popleft()
+            self._at = (place[0], place[1])
+            yield place
