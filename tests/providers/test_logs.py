@@ -43,6 +43,7 @@ NAMES = {
     "effect.unsettled",
     "effects.orphaned",
     "job.dead",
+    "job.left",
     "job.not_sent",
     "job.store_failed",
     "model.exchange",

@@ -72,7 +72,7 @@ class NotedCalls:
 
     def __init__(self, gate: Recorded, calls: JobCalls) -> None:
         self.gate, self.calls = gate, calls
-        self.refresh, self.version_of = calls.refresh, calls.version_of
+        self.refresh, self.version_of, self.fits = calls.refresh, calls.version_of, calls.fits
 
     async def make(self, call: ToolCall, user: User, options: CallOptions) -> ToolResult:
         return self.gate.noted(await self.calls.make(call, user, options), call, options)
