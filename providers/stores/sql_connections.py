@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from callgate.errors import StoreConflict, StoreError
@@ -41,12 +41,24 @@ def sql_errors(backend: str) -> Generator[None, None, None]:
         raise StoreError(f"{backend}: {type(error).__name__}") from error
 
 
-class ShieldedConnection:
-    """A SQLite connection whose statements are shielded from cancellation.
+@asynccontextmanager
+async def shielded_connection(engine: Any) -> AsyncGenerator[Any, None]:
+    """Open a SQLite connection whose steps are shielded from cancellation.
 
-    Each connection has a thread. A statement that is cancelled halfway would leave the thread running, with its lock on
-    the file. No statement takes longer than the wait for that lock (``busy_timeout``).
+    Each connection has a thread. A step that is cancelled halfway would leave the thread running, with its lock on the
+    file. No step takes longer than the wait for that lock (``busy_timeout``).
     """
+    connection = engine.connect()
+    try:
+        await shielded(connection.start())
+        yield ShieldedConnection(connection)
+    finally:
+        if connection.sync_connection is not None:
+            await shielded(connection.close())
+
+
+class ShieldedConnection:
+    """A connection whose statements are shielded from cancellation; see ``shielded_connection``."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from callgate.providers.stores.sql_connections import (
     roll_back,
     run_statement,
     shielded,
+    shielded_connection,
     sql_errors,
 )
 from callgate.providers.stores.sql_engines import Engines
@@ -64,7 +65,7 @@ class Database:
         self._engines: Engines | None = None
         self._keeper: Any = None
         self._write_lock = asyncio.Lock()
-        self._writers = set[Any]()
+        self._holders = set[Any]()
         self._writes = 0
 
     def __repr__(self) -> str:
@@ -112,6 +113,17 @@ class Database:
                 keeper.close()
 
     @asynccontextmanager
+    async def reading(self) -> AsyncGenerator[Any, None]:
+        """Open a connection in autocommit mode."""
+        if self.in_memory:
+            self.refuse_nesting()
+        engine = self.engines.usual
+        async with self._turn(engine):
+            with sql_errors(self.url.get_backend_name()):
+                async with shielded_connection(engine) if self.lite else engine.connect() as connection:
+                    yield connection
+
+    @asynccontextmanager
     async def writing(self, *, durable: bool = False) -> AsyncGenerator[Any, None]:
         """Open a transaction that is committed at the end and rolled back on any error.
 
@@ -121,8 +133,8 @@ class Database:
         from sqlalchemy.ext.asyncio import AsyncConnection
 
         engine, connections = self.engines.durable if durable else self.engines.usual, list[Any]()
-        async with self.writing_alone(holds=True), self.engines.turn(engine):
-            with sql_errors(self.url.get_backend_name()):
+        async with self.writing_alone(), self._turn(engine):
+            with sql_errors(self.url.get_backend_name()), self._holding():
                 try:
                     await self._step(
                         begin, engine.sync_engine, connections, "BEGIN IMMEDIATE" if self.lite else "BEGIN"
@@ -168,18 +180,18 @@ class Database:
         engine = engines.upkeep if upkeep else engines.durable if durable else engines.usual
 
         async def write() -> Any:
-            async with self.writing_alone() if self.lite or (durable and not upkeep) else nullcontext():
+            async with self.writing_alone():
                 return await self._run(engine, statement, values, read)
 
         return await retried(write)
 
     async def _run(self, engine: Any, statement: Any, values: Mapping[str, Any], read: Callable[[Any], Any]) -> Any:
-        async with self.engines.turn(engine):
+        async with self._turn(engine):
             with sql_errors(self.url.get_backend_name()):
                 return await self._step(run_statement, engine.sync_engine, statement, values, read)
 
     async def _step(self, work: Callable[..., Any], *given: Any) -> Any:
-        """Run *work* on a connection; with SQLite it is shielded from cancellation (see ``ShieldedConnection``)."""
+        """Run *work* on a connection; with SQLite it is shielded from cancellation (see ``shielded_connection``)."""
         from sqlalchemy.util import greenlet_spawn
 
         step = greenlet_spawn(work, *given)
@@ -205,19 +217,26 @@ class Database:
                 pass
 
     @asynccontextmanager
-    async def writing_alone(self, *, holds: bool = False) -> AsyncGenerator[None, None]:
-        """Wait until no other task of this process writes to SQLite. PostgreSQL needs no such order.
-
-        *holds*: the caller opens a transaction, in which its task must not write in another way.
-        """
+    async def writing_alone(self) -> AsyncGenerator[None, None]:
+        """Wait until no other task of this process writes to SQLite. PostgreSQL needs no such order."""
+        if not self.lite:
+            yield
+            return
         self.refuse_nesting()
-        async with self._write_lock if self.lite else nullcontext():
-            task = asyncio.current_task() if holds or self.lite else None
-            self._writers.add(task)
-            try:
+        async with self._write_lock:
+            with self._holding():
                 yield
-            finally:
-                self._writers.discard(task)
+
+    @contextmanager
+    def _holding(self) -> Generator[None, None, None]:
+        task = asyncio.current_task()
+        first = task not in self._holders
+        self._holders.add(task)
+        try:
+            yield
+        finally:
+            if first:
+                self._holders.discard(task)
 
     def refuse_nesting(self) -> None:
         """Refuse what would wait for the open transaction of the same task.
@@ -225,8 +244,16 @@ class Database:
         Raises:
             StoreError: the current task has an open transaction.
         """
-        if asyncio.current_task() in self._writers:
+        if asyncio.current_task() in self._holders:
             raise StoreError("this task has an open transaction on the store; use the parts of the transaction instead")
+
+    @asynccontextmanager
+    async def _turn(self, engine: Any) -> AsyncGenerator[None, None]:
+        """Wait for a connection, unless the task has a transaction: tasks that have all connections would wait for ever."""
+        if not self.lite and self.engines.is_exhausted(engine):
+            self.refuse_nesting()
+        async with self.engines.turn(engine):
+            yield
 
     @property
     def engines(self) -> Engines:

@@ -69,6 +69,10 @@ class Engines:
         self._turns[engine] = asyncio.Semaphore(size)
         return engine
 
+    def is_exhausted(self, engine: Any) -> bool:
+        """Return True if a caller would wait for a connection."""
+        return self._turns[engine].locked()
+
     @asynccontextmanager
     async def turn(self, engine: Any) -> AsyncGenerator[None, None]:
         """Wait for a connection of an engine, in order of arrival.
@@ -80,7 +84,7 @@ class Engines:
             StoreError: no connection became free in time.
         """
         turns = self._turns[engine]
-        if turns.locked():
+        if self.is_exhausted(engine):
             try:
                 async with asyncio.timeout(_TURN_LIMIT):
                     await turns.acquire()

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from callgate.errors import RegistrationError, StoreConflict, StoreError, StoreUnsupported
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import Store
-from callgate.providers.stores.effects import OLDEST, OPEN_STATES, EffectRecord, EffectState
+from callgate.providers.stores.effects import OLDEST, OPEN_STATES, EffectPosition, EffectRecord, EffectState
 from callgate.providers.stores.ledger_writes import LedgerWriter, Settlement, TransactionWriter
 from callgate.providers.stores.memory import MemoryStore
 from callgate.providers.stores.memory_effects import MemoryEffects

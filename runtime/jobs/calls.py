@@ -77,7 +77,7 @@ class JobCalls:
         registry = self._plans.registry
         if request.tool not in registry:
             return False
-        return registry.get(request.tool).definition.binding_digest == request.version
+        return request.version in {None, registry.get(request.tool).definition.binding_digest}
 
     def is_repeat(self, known: JobRequest, request: JobRequest) -> bool:
         """Return whether two requests for one tool have the same arguments: as text, or as an object."""

@@ -30,12 +30,12 @@ class JobRequest:
 
     ``deadline_at`` is in seconds since the epoch. ``trace`` has the trace headers of the request that submitted the job.
     ``task`` has the ids of the A2A task. ``version`` is ``ToolDefinition.binding_digest``: only a worker with that
-    definition runs the call. ``key_id`` names the key that signed the job.
+    definition runs the call. ``key_id`` names the key that signed the job. Jobs of earlier versions have neither.
     """
 
     tool: str
-    version: str
-    key_id: str
+    version: str | None
+    key_id: str | None
     arguments: Any
     user: User
     call_id: str
@@ -89,7 +89,7 @@ class JobRequest:
         Raises:
             ValueError, TypeError, KeyError: another version wrote it.
         """
-        body: dict[str, Any] = json.loads(data)
+        body: dict[str, Any] = {"version": None, "key_id": None} | json.loads(data)
         if body.pop("v") != VERSION:
             raise ValueError("another version of Callgate wrote this")
         body["user"], body["task"] = user_from_json(body["user"]), TaskIds(*body.get("task", ()))

@@ -344,7 +344,8 @@ class SuspensionManager:
 
     def is_bound_to(self, plan: Plan, bound: SuspendedCall) -> bool:
         """Return whether the tool and its policies are those that the call is bound to."""
-        return plan.definition.binding_digest == bound.version and self.policy_of(plan) == bound.policy
+        definition = plan.definition  # earlier versions bound the digest of the whole definition
+        return bound.version in {definition.binding_digest, definition.digest} and self.policy_of(plan) == bound.policy
 
     def _decided(
         self, plan: Plan, bound: SuspendedCall, decision: Approve | Edit | Respond, approver: User, waited: float

@@ -15,6 +15,7 @@ from callgate.errors import StoreError
 from callgate.providers.stores import sql_engines
 from callgate.providers.stores.sql import SqlStore
 from tests.providers.stores.backends import place
+from tests.providers.stores.ledger import effect
 
 CALLERS, POOL, TURNS = 30, 4, 600
 ONE = text("SELECT 1")
@@ -83,8 +84,19 @@ async def test_who_gets_no_connection_is_told_what_to_do(store: SqlStore, monkey
             await asyncio.create_task(held.enter_async_context(store.transaction()))
 
 
-async def test_a_task_that_holds_a_transaction_opens_no_other(store: SqlStore) -> None:
-    """Issue 16 B7: tasks that hold one and ask for another block each other."""
-    async with store.transaction():
-        with pytest.raises(StoreError, match="use the parts of the transaction"):
-            await store.transaction().__aenter__()
+async def test_a_task_with_a_transaction_does_not_wait_for_a_second_one(store: SqlStore) -> None:
+    """Issue 16 B7: ten that held one and asked for another blocked each other for ten seconds."""
+    ready = asyncio.Barrier(POOL)
+
+    async def nested() -> None:
+        async with store.transaction():
+            await ready.wait()
+            with pytest.raises(StoreError, match="use the parts of the transaction"):
+                await store.transaction().__aenter__()
+            with pytest.raises(StoreError, match="use the parts of the transaction"):
+                await store.effects.claim("t", effect(1.0))
+            await ready.wait()
+
+    await asyncio.gather(*(nested() for _ in range(POOL)))
+    async with store.transaction(), store.transaction():  # there are connections for both
+        pass

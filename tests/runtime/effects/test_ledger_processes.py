@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -262,13 +263,13 @@ async def test_a_ledger_without_fencing_is_found_out(backend: Backend, monkeypat
     async with office as (asleep, awake):
         zombie = await fall_asleep(office, asleep, "pause")
         assert (await office.call(awake, "pause")).outcome == "unknown"
-        effects: Any = asleep.store.effects
-        settle = effects.settle
+        store: Any = asleep.store
+        settle = store.ledger.settle
 
-        async def settle_anyhow(tenant: str, key: str, _token: int, *state: Any, **facts: Any) -> Any:
-            return await settle(tenant, key, (await office.row()).token, *state, **facts, of=list(EffectState))
+        async def settle_anyhow(tenant: str, outcome: Any, rows: Any) -> Any:
+            return await settle(tenant, replace(outcome, token=(await office.row()).token, of=list(EffectState)), rows)
 
-        monkeypatch.setattr(effects, "settle", settle_anyhow)
+        monkeypatch.setattr(store.ledger, "settle", settle_anyhow)
         office.shop.go_on.set()
         await zombie
         assert (await office.row()).state is EffectState.COMMITTED
