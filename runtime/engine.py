@@ -70,6 +70,7 @@ class Engine:
         formats: Formats | None = None,
         closing: float = CLOSING,
     ) -> None:
+        self._system_time = clock is None or isinstance(clock, SystemClock)
         clock = clock or SystemClock()
         self.registry = registry
         self.surface = surface
@@ -91,6 +92,23 @@ class Engine:
         self.closers: list[Callable[[], Awaitable[None]]] = []
         self.left_behind: set[asyncio.Task[Any]] = set()
         registry.sessions.on_end = self._close_later
+
+    def now(self) -> float:
+        """Return the time since the epoch, in seconds."""
+        return self.monotonic() + self.wall_offset
+
+    async def synchronise(self) -> None:
+        """Set the time by the store, if it has one and the application gave no clock.
+
+        Processes that share a store then agree about leases, whatever the clocks of their machines say.
+
+        Raises:
+            StoreError: the store did not answer.
+        """
+        store: Any = self.store
+        if self._system_time and hasattr(store, "synchronise"):
+            await store.synchronise()
+            self.wall_offset = store.time() - self.monotonic()
 
     # ------------------------------------------------------------------ compiling
 

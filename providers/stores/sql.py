@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -27,14 +26,15 @@ class SqlStore:
         url: ``sqlite:///file.db``, ``sqlite://`` (in memory, for this object only) or
             ``postgresql://user:password@host/database``. PostgreSQL connections are closed when the server does not
             respond for half a minute, or after the time that libpq's parameters in the URL set.
-        now: a clock in seconds since the epoch; processes that share a database need equal clocks.
-        pool_size: the number of connections; with PostgreSQL there are two pools of this size.
+        now: a clock in seconds since the epoch. Default: the clock of the PostgreSQL server, or of the machine for SQLite.
+        pool_size: the number of connections for calls. With PostgreSQL there are two pools of this size, two connections
+            for renewals and sweeps, and one for group commit: 23 connections by default.
 
     Raises:
         StoreError: the URL names another database, or the extra is not installed.
     """
 
-    def __init__(self, url: str, now: Callable[[], float] = time.time, *, pool_size: int = 10) -> None:
+    def __init__(self, url: str, now: Callable[[], float] | None = None, *, pool_size: int = 10) -> None:
         self._database = Database(url, now, pool_size=pool_size)
         self.name = "sqlite" if self._database.lite else "postgresql"
         self.durable = not self._database.in_memory
@@ -89,6 +89,18 @@ class SqlStore:
             StoreError: the database cannot be reached, or its schema is newer than this version.
         """
         await self._database.open()
+
+    def time(self) -> float:
+        """Return the time that the records have, in seconds since the epoch."""
+        return self._database.now()
+
+    async def synchronise(self) -> None:
+        """Read the clock of the PostgreSQL server again; a gate does so twice a minute.
+
+        Raises:
+            StoreError: the server did not answer.
+        """
+        await self._database.synchronise()
 
     async def revision(self) -> str | None:
         """Return the revision of the tables, or None without tables. Changes nothing; the store need not be open.

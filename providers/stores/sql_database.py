@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from callgate.errors import StoreError
+from callgate.providers.stores.sql_clock import ServerClock
 from callgate.providers.stores.sql_connections import (
     ShieldedConnection,
     begin,
@@ -54,13 +55,14 @@ class Database:
     Cache, rate limits and concurrency limits may lose their last writes when the machine crashes; other records may not.
     """
 
-    def __init__(self, url: str, now: Callable[[], float] = time.time, *, pool_size: int = 10) -> None:
+    def __init__(self, url: str, now: Callable[[], float] | None = None, *, pool_size: int = 10) -> None:
         if not all(find_spec(name) for name in ("sqlalchemy", "alembic", "aiosqlite", "psycopg")):
             raise StoreError(_EXTRA)
         self.url = read_url(url)
         self.lite = self.url.get_backend_name() == "sqlite"
         self.in_memory = self.lite and self.url.database in {None, "", ":memory:"}
-        self.now = now
+        self._clock = None if self.lite or now not in {None, time.time} else ServerClock()
+        self.now: Callable[[], float] = self._clock or now or time.time
         self.pool_size = 1 if self.in_memory else pool_size
         self._engines: Engines | None = None
         self._keeper: Any = None
@@ -83,6 +85,7 @@ class Database:
         try:
             self._connect()
             await self._migrate()
+            await self.synchronise()
             await self.sweep()
         except BaseException:
             await self.close()
@@ -196,6 +199,20 @@ class Database:
 
         step = greenlet_spawn(work, *given)
         return await (shielded(step) if self.lite else step)
+
+    async def synchronise(self) -> None:
+        """Set the clock by the server. With a clock of the caller, or SQLite, it does nothing.
+
+        Raises:
+            StoreError: the server did not answer.
+        """
+        if self._clock is None:
+            return
+        from sqlalchemy import text
+
+        asked = time.perf_counter()
+        rows = await self._run(self.engines.upkeep, text("SELECT extract(epoch FROM clock_timestamp())"), {}, _all)
+        self._clock.set(float(rows[0][0]), asked, time.perf_counter())
 
     async def sweep(self) -> None:
         """Delete expired rows of all tenants."""

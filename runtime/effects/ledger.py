@@ -64,15 +64,16 @@ class Effects:
 
 
 class Ledger:
-    """The effect ledger of one gate. ``owner`` identifies this process in the ledger."""
+    """The effect ledger of one gate.
 
-    def __init__(
-        self, store: Store, monotonic: Callable[[], float], offset: float, options: Effects, ask: Unknown
-    ) -> None:
+    ``owner`` identifies this process in the ledger. ``now`` returns seconds since the epoch.
+    """
+
+    def __init__(self, store: Store, now: Callable[[], float], options: Effects, ask: Unknown) -> None:
         self.owner = secrets.token_hex(8)
         self.options = options
         self.store = store
-        self._monotonic, self._offset = monotonic, offset
+        self.now = now
         self.ask = ask
         try:
             self.effects = store.effects
@@ -86,10 +87,6 @@ class Ledger:
         self._unsettled: dict[tuple[str, str], tuple[Claim, EffectState, bytes | None, float | None]] = {}
         self._asked: dict[str, EffectPosition] = {}
         self._doubtful: dict[tuple[str, str], list[EffectRecord]] = {}
-
-    def now(self) -> float:
-        """Seconds since the epoch."""
-        return self._monotonic() + self._offset
 
     def begin(self) -> None:
         """Take a new owner id when the gate opens, so that claims from before a fork stay with their process."""

@@ -110,6 +110,7 @@ class Lifespan:
         self._until = None
         await self._engine.store.open()
         try:
+            await self._engine.synchronise()
             await self._globals.open()
         except BaseException:
             await self._engine.store.close()

@@ -70,13 +70,14 @@ class CallRecords:
         self.options, self.refresh_user = options, suspensions.refresh_user
         self.plans = plans
         self.keys = keys
-        self.ledger = Ledger(engine.store, engine.monotonic, engine.wall_offset, options, self._ask)
+        self.ledger = Ledger(engine.store, engine.now, options, self._ask)
         self.waits = SuspensionManager(
             lambda: self.ledger.store, keys, self.ledger.now, plans.of, suspensions.policy_version
         )
         engine.claim, engine.waits = partial(effect_step, self.ledger), self.waits
         self.tasks = [
             BackgroundTask("leases of effects", options.every, self.ledger.renew, urgent=True),
+            BackgroundTask("clock of the store", SWEEP_EVERY, engine.synchronise),
             BackgroundTask("effects", options.every, lambda: self.ledger.keep_up(self._reconcilers)),
             BackgroundTask("waits", SWEEP_EVERY, self._sweep_suspensions),
         ]
