@@ -20,6 +20,7 @@ from benchmarks.workers_place import ANN, KEY, NoPostgres, schemas
 from callgate import Approve, Gate, Jobs, ToolCall, User, tool
 from callgate.hooks import Audit
 from callgate.jobs import EmbeddedJobs
+from callgate.providers.stores.sql_engines import Engines
 from callgate.runtime.hosts.procrastinate import ProcrastinateJobs
 from callgate.runtime.jobs.backend import JobBackend, Tally
 
@@ -129,7 +130,7 @@ def watching() -> Generator[Sent]:
     import psycopg
     from sqlalchemy import Engine, event
 
-    sent, execute = Sent(), psycopg.AsyncCursor.execute
+    sent, execute, connect = Sent(), psycopg.AsyncCursor.execute, Engines.connect_lite
 
     async def noting(cursor: Any, query: Any, *more: Any, **options: Any) -> Any:
         text = query.decode() if isinstance(query, bytes) else query if isinstance(query, str) else query.as_string()
@@ -140,12 +141,20 @@ def watching() -> Generator[Sent]:
         if connection.dialect.name == "sqlite":
             sent.note(id(connection.connection.dbapi_connection), text)
 
+    def connecting(engines: Engines) -> Any:
+        """The connection of group commit, which has no engine. Its texts have values; their beginnings have none."""
+        made = connect(engines)
+        made.set_trace_callback(lambda text: None if text.startswith("--") else sent.note(id(made), text[:50]))
+        return made
+
+    Engines.connect_lite = connecting  # type: ignore[method-assign]
     psycopg.AsyncCursor.execute = noting  # type: ignore[method-assign, assignment]
     event.listen(Engine, "before_cursor_execute", note)
     try:
         yield sent
     finally:
         psycopg.AsyncCursor.execute = execute  # type: ignore[method-assign]
+        Engines.connect_lite = connect  # type: ignore[method-assign]
         event.remove(Engine, "before_cursor_execute", note)
 
 

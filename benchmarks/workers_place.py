@@ -109,10 +109,10 @@ def schemas() -> Generator[Callable[[], str]]:
 
 def written(owner: Gate, tool: str, queue: str, numbers: Iterable[int]) -> list[Job]:
     """Jobs as ``gate.submit`` writes them down, one a number; the number is the id."""
-    keys, version, now = owner.jobs.keys, owner.registry.get(tool).definition.digest, time.time()
+    keys, version, now = owner.jobs.keys, owner.registry.get(tool).definition.binding_digest, time.time()
     found = []
     for n in numbers:
-        order = JobRequest(tool, version, {"n": n}, ANN, f"c{n}", f"{n:032x}")
+        order = JobRequest(tool, version, keys.ids[0], {"n": n}, ANN, f"c{n}", f"{n:032x}")
         job = Job(f"{n:032x}", tool, ANN.id, order.dump(), "", now, now, queue=queue, sent_at=now)
         found.append(signed(keys, ANN.tenant or "", job))
     return found

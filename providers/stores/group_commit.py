@@ -20,6 +20,13 @@ Write: TypeAlias = Callable[[Sequence[C]], Awaitable[Sequence[Any]]]
 
 MAX_BATCH = 256
 """The maximum number of changes in one transaction."""
+_TURNS = 2
+"""Turns of the event loop after a transaction, in which the callers that it answered may ask for the next one.
+
+Without them the callers are two groups that take turns, with half the changes in each transaction.
+"""
+CLOSE_LIMIT = 5.0
+"""Seconds that closing waits for a database that does not answer."""
 
 
 class RolledBack(Exception):
@@ -86,14 +93,21 @@ class GroupCommit(Generic[C]):
         return await asyncio.shield(entry.done)  # a change that is not withdrawn keeps its future
 
     async def close(self) -> None:
-        """Wait until everything is written."""
-        while (task := self._task) is not None or self._asides:
-            await asyncio.wait([*self._asides] if task is None else [task, *self._asides])
+        """Wait until everything is written, for a limited time; then stop."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + CLOSE_LIMIT
+        while tasks := self._asides | ({self._task} if self._task is not None else set()):
+            _, left = await asyncio.wait(tasks, timeout=max(0.0, until - loop.time()))
+            if loop.time() >= until:
+                for task in left:
+                    task.cancel()
 
     async def _write_all(self) -> None:
         try:
             while batch := self._next():
                 await self._settle(batch, self._write)
+                for _ in range(_TURNS):
+                    await asyncio.sleep(0)
         finally:  # also when the event loop ends: no caller may wait forever
             self._task = None
             for entry in self._waiting:

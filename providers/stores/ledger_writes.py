@@ -30,7 +30,7 @@ class RowChain(Protocol):
         ...
 
 
-Rows: TypeAlias = Sequence[tuple[RowChain, Mapping[str, Any]]]
+ChainRows: TypeAlias = Sequence[tuple[RowChain, Mapping[str, Any]]]
 """Bodies of audit rows with their chains, at most one of each chain."""
 
 
@@ -69,11 +69,13 @@ class Settlement:
 class LedgerWriter(Protocol):
     """Writes the effect ledger and its audit rows. Each method is one transaction."""
 
-    async def claim(self, tenant: str, effect: EffectRecord, rows: Rows, *, retry: bool) -> tuple[bool, EffectRecord]:
+    async def claim(
+        self, tenant: str, effect: EffectRecord, rows: ChainRows, *, retry: bool
+    ) -> tuple[bool, EffectRecord]:
         """Claim a key as ``EffectStore.claim`` does; write the rows if the claim succeeds."""
         ...
 
-    async def settle(self, tenant: str, outcome: Settlement, rows: Rows) -> bool:
+    async def settle(self, tenant: str, outcome: Settlement, rows: ChainRows) -> bool:
         """Record an outcome. Return False if the claim was lost.
 
         The rows are written unless the outcome was recorded before: a lost claim is audited, too.
@@ -87,7 +89,9 @@ class TransactionWriter:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def claim(self, tenant: str, effect: EffectRecord, rows: Rows, *, retry: bool) -> tuple[bool, EffectRecord]:
+    async def claim(
+        self, tenant: str, effect: EffectRecord, rows: ChainRows, *, retry: bool
+    ) -> tuple[bool, EffectRecord]:
         """See ``LedgerWriter``."""
         if not rows:
             return await self._store.effects.claim(tenant, effect, retry=retry)
@@ -97,7 +101,7 @@ class TransactionWriter:
                 await append(written, tenant, rows, chains)
         return mine, found
 
-    async def settle(self, tenant: str, outcome: Settlement, rows: Rows) -> bool:
+    async def settle(self, tenant: str, outcome: Settlement, rows: ChainRows) -> bool:
         """See ``LedgerWriter``."""
         if not rows:
             effects = self._store.effects
@@ -110,7 +114,7 @@ class TransactionWriter:
         return recorded
 
 
-async def append(written: Any, tenant: str, rows: Rows, chains: AsyncExitStack) -> None:
+async def append(written: Any, tenant: str, rows: ChainRows, chains: AsyncExitStack) -> None:
     """Write audit rows in a transaction. Their chains stay locked until *chains* is left, after the transaction.
 
     The chains are locked last. A transaction that holds rows and waits for a chain is then never waited for by the one
@@ -121,7 +125,7 @@ async def append(written: Any, tenant: str, rows: Rows, chains: AsyncExitStack) 
         await written.audit.append(tenant, sealed)
 
 
-def by_chain(rows: Rows) -> Rows:
+def by_chain(rows: ChainRows) -> ChainRows:
     """Sort rows by their chains: everyone locks chains in one order."""
     return rows if len(rows) == 1 else sorted(rows, key=lambda one: id(one[0]))
 

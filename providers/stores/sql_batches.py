@@ -22,6 +22,8 @@ LOCK_WAIT_MS = 1_000
 """Milliseconds that a batch waits for a row. A change that waits longer gets a connection of its own."""
 ASIDE_WAIT_MS = 10_000
 """Milliseconds that a change with a connection of its own waits for a row."""
+ANSWER_LIMIT = 10.0
+"""Seconds until a server that does not answer is given up, and with it the connection."""
 
 Values: TypeAlias = Mapping[str, Any]
 SealedBody: TypeAlias = tuple[str, RowChain, Mapping[str, Any]]
@@ -36,6 +38,10 @@ class Batch(ABC):
     @abstractmethod
     async def run(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
         """Run a statement for each of *values*, and return all its rows. Without values it does nothing."""
+
+    @abstractmethod
+    async def run_alone(self, statement: Statement, values: Values) -> list[Any]:
+        """Run a statement for *values*, commit, and return its rows: the only one of its transaction."""
 
     @abstractmethod
     async def commit(self, statement: Statement, values: Sequence[Values]) -> None:
@@ -99,13 +105,18 @@ class PostgresBatches:
 
         connection, batch = None, None
         try:
-            connection = await self._begun(aside=aside)
-            batch = _PostgresBatch(connection)
-            yield batch
-        except BaseException as error:
-            is_there = await _roll_back(connection)
-            if not isinstance(error, Exception):
+            async with asyncio.timeout(ANSWER_LIMIT + ASIDE_WAIT_MS / 1000 * aside):
+                connection = await self._connected(aside=aside)
+                batch = _PostgresBatch(connection)
+                yield batch
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if connection is not None:
+                await connection.close()
+            if isinstance(error, asyncio.CancelledError):
                 raise
+            raise StoreError(f"postgresql: no answer in {ANSWER_LIMIT:.0f} seconds") from error
+        except Exception as error:
+            is_there = await _roll_back(connection)
             # An error of the server has a code. Without one it is unknown whether it got the COMMIT.
             sure = batch is not None and (not batch.committing or bool(getattr(error, "sqlstate", None)))
             failure = store_error(error) if isinstance(error, psycopg.Error | UnicodeError) else error
@@ -117,28 +128,21 @@ class PostgresBatches:
             if aside and connection is not None:
                 await connection.close()
 
-    async def _begun(self, *, aside: bool) -> Any:
-        """Return a connection with an open transaction. A connection that the server has closed is replaced once."""
-        import psycopg
-
-        wait = ASIDE_WAIT_MS if aside else LOCK_WAIT_MS
-        for last in (False, True):
-            connection = await self._connected(aside=aside)
-            try:
-                await connection.execute(f"BEGIN; SET LOCAL lock_timeout = {wait}; SET LOCAL synchronous_commit = on")
-            except psycopg.OperationalError:
-                if last or not connection.closed:
-                    raise
-            else:
-                return connection
-        raise AssertionError  # the second attempt returns or raises
-
     async def _connected(self, *, aside: bool) -> Any:
         if aside:
-            return await self._database.engines.connect_driver()
-        if self._connection is None or self._connection.closed:
-            self._connection = await self._database.engines.connect_driver()
+            return await self._connect(ASIDE_WAIT_MS)
+        if self._connection is None or _is_cut(self._connection):
+            self._connection = await self._connect(LOCK_WAIT_MS)
         return self._connection
+
+    async def _connect(self, wait: int) -> Any:
+        connection = await self._database.engines.connect_driver()
+        try:
+            await connection.execute(f"SET lock_timeout = {wait}")
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
 
     async def close(self) -> None:
         """See ``Batches``."""
@@ -160,20 +164,51 @@ async def _roll_back(connection: Any) -> bool:
     return True
 
 
+def _is_cut(connection: Any) -> bool:
+    """Return True if the server has closed a connection that was idle, as after a restart. Sends nothing."""
+    import psycopg
+
+    try:
+        connection.pgconn.consume_input()
+    except psycopg.OperationalError:
+        return True
+    return bool(connection.closed)
+
+
 class _PostgresBatch(Batch):
     def __init__(self, connection: Any) -> None:
         self._connection = connection
+        self._begun = False
 
     async def run(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
         if not values:
             return []
-        return list(await (await self._connection.execute(statement.postgres, statement.parameters(values))).fetchall())
+        if self._begun:
+            return await self._rows(statement, values)
+        async with self._connection.pipeline():
+            await self._begin()
+            cursor = await self._connection.execute(statement.postgres, statement.parameters(values))
+        return list(await cursor.fetchall())
+
+    async def run_alone(self, statement: Statement, values: Values) -> list[Any]:
+        self.committing = True
+        return await self._rows(statement, [values])
 
     async def commit(self, statement: Statement, values: Sequence[Values]) -> None:
-        if values:
-            await self._connection.execute(statement.postgres, statement.parameters(values))
         self.committing = True
-        await self._connection.execute("COMMIT")
+        async with self._connection.pipeline():
+            await self._begin()
+            if values:
+                await self._connection.execute(statement.postgres, statement.parameters(values))
+            await self._connection.execute("COMMIT")
+
+    async def _begin(self) -> None:
+        if not self._begun:
+            await self._connection.execute("BEGIN")
+            self._begun = True
+
+    async def _rows(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
+        return list(await (await self._connection.execute(statement.postgres, statement.parameters(values))).fetchall())
 
 
 def store_error(error: Exception) -> StoreError:
@@ -268,6 +303,15 @@ class _LiteBatch(Batch):
     async def commit(self, statement: Statement, values: Sequence[Values]) -> None:
         await self._batches.run(self._commit, statement, values)
 
+    async def run_alone(self, statement: Statement, values: Values) -> list[Any]:
+        rows: list[Any] = await self._batches.run(self._run_alone, statement, values)
+        return rows
+
+    def _run_alone(self, statement: Statement, values: Values) -> list[Any]:
+        rows = self._run(statement, [values])
+        self._end()
+        return rows
+
     def _run(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
         connection = self._batches.connection()
         if not connection.in_transaction:
@@ -279,6 +323,9 @@ class _LiteBatch(Batch):
 
     def _commit(self, statement: Statement, values: Sequence[Values]) -> None:
         self._run(statement, values)
+        self._end()
+
+    def _end(self) -> None:
         self.committing = True
         self._batches.connection().execute("COMMIT")
 

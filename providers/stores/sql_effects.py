@@ -115,7 +115,8 @@ WHERE tenant = :tenant AND key = :key AND version = :version AND token = :token 
 """
 _GET = f"SELECT version, {_LISTED} FROM callgate_effects WHERE tenant = :tenant AND key = :key"  # noqa: S608
 _LIST = f"SELECT tenant, {_LISTED} FROM callgate_effects WHERE version = :version"  # noqa: S608
-_RENEW = f"UPDATE callgate_effects SET lease_until = :until WHERE owner = :owner AND {_HELD}"  # noqa: S608
+_RENEW = "UPDATE callgate_effects SET lease_until = :until WHERE "
+_OWN = f"owner = :owner AND {_HELD}"
 _EXPIRE = f"UPDATE callgate_effects SET {_LOST} WHERE "  # noqa: S608
 _PRUNE = "DELETE FROM callgate_effects WHERE "
 
@@ -196,7 +197,8 @@ class SqlEffects(SqlPart):
         return [(owner, _COLUMNS.record(row)) for owner, *row in rows]
 
     async def renew(self, owner: str, until: float) -> int:
-        return int(await self._write(_RENEW, {"owner": owner, "until": until, "version": ROW_VERSION}, upkeep=True))
+        values = {"owner": owner, "until": until, "version": ROW_VERSION}
+        return int(await self._write(_RENEW + self._chosen(_OWN), values, upkeep=True))
 
     async def expire(self, now: float) -> int:
         return int(

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from callgate.errors import StoreError
-
-if TYPE_CHECKING:
-    import sqlite3
 
 _KEEPALIVES = {
     "connect_timeout": 10,
@@ -123,7 +120,7 @@ class Engines:
             raise
         return connection
 
-    def connect_lite(self) -> sqlite3.Connection:
+    def connect_lite(self) -> Any:
         """Open a connection of ``sqlite3`` beside the pools, in autocommit mode.
 
         Raises:
@@ -132,9 +129,7 @@ class Engines:
         import sqlite3
 
         given, named = self.durable.dialect.create_connect_args(self._url)
-        connection: sqlite3.Connection = sqlite3.connect(
-            *given, **{**named, "isolation_level": None, "check_same_thread": False}
-        )
+        connection = sqlite3.connect(*given, **{**named, "isolation_level": None, "check_same_thread": False})
         for setting in _lite_settings(durable=True):
             connection.execute(setting)
         return connection

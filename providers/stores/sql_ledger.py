@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from callgate.errors import StoreError
 from callgate.providers.stores.effects import EffectRecord
 from callgate.providers.stores.group_commit import GroupCommit
-from callgate.providers.stores.ledger_writes import Rows, Settlement
+from callgate.providers.stores.ledger_writes import ChainRows, Settlement
 from callgate.providers.stores.sql_batches import Batch, Batches, LiteBatches, PostgresBatches, SealedBody
 from callgate.providers.stores.sql_database import Database
 from callgate.providers.stores.sql_effects import (
@@ -31,7 +31,7 @@ class Change:
     """One atomic change: a claim, an outcome, or neither; with the audit rows about it."""
 
     tenant: str
-    rows: Rows
+    rows: ChainRows
     claim: EffectRecord | None = None
     retry: bool = False
     outcome: Settlement | None = None
@@ -45,7 +45,9 @@ class SqlLedgerWriter:
         self._batches: Batches = LiteBatches(database) if database.lite else PostgresBatches(database)
         self._group: GroupCommit[Change] = GroupCommit(self._write, self._aside)
 
-    async def claim(self, tenant: str, effect: EffectRecord, rows: Rows, *, retry: bool) -> tuple[bool, EffectRecord]:
+    async def claim(
+        self, tenant: str, effect: EffectRecord, rows: ChainRows, *, retry: bool
+    ) -> tuple[bool, EffectRecord]:
         """See ``LedgerWriter``."""
         change = Change(tenant, rows, effect, retry)
         for _ in range(CLAIM_ATTEMPTS):
@@ -58,12 +60,12 @@ class SqlLedgerWriter:
             f"other processes changed the effect {CLAIM_ATTEMPTS} times while it was claimed; try again later"
         )
 
-    async def settle(self, tenant: str, outcome: Settlement, rows: Rows) -> bool:
+    async def settle(self, tenant: str, outcome: Settlement, rows: ChainRows) -> bool:
         """See ``LedgerWriter``."""
         done: bool = await self._put(Change(tenant, rows, outcome=outcome), (tenant, outcome.key), withdraw=False)
         return done
 
-    async def append(self, tenant: str, rows: Rows) -> None:
+    async def append(self, tenant: str, rows: ChainRows) -> None:
         """Write audit rows alone."""
         change = Change(tenant, rows)
         await self._put(change, change, withdraw=False)
@@ -89,6 +91,8 @@ class SqlLedgerWriter:
 
 async def _write(batch: Batch, changes: Sequence[Change]) -> list[Any]:
     """Write the changes and commit. Return for each its token, or None; whether its outcome is recorded; or True."""
+    if len(changes) == 1 and not changes[0].rows:
+        return [await _write_alone(batch, changes[0])]
     tokens = await _claim(batch, changes)
     done, recorded = await _settle(batch, changes)
     results, rows = list[Any](), list[SealedBody]()
@@ -106,6 +110,18 @@ async def _write(batch: Batch, changes: Sequence[Change]) -> list[Any]:
             rows += [(one.tenant, chain, body) for chain, body in one.rows]
     await batch.seal_and_commit(rows)
     return results
+
+
+async def _write_alone(batch: Batch, one: Change) -> Any:
+    """Write a change without audit rows in one statement. Return its token, or None; or whether its outcome is recorded."""
+    if one.claim is not None:
+        rows = await batch.run_alone(CLAIMS[one.retry], claim_values(one.tenant, one.claim, retry=one.retry))
+        return rows[0][0] if rows else None
+    assert one.outcome is not None  # a change without rows has one of them
+    values = settle_values(one.tenant, one.outcome)
+    if await batch.run_alone(SETTLE, values):
+        return True
+    return any(_is_recorded(one.outcome, row) for row in await batch.run_alone(FIND, values))
 
 
 async def _claim(batch: Batch, changes: Sequence[Change]) -> dict[_Place, int]:
@@ -128,9 +144,10 @@ async def _settle(batch: Batch, changes: Sequence[Change]) -> tuple[set[_Place],
     values = [settle_values(tenant, outcome) for (tenant, _), outcome in outcomes.items()]
     done: set[_Place] = {(tenant, key) for tenant, key in await batch.run(SETTLE, values)}
     left = [row for row in values if (row["tenant"], row["key"]) not in done]
-    recorded = {
-        (tenant, key)
-        for tenant, key, token, state in await batch.run(FIND, left)
-        if token == outcomes[tenant, key].token and state in outcomes[tenant, key].recorded
-    }
-    return done, recorded
+    found = await batch.run(FIND, left)
+    return done, {(row[0], row[1]) for row in found if _is_recorded(outcomes[row[0], row[1]], row)}
+
+
+def _is_recorded(outcome: Settlement, row: Any) -> bool:
+    _, _, token, state = row
+    return token == outcome.token and state in outcome.recorded

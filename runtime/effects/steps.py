@@ -17,7 +17,7 @@ from callgate.providers.ids import new_id
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectState
-from callgate.providers.stores.ledger_writes import Rows, append
+from callgate.providers.stores.ledger_writes import ChainRows, append
 from callgate.runtime.call.failure import as_invocation_error
 from callgate.runtime.effects.claims import CarriedClaim, Claim
 from callgate.runtime.effects.keys import Identify, identifier
@@ -198,7 +198,7 @@ class EffectSteps:
         return None
 
     async def _claim_resumed(
-        self, ctx: Any, tenant: str, effect: EffectRecord, rows: Rows
+        self, ctx: Any, tenant: str, effect: EffectRecord, rows: ChainRows
     ) -> tuple[bool, EffectRecord]:
         """Use the approval, claim and write the audit rows in one transaction."""
         try:
@@ -209,7 +209,7 @@ class EffectSteps:
             return False, held.effect
 
     async def _in_one_transaction(
-        self, ctx: Any, tenant: str, effect: EffectRecord, rows: Rows
+        self, ctx: Any, tenant: str, effect: EffectRecord, rows: ChainRows
     ) -> tuple[bool, EffectRecord]:
         async with AsyncExitStack() as chains, self.ledger.store.transaction() as written:
             if not await written.suspensions.replace(tenant, ctx.run.resumed.used()):

@@ -13,7 +13,7 @@ from callgate.runtime.call.options import CallOptions
 from callgate.runtime.call.results import run_to_result
 from callgate.runtime.faces.explain import Explanation, explain
 from callgate.runtime.plans import Plans
-from callgate.runtime.replay.report import ReplayReport, Rows
+from callgate.runtime.replay.report import ReplayReport, RowSource
 from callgate.tools.arguments.attempts import attempt_record
 from callgate.tools.arguments.hydration import HydrationResult, Repairer, unknown
 from callgate.tools.arguments.repairing import is_repairable
@@ -55,7 +55,7 @@ class Views:
         """Return the plan of a tool, with the reason for each hook that it has or leaves out; ``print`` it."""
         return explain(self._plans.of(tool), user)
 
-    def replay(self, rows: Rows, hooks: Iterable[Any]) -> Coroutine[Any, Any, ReplayReport]:
+    def replay(self, rows: RowSource, hooks: Iterable[Any]) -> Coroutine[Any, Any, ReplayReport]:
         """Replay recorded calls against other hooks and report the verdicts that change. No tool runs."""
         from callgate.runtime.replay.replay import replay
 

@@ -14,7 +14,6 @@ from callgate.providers.principal_json import user_as_json, user_from_json
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.jobs import Job
 from callgate.runtime.call.options import CallOptions
-from callgate.runtime.call.result_json import result_as_json, result_from_json
 from callgate.runtime.suspensions.resumption import handle_of
 from callgate.tools.approval import Approval
 from callgate.tools.calls import ToolCall, ToolResult
@@ -98,6 +97,8 @@ class JobRequest:
 
 def dump_result(result: ToolResult) -> bytes:
     """Encode a result as JSON. A suspension loses its handle: readers of the store may not resume it."""
+    from callgate.runtime.call.result_json import result_as_json
+
     kept, pending = result_as_json(result), result.pending
     if isinstance(pending, Suspension):
         kept["pending"] = {
@@ -118,6 +119,8 @@ def load_result(keys: SigningKeys, tenant: str, data: bytes) -> ToolResult:
     Raises:
         ValueError, TypeError, KeyError: the data is no result.
     """
+    from callgate.runtime.call.result_json import result_from_json
+
     kept: dict[str, Any] = json.loads(data)
     pending: dict[str, Any] | None = kept.pop("pending", None)
     result = result_from_json(kept)

@@ -19,7 +19,7 @@ from callgate.runtime.call.invoke import run, walk
 from callgate.runtime.call.results import surface_original
 from callgate.runtime.engine import close_all
 from callgate.runtime.replay.context import ReplayContext
-from callgate.runtime.replay.report import Replayed, ReplayReport, ReplayVerdict, Rows
+from callgate.runtime.replay.report import Replayed, ReplayReport, ReplayVerdict, RowSource
 from callgate.tools.calls import Outcome, User
 
 _RECORDERS = frozenset({"audit", "metrics", "tracing"})
@@ -219,7 +219,7 @@ async def _all(gate: Any, rows: Any) -> AsyncIterator[AuditRow]:
             yield row
 
 
-async def replay(gate: Any, rows: Rows, hooks: Iterable[Any]) -> ReplayReport:
+async def replay(gate: Any, rows: RowSource, hooks: Iterable[Any]) -> ReplayReport:
     """Run recorded calls against *hooks* in place of the gate's hooks, and report every verdict that flips.
 
     *rows* are audit rows, or ``(since, until)`` for the gate's store: seconds since the epoch or aware datetimes, None

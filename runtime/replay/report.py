@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from callgate.providers.stores.base import AuditRow
 
-Rows: TypeAlias = "Iterable[AuditRow] | AsyncIterable[AuditRow] | tuple[Any, Any]"
+RowSource: TypeAlias = "Iterable[AuditRow] | AsyncIterable[AuditRow] | tuple[Any, Any]"
 """Audit rows, or ``(since, until)`` in seconds since the epoch or as aware datetimes, None for open ends."""
 
 

@@ -17,12 +17,12 @@ import orjson
 
 from callgate.errors import StoreError
 from callgate.providers.stores.base import AuditRow
-from callgate.providers.stores.ledger_writes import Rows, sealing
+from callgate.providers.stores.ledger_writes import ChainRows, sealing
 from callgate.tools.values import FLOAT, PLAIN, hash_of
 
 Put: TypeAlias = Callable[[str, Sequence[AuditRow]], Awaitable[None]]
 """Writes the rows of a tenant, all or none."""
-Append: TypeAlias = Callable[[str, Rows], Awaitable[None]]
+Append: TypeAlias = Callable[[str, ChainRows], Awaitable[None]]
 """Writes a row of a tenant together with those of other chains; it seals them with ``Chain.seal``."""
 Anchor: TypeAlias = Callable[[str, int, str, float], Awaitable[None]]
 """Stores an anchor: segment, number, hash, seconds since the epoch."""
