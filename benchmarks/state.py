@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks import state_fair, state_hooks, workers_engine
 from benchmarks.state_hand import against_hand
 from benchmarks.state_place import OPENERS, Compared, Load, Make, against_before, places
-from benchmarks.state_way import delayed
+from benchmarks.state_way import delayed, round_trip_ms
 from benchmarks.table import Row, show
 from benchmarks.workers import progress
 from callgate.errors import StoreError
@@ -59,11 +59,11 @@ FULL = Effort(
 QUICK = Effort(
     fair=(1.6, 1),
     loopback=Load(64, 128, 640, 3),
-    network=Load(64, 64, 320, 1),
+    network=Load(64, 64, 256, 1),
     lite=Load(64, 64, 640, 3),
     one=Load(1, 40, 40, 5),
     hand=Load(64, 640, 640, 3),
-    hooks=Load(16, 160, 160, 3),
+    hooks=Load(16, 96, 96, 3),
     submit=(3, 60),
 )
 
@@ -81,6 +81,7 @@ ROWS = (
     Row("audit_calls_s", "  calls/s, here and now", form="{:.0f}"),
     Row("audit_before_calls_s", "  calls/s before", form="{:.0f}"),
     Row("audit_x_before_10ms", "PostgreSQL 10 ms away, 64 callers: calls/s over before", least=20),
+    Row("network_round_trip_ms", "  a round trip, measured (ms)"),
     Row("audit_10ms_calls_s", "  calls/s, here and now", form="{:.0f}"),
     Row("audit_10ms_before_calls_s", "  calls/s before", form="{:.0f}"),
     Row("audit_one_caller_x_before", "PostgreSQL, one caller: calls/s over before", least=1.0),
@@ -130,10 +131,11 @@ async def _loopback(make: Make, effort: Effort) -> dict[str, float]:
 
 async def _network(make: Make, effort: Effort) -> dict[str, float]:
     with delayed(make(), DELAY_S) as before, delayed(make(), DELAY_S) as now:
+        trip = await round_trip_ms(now)
         addresses = iter((before, now))
         found = await against_before(lambda: next(addresses), effort.network)
     keys = ("audit_x_before_10ms", "audit_10ms_cpu_x_before", "audit_10ms_calls_s", "audit_10ms_before_calls_s")
-    return figures(found, *keys)
+    return figures(found, *keys) | {"network_round_trip_ms": trip}
 
 
 async def _lite(make: Make, effort: Effort) -> dict[str, float]:

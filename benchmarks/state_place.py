@@ -182,8 +182,8 @@ async def drive(call: Call, callers: int, calls: int) -> Pace:
 async def compare(reference: Call, now: Call, load: Load) -> Compared:
     """Time both sides in turn, in random order, and take the ratio of each round."""
     sides = [("reference", reference, load.reference), ("now", now, load.now)]
-    for _, call, calls in sides:
-        await drive(call, load.callers, min(load.callers, calls))  # warm up
+    for _, call, _ in sides:
+        await drive(call, load.callers, max(load.callers // 4, 1))  # warm up
     chance, found = random.Random(1), dict[str, list[Pace]](reference=[], now=[])
     for _ in range(load.rounds):
         chance.shuffle(sides)

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
+from statistics import median
 from typing import Any
 
 from callgate.providers.stores.sql_database import read_url
@@ -92,6 +94,19 @@ def delayed(address: str, delay: float) -> Generator[str]:
             yield way.render_as_string(hide_password=False)
         finally:
             process.stdin.close()  # it ends by itself
+
+
+async def round_trip_ms(address: str) -> float:
+    """Measure the time of an empty statement, in milliseconds: the median of nine."""
+    import psycopg
+
+    took = []
+    async with await psycopg.AsyncConnection.connect(address, autocommit=True) as connection:
+        for _ in range(9):
+            began = time.perf_counter()
+            await connection.execute("SELECT 1")
+            took.append((time.perf_counter() - began) * 1e3)
+    return median(took)
 
 
 if __name__ == "__main__":
