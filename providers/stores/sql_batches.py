@@ -308,9 +308,8 @@ class _LiteBatch(Batch):
         return rows
 
     def _run_alone(self, statement: Statement, values: Values) -> list[Any]:
-        rows = self._run(statement, [values])
-        self._end()
-        return rows
+        self.committing = True  # a statement without a transaction is committed by itself
+        return self._batches.connection().execute(statement.lite, values).fetchall()
 
     def _run(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
         connection = self._batches.connection()
@@ -323,9 +322,6 @@ class _LiteBatch(Batch):
 
     def _commit(self, statement: Statement, values: Sequence[Values]) -> None:
         self._run(statement, values)
-        self._end()
-
-    def _end(self) -> None:
         self.committing = True
         self._batches.connection().execute("COMMIT")
 

@@ -13,6 +13,7 @@ from sqlalchemy import text
 
 from callgate.errors import StoreError
 from callgate.providers.stores import sql_engines
+from callgate.providers.stores.effects import EffectState
 from callgate.providers.stores.sql import SqlStore
 from tests.providers.stores.backends import place
 from tests.providers.stores.ledger import effect
@@ -100,3 +101,15 @@ async def test_a_task_with_a_transaction_does_not_wait_for_a_second_one(store: S
     await asyncio.gather(*(nested() for _ in range(POOL)))
     async with store.transaction(), store.transaction():  # there are connections for both
         pass
+
+
+async def test_a_locked_row_keeps_no_other_lease_from_being_renewed(store: SqlStore) -> None:
+    """Issue 16 A1: an open transaction that had settled one effect held up the renewal of all leases of the process."""
+    for key in ("locked", "free"):
+        await store.effects.claim("t", effect(1.0, key))
+    async with store.transaction() as written:
+        assert await written.effects.settle("t", "locked", 1, EffectState.COMMITTED, at=2.0)
+        assert await asyncio.wait_for(store.effects.renew("o", 50.0), 10.0) == 1
+    found = await store.effects.get("t", "free")
+    assert found is not None
+    assert found.lease_until == 50.0
