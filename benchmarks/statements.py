@@ -141,9 +141,9 @@ def watching() -> Generator[Sent]:
         if connection.dialect.name == "sqlite":
             sent.note(id(connection.connection.dbapi_connection), text)
 
-    def connecting(engines: Engines) -> Any:
+    def connecting(self: Engines) -> Any:
         """The connection of group commit, which has no engine. Its texts have values; their beginnings have none."""
-        made = connect(engines)
+        made = connect(self)
         made.set_trace_callback(lambda text: None if text.startswith("--") else sent.note(id(made), text[:50]))
         return made
 

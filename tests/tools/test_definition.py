@@ -352,13 +352,13 @@ def test_the_binding_digest_leaves_out_the_texts_and_nothing_else() -> None:
         return {"type": "object", "properties": {"lines": {"type": "array", "items": {"anyOf": [inner]}}}}
 
     base = make(parameters=schema())
-    texts = [
+    texts: list[dict[str, Any]] = [
         {"description": "Other words."},
         {"title": "Other"},
         {"examples": [{"lines": []}]},
         {"parameters": schema(description="Other words.", title="Other", examples=["x"])},
     ]
-    others = [
+    others: list[dict[str, Any]] = [
         {"version": "2"},
         {"tags": ["new"]},
         {"parameters": schema(maxLength=1)},

@@ -99,11 +99,12 @@ async def test_an_approval_does_not_count_for_arguments_that_were_edited_at_once
     async with gate_of(desk.tool(requires_approval=TWO), store=store) as gate:
         handle = await asked(gate)
         read_at_once(monkeypatch, gate, 2)
-        approved, edited = await asyncio.gather(
+        told: list[Any] = await asyncio.gather(
             gate.resume(handle, Approve(), approver=CID),
             gate.resume(handle, Edit({"cents": 6}), approver=BOB),
             return_exceptions=True,
         )
+        approved, edited = told
         assert not isinstance(edited, BaseException)
         assert edited.outcome is Outcome.SUSPENDED
         assert isinstance(approved, InvocationError)
