@@ -264,9 +264,10 @@ class LiteBatches:
 
     def connection(self) -> sqlite3.Connection:
         """Return the connection; call it in its thread."""
-        if self._connection is None:
-            self._connection = self._database.engines.connect_lite()
-        return self._connection
+        connection = self._connection
+        if connection is None:
+            connection = self._connection = self._database.engines.connect_lite()
+        return connection
 
     def _roll_back(self) -> bool:
         """Roll back. Return False if there was no open transaction, or if that failed."""

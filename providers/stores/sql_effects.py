@@ -108,11 +108,6 @@ FIND = Statement(
 )
 """The states of many effects."""
 _LOSE = f"UPDATE callgate_effects SET {_LOST} WHERE tenant = :tenant AND key = :key AND {_OVERDUE} RETURNING {_LISTED}"  # noqa: S608
-_SETTLE = """
-UPDATE callgate_effects
-SET state = :state, ended_at = :ended_at, receipt = :receipt, expires_at = :expires_at, note = :note
-WHERE tenant = :tenant AND key = :key AND version = :version AND token = :token AND state IN :states
-"""
 _GET = f"SELECT version, {_LISTED} FROM callgate_effects WHERE tenant = :tenant AND key = :key"  # noqa: S608
 _LIST = f"SELECT tenant, {_LISTED} FROM callgate_effects WHERE version = :version"  # noqa: S608
 _RENEW = "UPDATE callgate_effects SET lease_until = :until WHERE "

@@ -114,7 +114,7 @@ class Engines:
         connection = await psycopg.AsyncConnection.connect(*given, **{**self._connect_args(), **named}, autocommit=True)
         try:
             for setting in _postgres_settings(durable=True):
-                await connection.execute(setting)
+                await connection.execute(setting.encode())
         except BaseException:
             await connection.close()
             raise

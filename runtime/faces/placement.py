@@ -91,5 +91,8 @@ async def _abandon(job: JobHandle) -> None:
 
 
 def _failed(call: ToolCall, error: type[InvocationError]) -> ToolResult:
-    outcome = {OutcomeUnknown: Outcome.UNKNOWN, Conflict: Outcome.CONFLICT}.get(error, Outcome.ERROR)
-    return ToolResult(call.id, call.name, outcome, error=error_info(error()))
+    outcomes: dict[type[InvocationError], Outcome] = {
+        OutcomeUnknown: Outcome.UNKNOWN,
+        Conflict: Outcome.CONFLICT,
+    }
+    return ToolResult(call.id, call.name, outcomes.get(error, Outcome.ERROR), error=error_info(error()))

@@ -164,9 +164,10 @@ async def test_two_exporters_with_one_cursor_are_noticed(fresh: Backend) -> None
         await export_audit(audit, "siem", overtaken, batch=2)
     assert both.rows == rows
     assert await export_audit(audit, "siem", both) == 0
-    for wrong in ({"cursor": ""}, {"cursor": "c", "batch": 0}):
-        with pytest.raises(HookError):
-            await export_audit(audit, deliver=both, **wrong)
+    with pytest.raises(HookError):
+        await export_audit(audit, "", both)
+    with pytest.raises(HookError):
+        await export_audit(audit, "c", both, batch=0)
 
 
 async def test_a_cursor_goes_on_behind_rows_that_were_removed(fresh: Backend) -> None:

@@ -54,10 +54,10 @@ class PointedWriter(SqlLedgerWriter):
         self.passes("after the claim")
         return found
 
-    async def settle(self, *args: Any) -> bool:
+    async def settle(self, tenant: str, outcome: Any, rows: Any) -> bool:
         """See ``LedgerWriter``."""
         self.passes("before the receipt")
-        done = await super().settle(*args)
+        done = await super().settle(tenant, outcome, rows)
         self.passes("after the receipt")
         return done
 

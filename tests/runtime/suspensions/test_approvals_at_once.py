@@ -99,7 +99,7 @@ async def test_an_approval_does_not_count_for_arguments_that_were_edited_at_once
     async with gate_of(desk.tool(requires_approval=TWO), store=store) as gate:
         handle = await asked(gate)
         read_at_once(monkeypatch, gate, 2)
-        told: list[Any] = await asyncio.gather(
+        told: Any = await asyncio.gather(
             gate.resume(handle, Approve(), approver=CID),
             gate.resume(handle, Edit({"cents": 6}), approver=BOB),
             return_exceptions=True,
