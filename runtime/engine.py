@@ -70,7 +70,7 @@ class Engine:
         formats: Formats | None = None,
         closing: float = CLOSING,
     ) -> None:
-        self._system_time = clock is None or isinstance(clock, SystemClock)
+        system_time = clock is None or isinstance(clock, SystemClock)
         clock = clock or SystemClock()
         self.registry = registry
         self.surface = surface
@@ -85,6 +85,7 @@ class Engine:
         self.monotonic = clock.monotonic
         self.wall_offset = clock.time() - clock.monotonic()
         self.store: Store = store if store is not None else MemoryStore(clock.time)
+        self.has_time_of_store = system_time and hasattr(self.store, "synchronise")
         self.claim: Callable[[Plan], Compiled] | None = None  # the step that claims an effect; set with a ledger
         self.waits: Any = None
         self.under_way = UnderWay()
@@ -106,7 +107,7 @@ class Engine:
             StoreError: the store did not answer.
         """
         store: Any = self.store
-        if self._system_time and hasattr(store, "synchronise"):
+        if self.has_time_of_store:
             await store.synchronise()
             self.wall_offset = store.time() - self.monotonic()
 

@@ -278,7 +278,7 @@ SHARED = {
     "migrations define both": "downgrade upgrade",
     "commands, stores and hooks that do the same for things of their own": "main prune register show_list show_one",
     "rooms that do not meet": (
-        "Answer Dialect Engine Entry Executor Progress Refused Rows as_text ask definition_of explain guarded is_async "
+        "Answer Dialect Engine Entry Executor Progress Refused as_text ask definition_of explain guarded is_async "
         "is_mapping kind_of name_of plain refusal require_json resolve signed unknown"
     ),
 }

@@ -85,6 +85,8 @@ class GroupCommit(Generic[C]):
         """
         loop = asyncio.get_running_loop()
         entry = _Entry(change, key, loop.create_future())
+        if self._task is not None and self._task.get_loop() is not loop:  # its event loop has ended
+            self._task, self._waiting = None, deque()
         self._waiting.append(entry)
         if self._task is None:
             self._task = loop.create_task(self._write_all(), name="group commit", context=contextvars.Context())
@@ -96,23 +98,29 @@ class GroupCommit(Generic[C]):
         """Wait until everything is written, for a limited time; then stop."""
         loop = asyncio.get_running_loop()
         until = loop.time() + CLOSE_LIMIT
-        while tasks := self._asides | ({self._task} if self._task is not None else set()):
-            _, left = await asyncio.wait(tasks, timeout=max(0.0, until - loop.time()))
+        while tasks := self._under_way(loop):
+            _, left = await asyncio.wait(tasks, timeout=max(0.05, until - loop.time()))
             if loop.time() >= until:
                 for task in left:
                     task.cancel()
 
+    def _under_way(self, loop: asyncio.AbstractEventLoop) -> set[asyncio.Task[None]]:
+        tasks = self._asides if self._task is None else {*self._asides, self._task}
+        return {task for task in tasks if task.get_loop() is loop}
+
     async def _write_all(self) -> None:
+        waiting = self._waiting
         try:
             while batch := self._next():
                 await self._settle(batch, self._write)
                 for _ in range(_TURNS):
                     await asyncio.sleep(0)
         finally:  # also when the event loop ends: no caller may wait forever
-            self._task = None
-            for entry in self._waiting:
+            if self._waiting is waiting:
+                self._task = None
+            for entry in waiting:
                 _fail(entry, StoreError("the change was not written: the writer was stopped"))
-            self._waiting.clear()
+            waiting.clear()
 
     def _next(self) -> list[_Entry[C]]:
         """Take the next changes from the queue, in order of arrival, with at most one of each key."""

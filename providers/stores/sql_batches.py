@@ -30,6 +30,10 @@ SealedBody: TypeAlias = tuple[str, RowChain, Mapping[str, Any]]
 """A tenant, and the body of an audit row with its chain."""
 
 
+class ConnectionCut(StoreError):
+    """The connection was cut before the COMMIT, so nothing was written, and another connection may do."""
+
+
 class Batch(ABC):
     """One transaction with the changes of several callers. ``committing``: the COMMIT may have been sent."""
 
@@ -123,6 +127,8 @@ class PostgresBatches:
             if is_there and sure:
                 waited = isinstance(error, psycopg.errors.LockNotAvailable)
                 raise RolledBack(_as_store_error(failure), waited=waited) from error
+            if sure and isinstance(error, psycopg.OperationalError):
+                raise ConnectionCut(str(failure)) from error
             raise failure from error
         finally:
             if aside and connection is not None:

@@ -10,7 +10,14 @@ from callgate.errors import StoreError
 from callgate.providers.stores.effects import EffectRecord
 from callgate.providers.stores.group_commit import GroupCommit
 from callgate.providers.stores.ledger_writes import ChainRows, Settlement
-from callgate.providers.stores.sql_batches import Batch, Batches, LiteBatches, PostgresBatches, SealedBody
+from callgate.providers.stores.sql_batches import (
+    Batch,
+    Batches,
+    ConnectionCut,
+    LiteBatches,
+    PostgresBatches,
+    SealedBody,
+)
 from callgate.providers.stores.sql_database import Database
 from callgate.providers.stores.sql_effects import (
     CLAIM_ATTEMPTS,
@@ -81,8 +88,12 @@ class SqlLedgerWriter:
         return await self._group.put(change, key, withdraw=withdraw)
 
     async def _write(self, changes: Sequence[Change]) -> Sequence[Any]:
-        async with self._batches.begin() as batch:
-            return await _write(batch, changes)
+        try:
+            async with self._batches.begin() as batch:
+                return await _write(batch, changes)
+        except ConnectionCut:  # as after a restart of the server
+            async with self._batches.begin() as batch:
+                return await _write(batch, changes)
 
     async def _aside(self, changes: Sequence[Change]) -> Sequence[Any]:
         async with self._batches.begin(aside=True) as batch:

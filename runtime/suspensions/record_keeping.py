@@ -77,10 +77,11 @@ class CallRecords:
         engine.claim, engine.waits = partial(effect_step, self.ledger), self.waits
         self.tasks = [
             BackgroundTask("leases of effects", options.every, self.ledger.renew, urgent=True),
-            BackgroundTask("clock of the store", SWEEP_EVERY, engine.synchronise),
             BackgroundTask("effects", options.every, lambda: self.ledger.keep_up(self._reconcilers)),
             BackgroundTask("waits", SWEEP_EVERY, self._sweep_suspensions),
         ]
+        if engine.has_time_of_store:
+            self.tasks.append(BackgroundTask("clock of the store", SWEEP_EVERY, engine.synchronise))
 
     @property
     def durable(self) -> bool | None:

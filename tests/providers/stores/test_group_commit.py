@@ -181,6 +181,24 @@ async def test_a_writer_that_is_stopped_leaves_no_caller_waiting() -> None:
     assert "was stopped" in str(told[2])
 
 
+def test_an_event_loop_that_ended_in_the_middle_keeps_nothing_from_the_next_one() -> None:
+    """Issue 16 A2: the task of the first one never ends, and what waited there is not written twice."""
+    database = Database()
+    group = database.group()
+    first = asyncio.new_event_loop()
+    old = [first.create_task(group.put(name, name, withdraw=False)) for name in "ab"]
+    first.run_until_complete(turns())
+    database.gate = asyncio.Event()
+    database.gate.set()
+    assert asyncio.run(group.put("c", "c", withdraw=False)) == "did c"
+    assert database.committed == ["c"]
+    asyncio.run(group.close())
+    for task in (*old, *asyncio.all_tasks(first)):
+        task.cancel()
+    first.run_until_complete(turns())
+    first.close()
+
+
 # ---------------------------------------------------------------------- programs
 
 

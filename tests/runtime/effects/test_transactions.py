@@ -63,19 +63,27 @@ class Statements:
     async def batch(self, begin: Any, **options: Any) -> AsyncGenerator[Any, None]:
         """A transaction of group commit, whose statements are sent without an engine."""
         async with begin(**options) as batch:
-            held, run, commit = list[str](), batch.run, batch.commit
+            held, run, commit, run_alone = list[str](), batch.run, batch.commit, batch.run_alone
+
+            def word(statement: Any) -> str:
+                return next(word for start, word in WROTE.items() if statement.lite.strip().startswith(start))
 
             async def running(statement: Any, values: Any) -> Any:
                 if values and not statement.lite.startswith("SELECT"):
-                    held.append(next(word for start, word in WROTE.items() if statement.lite.strip().startswith(start)))
+                    held.append(word(statement))
                 return await run(statement, values)
+
+            async def running_alone(statement: Any, values: Any) -> Any:
+                if not statement.lite.startswith("SELECT"):
+                    self._seen.append(f"alone({word(statement)})")
+                return await run_alone(statement, values)
 
             async def committing(statement: Any, values: Any) -> None:
                 held.extend(["audit"] * bool(values))
                 await commit(statement, values)
                 self._seen.append(f"committed({' '.join(held)})")
 
-            batch.run, batch.commit = running, committing
+            batch.run, batch.commit, batch.run_alone = running, committing, running_alone
             yield batch
 
     def _rolled_back(self, on: int) -> None:
@@ -165,7 +173,7 @@ class Case:
 PAY, REFUND = pay_of(7), pay_of(7, "refund")
 YES: Act = lambda gate: decide(gate, "approve")
 NO: Act = lambda gate: decide(gate, "deny")
-PLAIN = ("committed(claim)", "committed(settle)")
+PLAIN = ("alone(claim)", "alone(settle)")
 AUDITED = ("committed(claim audit)", "committed(settle audit)")
 ROW = ("committed(audit)",)
 
@@ -180,14 +188,14 @@ CASES = (
     Case("an effect", nothing, PAY, "success", PLAIN, AUDITED),
     Case("one of which nobody knows", nothing, pay_of(0), "error", PLAIN, AUDITED),
     Case("one that did nothing", nothing, pay_of(-1), "denied", PLAIN, AUDITED),
-    Case("a replay", PAY, PAY, "success", ("committed(claim)",), ("committed(claim)", *ROW)),
-    Case("a conflict", PAY, pay_of(8), "conflict", ("committed(claim)",), ("committed(claim)", *ROW)),
+    Case("a replay", PAY, PAY, "success", ("alone(claim)",), ("committed(claim)", *ROW)),
+    Case("a conflict", PAY, pay_of(8), "conflict", ("alone(claim)",), ("committed(claim)", *ROW)),
     Case(
         "a repeat of what nobody knows",
         pay_of(0),
         pay_of(0),
         "unknown",
-        ("committed(claim)",),
+        ("alone(claim)",),
         ("committed(claim)", *ROW),
     ),
     Case("a refusal", nothing, pay_of(101), "denied", (), ROW),
@@ -199,7 +207,7 @@ CASES = (
         REFUND,
         YES,
         "success",
-        ("committed(use claim)", "committed(settle)"),
+        ("committed(use claim)", "alone(settle)"),
         ("committed(use claim audit)", AUDITED[1]),
     ),
     Case("an approved replay", approved, YES, "success", ("committed(use claim)",), ("committed(use claim)", *ROW)),
