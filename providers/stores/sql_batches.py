@@ -121,13 +121,13 @@ class PostgresBatches:
             raise StoreError(f"postgresql: no answer in {ANSWER_LIMIT:.0f} seconds") from error
         except Exception as error:
             is_there = await _roll_back(connection)
-            # An error of the server has a code. Without one it is unknown whether it got the COMMIT.
-            sure = batch is not None and (not batch.committing or bool(getattr(error, "sqlstate", None)))
+            uncommitted = batch is not None and not batch.committing
             failure = store_error(error) if isinstance(error, psycopg.Error | UnicodeError) else error
-            if is_there and sure:
+            # An error of a server that is still there has a code. Without one it is unknown whether it got the COMMIT.
+            if is_there and (uncommitted or getattr(error, "sqlstate", None)):
                 waited = isinstance(error, psycopg.errors.LockNotAvailable)
                 raise RolledBack(_as_store_error(failure), waited=waited) from error
-            if sure and isinstance(error, psycopg.OperationalError):
+            if uncommitted and isinstance(error, psycopg.OperationalError):
                 raise ConnectionCut(str(failure)) from error
             raise failure from error
         finally:
