@@ -27,7 +27,7 @@ from callgate.providers.stores.sql_effects import CLAIMS, SETTLE, claim_values
 
 CLAIM = CLAIMS[False]
 OPEN = orjson.dumps(OPEN_STATES).decode()
-SETTLED = ("tenant", "key", "version", "token", "ended_at", "receipt", "expires_at", "note")
+SETTLED = ("namespace", "tenant", "key", "version", "token", "ended_at", "receipt", "expires_at", "note")
 """The values of the outcome that are those of the claim."""
 
 Values = dict[str, Any]
@@ -116,7 +116,7 @@ class Example:
             intent, outcome = [dict(row.body) async for row in store.audit.read(None)]
         finally:
             await store.close()
-        claim = claim_values(tenant, effect, retry=False)
+        claim = claim_values(tenant, effect, "", retry=False)
         return cls(claim | {"state": EffectState.RUNNING.value, "ended_at": None, "receipt": None}, intent, outcome)
 
 

@@ -25,9 +25,17 @@ from callgate.providers.stores.address import store_at
 REDIS = os.environ.get("CALLGATE_TEST_REDIS", "redis://127.0.0.1:6379/0")
 PREFIX = f"callgate-bench-{uuid.uuid4().hex[:12]}"
 """The first part of every key in Redis."""
+_STORES = itertools.count()
+"""Numbers of the stores in Redis: a store must not find what another one has cached."""
 
 ANN = User("ann", tenant="acme", scopes={"math"})
-BEFORE: dict[str, Any] = {"ledger": None}
+BEFORE: dict[str, Any] = {
+    "ledger": None,
+    "quotas.shared": None,
+    "semaphores.shared": None,
+    "cache.shared": None,
+    "_connection.shared": None,
+}
 """Switches to the state before: attributes of a store, such as ``quotas.queue``, and their values there. A switch that a
 store does not have is left out. They are set before the gate opens."""
 
@@ -66,7 +74,7 @@ def store_of(address: str, *, before: bool = False) -> Any:
     if address.startswith("redis"):
         from callgate.providers.stores.redis import RedisStore
 
-        store: Any = RedisStore(address, prefix=PREFIX)
+        store: Any = RedisStore(address, prefix=f"{PREFIX}-{next(_STORES)}")
     else:
         store = store_at(address)
     for part, name, value in switches(store) if before else ():

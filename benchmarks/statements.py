@@ -1,7 +1,7 @@
 """What a submitted call sends to its database, counted as it is sent: ``python -m benchmarks.statements`` prints the table
 of ``docs/scale.md``, which a test compares with what it counts itself.
 
-Some calls are submitted, then run by a worker, then, where they ask for approval, decided. What is sent as often as there
+Some calls are submitted, then run by a worker, and, where they ask for approval, decided and run on. What is sent as often as there
 are calls, or a multiple of that, belongs to a call; the rest (connections, polls, heartbeats, leases) to the worker.
 """
 
@@ -26,7 +26,7 @@ from callgate.runtime.jobs.backend import JobBackend, Tally
 
 CALLS = 16
 LEA = User("lea", "acme")
-HEAD = ("Engine and store", "The call", "Submit", "Run", "Decide", "Waits for the disk")
+HEAD = ("Engine and store", "The call", "Submit", "Run", "Decide", "Run on", "Waits for the disk")
 ENGINES: Mapping[str, tuple[str, Callable[[], JobBackend]]] = {
     "embedded, SQLite": ("sqlite", lambda: EmbeddedJobs(0)),
     "embedded, PostgreSQL": ("postgresql", lambda: EmbeddedJobs(0)),
@@ -141,9 +141,9 @@ def watching() -> Generator[Sent]:
         if connection.dialect.name == "sqlite":
             sent.note(id(connection.connection.dbapi_connection), text)
 
-    def connecting(self: Engines) -> Any:
+    def connecting(self: Engines, **given: Any) -> Any:
         """The connection of group commit, which has no engine. Its texts have values; their beginnings have none."""
-        made = connect(self)
+        made = connect(self, **given)
         made.set_trace_callback(lambda text: None if text.startswith("--") else sent.note(id(made), text[:50]))
         return made
 
@@ -158,10 +158,20 @@ def watching() -> Generator[Sent]:
         event.remove(Engine, "before_cursor_execute", note)
 
 
+async def work(engine: JobBackend, tally: Tally) -> None:
+    """Run a worker until each call has ended or is suspended."""
+    stop = asyncio.Event()
+    working = asyncio.create_task(engine.work(1, (), stop, 10.0, tally))
+    while tally.done + tally.suspended < CALLS:  # noqa: ASYNC110  (the store says so, and is not to be asked)
+        await asyncio.sleep(0.01)
+    stop.set()
+    await working
+
+
 async def phases(engine: JobBackend, store: str, kind: str) -> list[Cost]:
-    """Submit, run, decide."""
+    """Submit, run, decide, run on."""
     used, hooks = KINDS[kind]
-    tally, stop = Tally(), asyncio.Event()
+    tally = Tally()
     options: dict[str, Any] = {"jobs": Jobs(engine=engine, lease=3_600.0), "signing_keys": [KEY]}
     with watching() as sent:
         async with Gate([used], hooks, allow_unguarded=True, store=store, **options) as gate, asyncio.timeout(60.0):
@@ -171,18 +181,17 @@ async def phases(engine: JobBackend, store: str, kind: str) -> list[Cost]:
                 await gate.submit(ToolCall(id=f"c{n}", name=name, arguments={"n": n}), user=ANN) for n in range(CALLS)
             ]
             found = [cost(sent.take())]
-            work = asyncio.create_task(engine.work(1, (), stop, 10.0, tally))
-            while tally.done < CALLS:  # noqa: ASYNC110  (the store says so, and is not to be asked)
-                await asyncio.sleep(0.01)
-            stop.set()
-            await work
+            await work(engine, tally)
             found.append(cost(sent.take()))
             waiting = await gate.waits.pending(LEA, limit=CALLS)
             sent.take()
             for one in waiting:
-                await gate.resume(one.handle, Approve(), approver=LEA)
+                await gate.waits.decide(one.handle, Approve(), LEA)
             found.append(cost(sent.take()))
-            if tally.dead or {(await job).outcome for job in jobs} != {"suspended" if waiting else "success"}:
+            tally.suspended = 0
+            await work(engine, tally)
+            found.append(cost(sent.take()))
+            if tally.dead or {(await job.settled()).outcome for job in jobs} != {"success"}:
                 raise SystemExit("the benchmark is broken: a call did not end as it should")
     return found
 

@@ -69,7 +69,8 @@ def approval_step(sources: Sequence[Source]) -> Callable[[Any], Any]:
         for source in rest:
             demand = source(ctx)
             rules += _rules(await demand if inspect.isawaitable(demand) else demand)
-        decide(ctx, rules)
+        if (known := decide(ctx, rules)) is not None:
+            await known
 
     return check
 
@@ -79,10 +80,10 @@ def _rules(demand: Any) -> list[Approval]:
     return [] if rule is None else [rule]
 
 
-def decide(ctx: Any, rules: list[Approval]) -> None:
+def decide(ctx: Any, rules: list[Approval]) -> Awaitable[None] | None:
     """Continue if the rules are met; otherwise end the call with the approver's response, or suspend it.
 
-    A response in place of the tool's output is not an approval. The tool then does not run, even if no rule applies
+    Before a person is asked, the ledger answers the repeat of an effect: the awaitable that is returned does both. A response in place of the tool's output is not an approval. The tool then does not run, even if no rule applies
     now.
     """
     resumed = ctx.run.resumed
@@ -93,8 +94,16 @@ def decide(ctx: Any, rules: list[Approval]) -> None:
         if not rules and resumed.is_answered_at(PLACE):
             raise Denied("its arguments have changed since it was answered", code="stale", no_effect=True)
     if not rules or (resumed is not None and resumed.approved(rules, ctx.input_hash)):
-        return
+        return None
     reasons = "; ".join(dict.fromkeys(rule.reason for rule in rules if rule.reason))
     prompt = reasons or f"{ctx.tool_name} needs approval before it runs."
     expires = min(rule.expires for rule in rules)
-    raise ControlSuspend(Suspension("approval", prompt, expires=expires, rules=tuple(rules), place=PLACE))
+    asked = ControlSuspend(Suspension("approval", prompt, expires=expires, rules=tuple(rules), place=PLACE))
+    if resumed is None and ctx.run.plan.look is not None:
+        return _ask_if_new(ctx, asked)
+    raise asked
+
+
+async def _ask_if_new(ctx: Any, asked: ControlSuspend) -> None:
+    await ctx.run.plan.look(ctx)
+    raise asked

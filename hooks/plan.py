@@ -36,6 +36,10 @@ class Execution(NamedTuple):
     prepare: Callable[[dict[str, Any]], dict[str, Any]] | None
 
 
+Claiming: TypeAlias = "Callable[[Plan], tuple[Compiled, Callable[[Any], Awaitable[None]]]]"
+"""Returns the step that claims an effect of a plan, and the lookup for calls that need approval."""
+
+
 class Plan:
     """One tool's compiled lifecycle; it never changes.
 
@@ -84,7 +88,7 @@ class Plan:
         straight: Callable[..., Awaitable[Any]] | None = None,
         merges: bool = False,
         trace: bool = False,
-        claim: Callable[[Plan], Compiled] | None = None,
+        claim: Claiming | None = None,
     ) -> None:
         self.record, self.definition, self.tool_id = record, record.definition, record.definition.name
         self.registrations = tuple(registrations)
@@ -105,8 +109,8 @@ class Plan:
         stages = self._stages()
         self.cache_hit, self.cache_miss = stages[Stage.DID_CACHE_HIT], stages[Stage.DID_CACHE_MISS]
         self.before = self._before(stages)
-        if claim is not None:
-            self.before += (claim(self),)
+        self.look: Callable[[Any], Awaitable[None]] | None = None
+        self._claim_last(claim)
         self.around = stages[Stage.AROUND_EXECUTE]
         self.on_retry, self.on_give_up = stages[Stage.ON_RETRY], stages[Stage.ON_GIVE_UP]
         self.will_execute, self.did_execute = stages[Stage.WILL_EXECUTE], stages[Stage.DID_EXECUTE]
@@ -129,6 +133,12 @@ class Plan:
         self.releases_alone = {acquire: stages[release] for acquire, release in RELEASE_OF.items()}
         self._set_closing(stages)
         self.body, self.execute, self.prepare = execution(self)
+
+    def _claim_last(self, claim: Claiming | None) -> None:
+        """Add the step that claims the effect, behind all others, and set the lookup of earlier effects."""
+        if claim is not None:
+            step, self.look = claim(self)
+            self.before += (step,)
 
     def _set_closing(self, stages: dict[Stage, tuple[Compiled, ...]]) -> None:
         """Set the closing steps: records that cannot wait (``early``), those that may (``late``), and finals."""

@@ -64,6 +64,7 @@ class Run:
     step: Step
     session_id: str | None = None
     task: TaskIds = NO_TASK
+    job: str | None = None  # the id of the job that makes this call
     failed_in: Step | None = None
     deferred: BaseException | None = None  # a cancellation that arrived while a step had to finish
     alarm: Any = None  # the armed deadline

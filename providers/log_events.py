@@ -138,6 +138,12 @@ class LogEvent(StrEnum):
         "tool kind decision by",
         "an approver has decided a suspended call",
     )
+    ROWS_PRUNED = (
+        "rows.pruned",
+        INFO,
+        "rows number done",
+        "old rows of the store were deleted; `rows` is their kind, `number` those so far",
+    )
     SUSPENSION_EXPIRED = (
         "suspension.expired",
         INFO,

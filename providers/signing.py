@@ -17,17 +17,21 @@ class SigningKeys:
     """Keys that sign records with HMAC-SHA256. The first key signs; signatures of all keys are accepted.
 
     To rotate a key, put the new key first, and remove the old key when no pending record has its signature. Without
-    *keys* a random key is made, and its signatures are valid until the process ends.
+    *keys* a random key is made, and its signatures are valid until the process ends. In a *namespace* the keys are
+    derived: a record that is moved to another namespace has no valid signature there.
 
     Raises:
         RegistrationError: a key is not a text or bytes of at least 16 bytes.
     """
 
-    def __init__(self, keys: Iterable[str | bytes] = ()) -> None:
+    def __init__(self, keys: Iterable[str | bytes] = (), namespace: str = "") -> None:
+        self.namespace = namespace
         self._keys = [_key(key) for key in keys]
         self.lasting = bool(self._keys)
         if not self._keys:
             self._keys = [secrets.token_bytes(32)]
+        if namespace:
+            self._keys = [_mac(key, [b"namespace", namespace.encode()]).encode() for key in self._keys]
         self.ids = [_mac(key, [b"key id"])[:16] for key in self._keys]  # say nothing about a key, but tell keys apart
 
     def __repr__(self) -> str:

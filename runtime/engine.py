@@ -13,10 +13,9 @@ from callgate.hooks.approval import OnRepair
 from callgate.hooks.builtin import BuiltIns
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.guards import constructor_parameters, marked_parameters, traced
-from callgate.hooks.plan import Body, Execution, Plan
+from callgate.hooks.plan import Body, Claiming, Execution, Plan
 from callgate.hooks.selection import Registration, gather_registrations
 from callgate.hooks.stages import STAGES, Section
-from callgate.hooks.step import Compiled
 from callgate.hooks.unvalidated import NoSchemaPolicy
 from callgate.providers.clock import Clock, SystemClock
 from callgate.providers.exits import Exit
@@ -86,7 +85,7 @@ class Engine:
         self.wall_offset = clock.time() - clock.monotonic()
         self.store: Store = store if store is not None else MemoryStore(clock.time)
         self.has_time_of_store = system_time and hasattr(self.store, "synchronise")
-        self.claim: Callable[[Plan], Compiled] | None = None  # the step that claims an effect; set with a ledger
+        self.claim: Claiming | None = None  # the step that claims an effect; set with a ledger
         self.waits: Any = None
         self.under_way = UnderWay()
         self.development = False

@@ -13,7 +13,7 @@ from callgate.hooks.selection import Registration, register, register_by_stage
 from callgate.providers import logs
 from callgate.providers.clock import SystemClock
 from callgate.providers.registry import ProviderRegistry
-from callgate.providers.stores.address import store_at
+from callgate.providers.stores.address import in_namespace, store_at
 from callgate.providers.stores.base import Store
 from callgate.runtime.call import batch
 from callgate.runtime.call.calls import (
@@ -122,7 +122,7 @@ class Gate(Views, Changes, DeferredCalls):
             clock=clock,
             limits=options.limits,
             validator=options.validator,
-            store=store_at(store, clock.time),
+            store=in_namespace(store_at(store, clock.time, migrate=options.migrate), options.namespace),
             on_repair=options.on_repair,
             no_schema_policy=options.no_schema_policy,
             formats=options.formats,
@@ -131,7 +131,9 @@ class Gate(Views, Changes, DeferredCalls):
         self._now = self._engine.monotonic
         self._lifespan = Lifespan(self._engine, self.providers, options.drain)
         self._plans = Plans(self._engine, self.registry, deadline=deadline)
-        self._records = CallRecords(self._engine, self._plans, effects, signing_keys, suspensions or Suspensions())
+        self._records = CallRecords(
+            self._engine, self._plans, effects, signing_keys, suspensions or Suspensions(), options.namespace
+        )
         self._jobs = self._make_jobs(self._records, jobs if isinstance(jobs, Jobs) else Jobs(engine=jobs))
         self._lifespan.background.tasks += self._records.tasks
         shared: list[Registration] = []

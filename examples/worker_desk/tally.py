@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from callgate import Gate, JobHandle, Outcome
-from callgate.runtime.jobs.jobs import JobStatus
+from callgate.jobs import JobStatus
 from callgate.stores import EffectState
 from examples.worker_desk.desk import Bank
 

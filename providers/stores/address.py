@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
-from callgate.errors import StoreError
+from callgate.errors import StoreError, StoreUnsupported
 from callgate.providers.installed import Unusable, load_installed
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.memory import MemoryStore
@@ -18,11 +18,12 @@ _SCHEMES = ("memory://", "sqlite://", "postgresql://", "redis://", "rediss://")
 _KNOWN = "memory://, sqlite:///file.db, sqlite:// (in memory), postgresql://, redis:// and rediss://"
 
 
-def store_at(address: Store | str | None, now: Callable[[], float] = time.time) -> Store:
+def store_at(address: Store | str | None, now: Callable[[], float] = time.time, *, migrate: bool = True) -> Store:
     """Return the store at an address, without opening it. A store is returned unchanged; None means memory.
 
     Addresses are ``memory://``, ``sqlite:///file.db``, ``sqlite://`` (in memory), ``postgresql://user:password@host/db``,
-    ``redis://host:6379/0`` and ``rediss://``. *now* is a clock in seconds since the epoch.
+    ``redis://host:6379/0`` and ``rediss://``. *now* is a clock in seconds since the epoch. With
+    ``migrate=False`` a SQL store at an address refuses tables of an older version in place of migrating them.
 
     A store of another package is found by its scheme, in the entry point group ``callgate.stores``. The package declares
     a function ``(address, now) -> Store`` in its ``pyproject.toml``::
@@ -47,13 +48,30 @@ def store_at(address: Store | str | None, now: Callable[[], float] = time.time) 
         case "sqlite" | "postgresql":
             from callgate.providers.stores.sql import SqlStore
 
-            return SqlStore(address, now)
+            return SqlStore(address, now, migrate=migrate)
         case "redis" | "rediss":
             from callgate.providers.stores.redis import RedisStore
 
             return RedisStore(address, now)
         case name:
             return _of_package(name)(address, now)
+
+
+def in_namespace(store: Store, namespace: str) -> Store:
+    """Return *store* for one application: the effects, suspended calls and jobs of the others are not in it.
+
+    Raises:
+        StoreUnsupported: the store has no method ``in_namespace``.
+    """
+    if not namespace:
+        return store
+    bind: Callable[[str], Store] | None = getattr(store, "in_namespace", None)
+    if bind is None:
+        raise StoreUnsupported(
+            f"the store {store.name!r} has no namespaces: leave Options(namespace=...) out, and give each application a "
+            "database of its own"
+        )
+    return bind(namespace)
 
 
 def _of_package(scheme: str) -> Factory:

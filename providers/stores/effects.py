@@ -25,6 +25,9 @@ OPEN_STATES = (EffectState.CLAIMED, EffectState.RUNNING)
 ENDED_STATES = (EffectState.COMMITTED, EffectState.NO_EFFECT)
 """The states of an effect that has ended and may be pruned."""
 
+PRUNE_BATCH = 1_000
+"""Maximum number of rows that one statement prunes: it is short, and the locks of its rows with it."""
+
 
 @dataclass(slots=True)  # never changed after it is made; not frozen, since that triples the cost of making one per call
 class EffectRecord:
@@ -150,8 +153,10 @@ class EffectStore(Protocol):
         """
         ...
 
-    async def prune(self, before: float) -> int:
-        """Delete effects that are ``committed`` or ``no_effect`` and ended before then, in every tenant. Return the number.
+    async def prune(self, before: float, limit: int = PRUNE_BATCH) -> int:
+        """Delete at most *limit* effects that are ``committed`` or ``no_effect`` and ended before then, in every tenant.
+
+        Return the number. Rows that another process has locked are skipped.
 
         The token of a deleted key starts again at its first value. Keep effects longer than any process may be paused.
         """
@@ -224,8 +229,11 @@ class SuspensionStore(Protocol):
         """Return expired suspensions that are still ``waiting``, of all tenants, with their tenants; longest overdue first."""
         ...
 
-    async def prune(self, before: float) -> int:
-        """Delete suspensions that were made before then and are no longer ``waiting``, in every tenant. Return the number."""
+    async def prune(self, before: float, limit: int = PRUNE_BATCH) -> int:
+        """Delete at most *limit* suspensions that were made before then and are no longer ``waiting``, in every tenant.
+
+        Return the number. Rows that another process has locked are skipped.
+        """
         ...
 
 

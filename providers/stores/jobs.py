@@ -7,12 +7,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from callgate.providers.stores.effects import PRUNE_BATCH
+
 
 class JobState(StrEnum):
-    """The state of a job: ``queued → running → done | dead | cancelled``; a worker may queue it again."""
+    """The state of a job: ``queued → running → done | dead | cancelled``; a worker may queue it again.
+
+    A job whose call waits for a person or a client is ``input_required``; the decision queues it again.
+    """
 
     QUEUED = "queued"
     RUNNING = "running"
+    INPUT_REQUIRED = "input_required"  # its call is suspended; ``result`` names the suspension
     DONE = "done"  # it has a result, of any outcome
     DEAD = "dead"  # abandoned; ``reason`` says why
     CANCELLED = "cancelled"
@@ -30,7 +36,8 @@ class Job:
     earliest. ``attempts`` counts how often a worker took it; workers enforce the maximum, ``max_attempts``. ``token`` is a fencing
     token that grows with every take: a worker with an old token changes nothing. ``owner`` is the worker that has the job
     or had it last; ``lease_until`` is set while the job is ``running``. ``sent_at`` is the time of the last message about
-    it to a job engine. ``stop`` is True when the caller cancels a running job. ``progress`` and ``result`` are JSON.
+    it to a job engine. ``stop`` is True when the caller cancels a running job. ``progress`` and ``result`` are JSON. A job
+    that goes on after a decision keeps the ``result`` of its suspension until it ends.
     ``reason`` is a text for operators.
     """
 
@@ -84,6 +91,14 @@ class JobStore(Protocol):
         """
         ...
 
+    async def add_many(self, jobs: Sequence[tuple[str, Job]]) -> Sequence[Job]:
+        """Add jobs with their tenants, all of them or none. Return for each what ``add`` returns.
+
+        Raises:
+            StoreConflict, StoreError: see ``add``.
+        """
+        ...
+
     async def get(self, tenant: str, id: str) -> Job | None:
         """Return a job of a tenant, or None.
 
@@ -105,11 +120,19 @@ class JobStore(Protocol):
         ...
 
     async def end(
-        self, tenant: str, id: str, token: int, state: JobState, *, at: float, result: bytes | None, reason: str | None
+        self,
+        tenant: str,
+        id: str,
+        token: int,
+        state: JobState,
+        *,
+        at: float | None,
+        result: bytes | None,
+        reason: str | None,
     ) -> bool:
         """Record the outcome of a job: a final state, and its result and reason, or None.
 
-        Return False and change nothing unless the job is ``running`` with that token.
+        The state ``input_required`` is recorded likewise, with None as *at*: such a job has not ended. Return False and change nothing unless the job is ``running`` with that token.
         """
         ...
 
@@ -121,7 +144,18 @@ class JobStore(Protocol):
         ...
 
     async def cancel(self, tenant: str, id: str, at: float) -> JobState | None:
-        """Cancel a queued job, or set ``stop`` for the worker of a running one. Return its state then, or None for no job."""
+        """Cancel a job that is ``queued`` or ``input_required``, or set ``stop`` for the worker of a running one.
+
+        Return its state then, or None for no job.
+        """
+        ...
+
+    async def wake(self, tenant: str, id: str, at: float) -> JobState | None:
+        """Queue an ``input_required`` job to run at *at*, with its attempts reset. Return its state then.
+
+        A ``running`` job stays as it is, but its row is locked until the transaction ends: its worker may be about to
+        record ``input_required``, and reads the suspension after that. Return None in every other state.
+        """
         ...
 
     async def stopped(self, owners: Collection[str]) -> Sequence[str]:
@@ -151,6 +185,10 @@ class JobStore(Protocol):
         """
         ...
 
+    async def has_open(self, queues: Collection[str] = ()) -> bool:
+        """Return True if a job is queued or running, in any tenant (of these queues, if any are given)."""
+        ...
+
     async def count(self, queues: Collection[str] = ()) -> dict[JobState, int]:
         """Return the number of jobs in each state, of all tenants (of these queues, if any are given)."""
         ...
@@ -161,6 +199,9 @@ class JobStore(Protocol):
         """Return jobs with their tenants, newest first; None as tenant means all tenants, for operators."""
         ...
 
-    async def prune(self, before: float) -> int:
-        """Delete jobs that ended before then, in every tenant. Return the number."""
+    async def prune(self, before: float, limit: int = PRUNE_BATCH) -> int:
+        """Delete at most *limit* jobs that ended before then, in every tenant. Return the number.
+
+        Rows that another process has locked are skipped.
+        """
         ...

@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import dataclass
 
 from callgate.providers.stores.base import CacheEntry, Grant, Limit, Taken
@@ -35,10 +36,22 @@ class MemoryStore:
         self.semaphores = MemorySemaphores(now)
         self.audit = MemoryAudit()
         self.consents = MemoryConsents(now)
-        self.effects = MemoryEffects(max_effects)
-        self.suspensions = MemorySuspensions()
         self.pins = MemoryPins()
+        self._max_effects = max_effects
+        self._namespaces: dict[str, MemoryStore] = {}
+        self._bind("")
+
+    def _bind(self, namespace: str) -> None:
+        self.effects = MemoryEffects(self._max_effects)
+        self.suspensions = MemorySuspensions()
         self.jobs = MemoryJobs()
+        self._namespaces[namespace] = self
+
+    def in_namespace(self, namespace: str) -> MemoryStore:
+        """Return this store with the effects, suspended calls and jobs of an application; see ``Options``."""
+        if namespace not in self._namespaces:
+            copy(self)._bind(namespace)
+        return self._namespaces[namespace]
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[MemoryTransaction, None]:

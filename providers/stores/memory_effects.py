@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from callgate.providers.stores.effects import (
     ENDED_STATES,
     OPEN_STATES,
+    PRUNE_BATCH,
     EffectPosition,
     EffectRecord,
     EffectState,
@@ -124,11 +125,11 @@ class MemoryEffects(MemoryPart[MemoryKey, EffectRecord | End]):
             self._lose(at, self._live[at], now)
         return len(late)
 
-    async def prune(self, before: float) -> int:
+    async def prune(self, before: float, limit: int = PRUNE_BATCH) -> int:
         old = [at for at, end in self._ended.items() if end.at < before]
-        for at in old:
+        for at in old[:limit]:
             self._write(at, None)
-        return len(old)
+        return len(old[:limit])
 
     def _find(self, at: MemoryKey) -> EffectRecord | None:
         end = self._ended.get(at)

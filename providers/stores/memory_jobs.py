@@ -8,6 +8,7 @@ from heapq import heappop, heappush, nlargest, nsmallest
 from typing import Any, TypeAlias
 
 from callgate.errors import StoreConflict
+from callgate.providers.stores.effects import PRUNE_BATCH
 from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState, free_at
 from callgate.providers.stores.memory_changes import MemoryPart
 
@@ -57,6 +58,18 @@ class MemoryJobs(MemoryPart[str, TenantJob]):
             raise StoreConflict("another tenant's job has that id, or a transaction is adding it; use another id")
         return found
 
+    async def add_many(self, jobs: Sequence[TenantJob]) -> Sequence[Job]:
+        if self._log is not None:
+            return [await self.add(tenant, job) for tenant, job in jobs]
+        part = self.in_transaction()
+        try:
+            known = await part.add_many(jobs)
+        except BaseException:
+            part.roll_back()
+            raise
+        part.commit()
+        return known
+
     async def get(self, tenant: str, id: str) -> Job | None:
         found = self._find(id)
         return found[1] if found is not None and found[0] == tenant else None
@@ -81,7 +94,15 @@ class MemoryJobs(MemoryPart[str, TenantJob]):
         return tenant, taken
 
     async def end(
-        self, tenant: str, id: str, token: int, state: JobState, *, at: float, result: bytes | None, reason: str | None
+        self,
+        tenant: str,
+        id: str,
+        token: int,
+        state: JobState,
+        *,
+        at: float | None,
+        result: bytes | None,
+        reason: str | None,
     ) -> bool:
         job = await self._held(tenant, id, token)
         if job is None:
@@ -103,11 +124,20 @@ class MemoryJobs(MemoryPart[str, TenantJob]):
         job = await self.get(tenant, id)
         if job is None:
             return None
-        if job.state is JobState.QUEUED:
+        if job.state in {JobState.QUEUED, JobState.INPUT_REQUIRED}:
             job = replace(job, state=JobState.CANCELLED, ended_at=at)
         elif job.state is JobState.RUNNING:
             job = replace(job, stop=True)
         self._write(id, (tenant, job))
+        return job.state
+
+    async def wake(self, tenant: str, id: str, at: float) -> JobState | None:
+        job = await self.get(tenant, id)
+        if job is None or job.state not in {JobState.INPUT_REQUIRED, JobState.RUNNING}:
+            return None
+        if job.state is JobState.INPUT_REQUIRED:
+            job = replace(job, state=JobState.QUEUED, run_at=at, sent_at=at, attempts=0)
+            self._write(id, (tenant, job))
         return job.state
 
     async def stopped(self, owners: Collection[str]) -> Sequence[str]:
@@ -153,6 +183,9 @@ class MemoryJobs(MemoryPart[str, TenantJob]):
         ]
         return [self._jobs[id] for *_, id in nsmallest(limit, found)]
 
+    async def has_open(self, queues: Collection[str] = ()) -> bool:
+        return any(free_at(job) is not None and (not queues or job.queue in queues) for _, job in self._all())
+
     async def count(self, queues: Collection[str] = ()) -> dict[JobState, int]:
         counts = dict.fromkeys(JobState, 0)
         for _, job in self._all():
@@ -163,15 +196,15 @@ class MemoryJobs(MemoryPart[str, TenantJob]):
         found = [one for one in self._all() if tenant in {None, one[0]} and state in {None, one[1].state}]
         return nlargest(limit, found, key=lambda one: (one[1].made_at, one[1].id))
 
-    async def prune(self, before: float) -> int:
+    async def prune(self, before: float, limit: int = PRUNE_BATCH) -> int:
         old = [
             job.id
             for _, job in self._all()
             if job.state in FINAL_STATES and job.ended_at is not None and job.ended_at < before
         ]
-        for id in old:
+        for id in old[:limit]:
             self._write(id, None)
-        return len(old)
+        return len(old[:limit])
 
     def _next(self, now: float, queues: Collection[str]) -> str | None:
         """Return the id of the next job: compares the first entry of each queue and priority only."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from callgate.errors import StoreConflict
-from callgate.providers.stores.effects import Pin, SuspensionRecord, SuspensionState
+from callgate.providers.stores.effects import PRUNE_BATCH, Pin, SuspensionRecord, SuspensionState
 from callgate.providers.stores.memory_changes import MemoryKey, MemoryPart
 
 
@@ -53,15 +53,15 @@ class MemorySuspensions(MemoryPart[MemoryKey, SuspensionRecord]):
         ]
         return [(tenant, self._suspensions[tenant, id]) for _, tenant, id in sorted(found)[:limit]]
 
-    async def prune(self, before: float) -> int:
+    async def prune(self, before: float, limit: int = PRUNE_BATCH) -> int:
         old = [
             key
             for key, one in self._suspensions.items()
             if one.made_at < before and one.state is not SuspensionState.WAITING
         ]
-        for key in old:
+        for key in old[:limit]:
             self._write(key, None)
-        return len(old)
+        return len(old[:limit])
 
     def _read(self, key: MemoryKey) -> SuspensionRecord | None:
         return self._suspensions.get(key)

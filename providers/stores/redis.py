@@ -66,6 +66,11 @@ class RedisStore:
         """Raise ``StoreUnsupported``: Redis does not roll back."""
         raise StoreUnsupported("Redis has no transactions that roll back: use a store at sqlite:// or postgresql://")
 
+    def in_namespace(self, namespace: str) -> RedisStore:
+        """Return this store: it keeps no effects, suspended calls or jobs. For the others, give *prefix*."""
+        del namespace
+        return self
+
     async def open(self) -> None:
         """Connect.
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 from callgate.errors import StoreError
+from callgate.providers.stores.redis_batches import ANSWER_LIMIT, RedisBatches, redis_errors
 from callgate.providers.stores.redis_scripts import RedisScript
+from callgate.providers.stores.server_answers import ServerAnswers
 
 _EXTRA = 'this store needs a package that is not installed: pip install "callgate[redis]"'
 
 
 class RedisConnection:
-    """A connection to Redis. A *client* of ``redis.asyncio`` that the caller gives is used unchanged and not closed."""
+    """A connection to Redis. A *client* of ``redis.asyncio`` that the caller gives is used unchanged and not closed.
+
+    ``shared`` sends the commands of concurrent callers together. It is None with a *client*, which may belong to a cluster
+    and may repeat commands; then each command is sent by itself.
+    """
 
     def __init__(self, url: str, prefix: str, pool_size: int, client: Any = None) -> None:
         if find_spec("redis") is None:
@@ -26,6 +31,8 @@ class RedisConnection:
         self._pool_size = pool_size
         self._given = client
         self._client: Any = client
+        self._answers = ServerAnswers("redis")
+        self.shared = RedisBatches(self._opened, pool_size) if client is None else None
 
     async def open(self) -> None:
         """Connect, and check that the server responds."""
@@ -42,30 +49,47 @@ class RedisConnection:
     def _connect(self) -> Any:
         from redis.asyncio import Redis
 
-        return Redis.from_pool(pool_at(self._url, self._pool_size))
+        return Redis.from_pool(pool_at(self._url, self._pool_size, None if self.shared else ANSWER_LIMIT))
 
     async def close(self) -> None:
         """Disconnect. The connection can be opened again."""
         if self._given is None and self._client is not None:
+            if self.shared is not None:
+                await self.shared.close()
             client, self._client = self._client, None
             with redis_errors():
                 await client.aclose()
 
     async def run(self, *command: Any) -> Any:
-        """Run a command and return its response."""
-        with redis_errors():
-            return await self._opened().execute_command(*command)
+        """Run a command, and return its response."""
+        async with self._answers.awaited():
+            with redis_errors():
+                return await self._send(command)
 
-    async def script(self, script: RedisScript, keys: Sequence[bytes], *arguments: Any) -> Any:
-        """Run a script and return its response. Its text is sent only if Redis has not loaded it."""
+    async def script(self, script: RedisScript, keys: Sequence[bytes], *arguments: Any, withdraw: bool = False) -> Any:
+        """Run a script, and return its response. Its text is sent only if Redis has not loaded it.
+
+        Args:
+            script: the script.
+            keys: all its keys.
+            arguments: its other arguments.
+            withdraw: a cancelled caller takes the request back, unless it was sent. Without it the script runs in any case.
+        """
         from redis.exceptions import NoScriptError
 
+        rest = (len(keys), *keys, *arguments)
+        async with self._answers.awaited():
+            with redis_errors():
+                try:
+                    return await self._send(("EVALSHA", script.sha, *rest), script.text, withdraw=withdraw)
+                except NoScriptError:
+                    return await self._send(("EVAL", script.text, *rest), withdraw=withdraw)
+
+    async def _send(self, command: Sequence[Any], text: str | None = None, *, withdraw: bool = False) -> Any:
         client = self._opened()
-        with redis_errors():
-            try:
-                return await client.evalsha(script.sha, len(keys), *keys, *arguments)
-            except NoScriptError:
-                return await client.eval(script.text, len(keys), *keys, *arguments)
+        if self.shared is None:
+            return await client.execute_command(*command)
+        return await self.shared.send(command, text=text, withdraw=withdraw)
 
     def key(self, tenant: str, kind: str, name: str) -> bytes:
         """Return a key. The hash tag in braces puts all keys of a tenant into one slot of a cluster.
@@ -83,8 +107,11 @@ class RedisConnection:
         return self._client
 
 
-def pool_at(url: str, size: int) -> Any:
+def pool_at(url: str, size: int, answer_limit: float | None = ANSWER_LIMIT) -> Any:
     """Return a pool of *size* connections to the Redis at an address, without connecting.
+
+    A connection waits *answer_limit* seconds for each response. None leaves the limit to its user, and saves a task for
+    each command.
 
     Raises:
         StoreError: the address is not a valid URL, or the extra is not installed.
@@ -99,25 +126,10 @@ def pool_at(url: str, size: int) -> Any:
             max_connections=size,
             timeout=10,  # seconds to wait for a connection of the pool
             socket_connect_timeout=5,
-            socket_timeout=5,
+            socket_timeout=answer_limit,
         )
     except (ValueError, TypeError):  # the text of the error may quote the URL
         raise StoreError("the address of a Redis store is not a valid URL; write it as redis://host:6379/0") from None
-
-
-@contextmanager
-def redis_errors() -> Generator[None, None, None]:
-    """Raise errors of the client as errors of the store. Only connection errors are quoted."""
-    from redis.exceptions import ConnectionError as RedisConnectionError
-    from redis.exceptions import RedisError
-    from redis.exceptions import TimeoutError as RedisTimeoutError
-
-    try:
-        yield
-    except (RedisConnectionError, RedisTimeoutError) as error:
-        raise StoreError(f"redis: {error}") from error
-    except (RedisError, OSError) as error:
-        raise StoreError(f"redis: {type(error).__name__}") from error
 
 
 def _shown(url: str) -> str:

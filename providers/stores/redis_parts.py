@@ -37,7 +37,7 @@ class RedisQuotas:
         self._connection = connection
 
     async def take(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> Taken:
-        ok, counts = await self._run(TAKE, tenant, key, limit, cost)
+        ok, counts = await self._run(TAKE, tenant, key, limit, cost, withdraw=True)
         return granted(counts, limit) if ok else refused(counts, limit, cost)
 
     async def give_back(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> None:
@@ -47,10 +47,13 @@ class RedisQuotas:
         _, counts = await self._run(PEEK, tenant, key, limit, 0)
         return looked(counts, limit)
 
-    async def _run(self, script: RedisScript, tenant: str, key: str, limit: Limit, cost: int) -> tuple[bool, Counts]:
+    async def _run(
+        self, script: RedisScript, tenant: str, key: str, limit: Limit, cost: int, *, withdraw: bool = False
+    ) -> tuple[bool, Counts]:
         seconds = float(limit.seconds)
         name = self._connection.key(tenant, "quota", f"{seconds!r}:{key}")
-        ok, *figures = await self._connection.script(script, [name], repr(seconds), limit.amount, cost)
+        given = (repr(seconds), limit.amount, cost)
+        ok, *figures = await self._connection.script(script, [name], *given, withdraw=withdraw)
         number, used, before = (int(figure) for figure in figures[:3])
         return bool(ok), Counts(number, used, before, float(figures[3]))
 
@@ -63,7 +66,8 @@ class RedisSemaphores:
 
     async def acquire(self, tenant: str, key: str, permits: int, token: str, ttl: float) -> bool:
         lifetime = max(1, math.ceil(ttl * 1000))
-        return bool(await self._connection.script(ACQUIRE, [self._key(tenant, key)], token, permits, lifetime))
+        given = (token, permits, lifetime)
+        return bool(await self._connection.script(ACQUIRE, [self._key(tenant, key)], *given, withdraw=True))
 
     async def release(self, tenant: str, key: str, token: str) -> bool:
         return bool(await self._connection.script(RELEASE, [self._key(tenant, key)], token))

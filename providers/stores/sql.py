@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ from callgate.providers.stores.sql_jobs import SqlJobs
 from callgate.providers.stores.sql_joined import joined_transaction
 from callgate.providers.stores.sql_kept import SqlCache, SqlConsents
 from callgate.providers.stores.sql_ledger import SqlLedgerWriter
+from callgate.providers.stores.sql_notices import JobNotices
+from callgate.providers.stores.sql_shared import SharedWriter
 from callgate.providers.stores.sql_suspensions import SqlPins, SqlSuspensions
 
 
@@ -28,28 +31,46 @@ class SqlStore:
             respond for half a minute, or after the time that libpq's parameters in the URL set.
         now: a clock in seconds since the epoch. Default: the clock of the PostgreSQL server, or of the machine for SQLite.
         pool_size: the number of connections for calls. With PostgreSQL there are two pools of this size, two connections
-            for renewals and sweeps, and one for group commit: 23 connections by default.
+            for renewals and sweeps, and two for group commit: 24 connections by default; and one for notices of jobs.
+        migrate: False leaves the tables as they are: opening refuses tables that are older than this version.
 
     Raises:
         StoreError: the URL names another database, or the extra is not installed.
     """
 
-    def __init__(self, url: str, now: Callable[[], float] | None = None, *, pool_size: int = 10) -> None:
-        self._database = Database(url, now, pool_size=pool_size)
+    def __init__(
+        self, url: str, now: Callable[[], float] | None = None, *, pool_size: int = 10, migrate: bool = True
+    ) -> None:
+        self._database = Database(url, now, pool_size=pool_size, migrate=migrate)
         self.name = "sqlite" if self._database.lite else "postgresql"
         self.durable = not self._database.in_memory
-        self.cache = SqlCache(self._database)
-        self.quotas = SqlQuotas(self._database)
-        self.semaphores = SqlSemaphores(self._database)
+        self._shared = None if self._database.in_memory else SharedWriter(self._database)
+        self.cache = SqlCache(self._database, self._shared)
+        self.quotas = SqlQuotas(self._database, self._shared)
+        self.semaphores = SqlSemaphores(self._database, self._shared)
         self.audit = SqlAudit(self._database)
         self.consents = SqlConsents(self._database)
-        self.effects = SqlEffects(self._database)
-        self.suspensions = SqlSuspensions(self._database)
         self.pins = SqlPins(self._database)
-        self.jobs = SqlJobs(self._database)
-        self.ledger: SqlLedgerWriter | None = None
-        if not self._database.in_memory:
-            self.ledger = SqlLedgerWriter(self._database, self.effects)
+        self._bind("")
+        self.notices = None if self._database.lite else JobNotices(self._database)
+        self.ledger = None if self._database.in_memory else SqlLedgerWriter(self._database, self.effects)
+
+    def _bind(self, namespace: str) -> None:
+        self.namespace = namespace
+        self.effects = SqlEffects(self._database, namespace=namespace)
+        self.suspensions = SqlSuspensions(self._database, namespace=namespace)
+        self.jobs = SqlJobs(self._database, namespace=namespace)
+
+    def in_namespace(self, namespace: str) -> SqlStore:
+        """Return this store with the effects, suspended calls and jobs of an application; see ``Options``.
+
+        Both stores have the same connections. Keys and ids are unique in all namespaces together.
+        """
+        bound = copy(self)
+        bound._bind(namespace)
+        if bound.ledger is not None:
+            bound.ledger = bound.ledger.bound(bound.effects)
+        return bound
 
     def __repr__(self) -> str:
         return f"SqlStore({self._database.shown!r})"
@@ -64,9 +85,9 @@ class SqlStore:
         async with self._database.writing(durable=True) as connection:
             yield SqlTransaction(
                 SqlAudit(self._database, connection),
-                SqlEffects(self._database, connection),
-                SqlSuspensions(self._database, connection),
-                SqlJobs(self._database, connection),
+                SqlEffects(self._database, connection, self.namespace),
+                SqlSuspensions(self._database, connection, self.namespace),
+                SqlJobs(self._database, connection, self.namespace),
                 connection,
             )
 
@@ -80,13 +101,43 @@ class SqlStore:
         Raises:
             StoreError: the connection is of another kind, or its database of another kind than the store's.
         """
-        return SqlEffects(self._database, joined_transaction(connection, self.name, threads))
+        return SqlEffects(self._database, joined_transaction(connection, self.name, threads), self.namespace)
+
+    async def joined(self, connection: Any) -> SqlTransaction:
+        """Return the parts of the store within a transaction of the application, which commits them.
+
+        Args:
+            connection: see ``effects_in``.
+
+        Raises:
+            StoreError: see ``effects_in``.
+        """
+        joined = joined_transaction(connection, self.name, None)
+        return SqlTransaction(
+            SqlAudit(self._database, joined),
+            SqlEffects(self._database, joined, self.namespace),
+            SqlSuspensions(self._database, joined, self.namespace),
+            SqlJobs(self._database, joined, self.namespace),
+            await joined.connection(),
+        )
+
+    def refuse_nesting(self) -> None:
+        """Refuse a write in another task that the current task waits for, if it would wait for this one.
+
+        Raises:
+            StoreError: the current task has an open transaction, and SQLite has one writer.
+        """
+        if self._database.lite:
+            self._database.refuse_nesting()
 
     async def open(self) -> None:
         """Connect, and bring the schema up to date.
 
+        A newer schema is used as it is if it serves this version.
+
         Raises:
-            StoreError: the database cannot be reached, or its schema is newer than this version.
+            StoreError: the database cannot be reached, its schema does not serve this version, or it is older and the
+                store was made with ``migrate=False``.
         """
         await self._database.open()
 
@@ -113,8 +164,12 @@ class SqlStore:
     async def close(self) -> None:
         """Disconnect. The store can be opened again."""
         try:
-            if self.ledger is not None:
-                await self.ledger.close()
+            if self.notices is not None:
+                await self.notices.close()
+            await self.jobs.close()
+            for writer in (self.ledger, self._shared):
+                if writer is not None:
+                    await writer.close()
         finally:
             await self._database.close()
 
@@ -130,11 +185,11 @@ class SqlTransaction:
     _connection: Any
 
     def driver(self) -> Any:
-        """Return psycopg's ``AsyncConnection``, for a job engine with tables in the same database; None on SQLite.
+        """Return psycopg's ``AsyncConnection``, for a job engine with tables in the same database.
 
-        Writes on it are part of this transaction. The caller must not commit, roll back or close it, nor use it after the
-        transaction has ended.
+        None on SQLite, and in a sync transaction of the application. Writes on it are part of this transaction. The
+        caller must not commit, roll back or close it, nor use it after the transaction has ended.
         """
-        if self._connection.dialect.name == "sqlite":
+        if self._connection is None or self._connection.dialect.name == "sqlite":
             return None
         return self._connection.sync_connection.connection.driver_connection

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol, TypeAlias
@@ -28,6 +28,8 @@ ANSWER_LIMIT = 10.0
 Values: TypeAlias = Mapping[str, Any]
 SealedBody: TypeAlias = tuple[str, RowChain, Mapping[str, Any]]
 """A tenant, and the body of an audit row with its chain."""
+Step: TypeAlias = tuple[Statement, Sequence[Values]]
+"""A statement, and the values for each time that it runs. Without values it does not run."""
 
 
 class ConnectionCut(StoreError):
@@ -50,6 +52,13 @@ class Batch(ABC):
     @abstractmethod
     async def commit(self, statement: Statement, values: Sequence[Values]) -> None:
         """Run a statement for each of *values*, and commit."""
+
+    @abstractmethod
+    async def exchange(self, reads: Sequence[Step], compute: Callable[[list[list[Any]]], Sequence[Step]]) -> None:
+        """Run *reads*, and then the steps that *compute* returns for their rows; commit.
+
+        The only method that is called on its transaction. A crash of the server may lose the commit.
+        """
 
     async def seal_and_commit(self, rows: Sequence[SealedBody]) -> None:
         """Give the audit rows their places in their chains, write them, and commit.
@@ -101,6 +110,7 @@ class PostgresBatches:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._connection: Any = None
+        self._settings: tuple[str, ...] = ()
 
     @asynccontextmanager
     async def begin(self, *, aside: bool = False) -> AsyncGenerator[Batch, None]:
@@ -110,8 +120,8 @@ class PostgresBatches:
         connection, batch = None, None
         try:
             async with asyncio.timeout(ANSWER_LIMIT + ASIDE_WAIT_MS / 1000 * aside):
-                connection = await self._connected(aside=aside)
-                batch = _PostgresBatch(connection)
+                connection, settings = await self._connected(aside=aside)
+                batch = _PostgresBatch(connection, settings)
                 yield batch
         except (TimeoutError, asyncio.CancelledError) as error:
             if connection is not None:
@@ -134,21 +144,13 @@ class PostgresBatches:
             if aside and connection is not None:
                 await connection.close()
 
-    async def _connected(self, *, aside: bool) -> Any:
+    async def _connected(self, *, aside: bool) -> tuple[Any, tuple[str, ...]]:
+        """Return a connection, and the settings for each of its transactions."""
         if aside:
-            return await self._connect(ASIDE_WAIT_MS)
+            return await self._database.engines.connect_driver(ASIDE_WAIT_MS)
         if self._connection is None or _is_cut(self._connection):
-            self._connection = await self._connect(LOCK_WAIT_MS)
-        return self._connection
-
-    async def _connect(self, wait: int) -> Any:
-        connection = await self._database.engines.connect_driver()
-        try:
-            await connection.execute(f"SET lock_timeout = {wait}")
-        except BaseException:
-            await connection.close()
-            raise
-        return connection
+            self._connection, self._settings = await self._database.engines.connect_driver(LOCK_WAIT_MS)
+        return self._connection, self._settings
 
     async def close(self) -> None:
         """See ``Batches``."""
@@ -182,8 +184,8 @@ def _is_cut(connection: Any) -> bool:
 
 
 class _PostgresBatch(Batch):
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
+    def __init__(self, connection: Any, settings: Sequence[str]) -> None:
+        self._connection, self._settings = connection, settings
         self._begun = False
 
     async def run(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
@@ -198,7 +200,28 @@ class _PostgresBatch(Batch):
 
     async def run_alone(self, statement: Statement, values: Values) -> list[Any]:
         self.committing = True
-        return await self._rows(statement, [values])
+        if not self._settings:
+            return await self._rows(statement, [values])
+        async with self._connection.pipeline():
+            await self._begin()
+            cursor = await self._connection.execute(statement.postgres, statement.parameters([values]))
+            await self._connection.execute("COMMIT")
+        self._begun = False
+        return list(await cursor.fetchall())
+
+    async def exchange(self, reads: Sequence[Step], compute: Callable[[list[list[Any]]], Sequence[Step]]) -> None:
+        execute = self._connection.execute
+        async with self._connection.pipeline():
+            await self._begin()
+            await execute("SET LOCAL synchronous_commit = off")
+            cursors = [await execute(one.postgres, one.parameters(values)) if values else None for one, values in reads]
+        steps = compute([await cursor.fetchall() if cursor and cursor.description else [] for cursor in cursors])
+        self.committing = True
+        async with self._connection.pipeline():
+            for statement, values in steps:
+                if values:
+                    await execute(statement.postgres, statement.parameters(values))
+            await execute("COMMIT")
 
     async def commit(self, statement: Statement, values: Sequence[Values]) -> None:
         self.committing = True
@@ -210,7 +233,8 @@ class _PostgresBatch(Batch):
 
     async def _begin(self) -> None:
         if not self._begun:
-            await self._connection.execute("BEGIN")
+            for statement in ("BEGIN", *self._settings):
+                await self._connection.execute(statement)
             self._begun = True
 
     async def _rows(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
@@ -236,10 +260,10 @@ def _as_store_error(error: Exception) -> StoreError:
 
 
 class LiteBatches:
-    """Batches on one connection of ``sqlite3``, in a thread of its own."""
+    """Batches on one connection of ``sqlite3``, in a thread of its own; *durable* ones survive a crash of the machine."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, *, durable: bool = True) -> None:
+        self._database, self._durable = database, durable
         self._thread: ThreadPoolExecutor | None = None
         self._connection: sqlite3.Connection | None = None
 
@@ -272,7 +296,7 @@ class LiteBatches:
         """Return the connection; call it in its thread."""
         connection = self._connection
         if connection is None:
-            connection = self._connection = self._database.engines.connect_lite()
+            connection = self._connection = self._database.engines.connect_lite(durable=self._durable)
         return connection
 
     def _roll_back(self) -> bool:
@@ -314,6 +338,14 @@ class _LiteBatch(Batch):
         rows: list[Any] = await self._batches.run(self._run_alone, statement, values)
         return rows
 
+    async def exchange(self, reads: Sequence[Step], compute: Callable[[list[list[Any]]], Sequence[Step]]) -> None:
+        await self._batches.run(self._exchange, reads, compute)
+
+    def _exchange(self, reads: Sequence[Step], compute: Callable[[list[list[Any]]], Sequence[Step]]) -> None:
+        for statement, values in compute([self._run(*step) for step in reads]):
+            self._run(statement, values)
+        self._commit_now()
+
     def _run_alone(self, statement: Statement, values: Values) -> list[Any]:
         self.committing = True  # a statement without a transaction is committed by itself
         return self._batches.connection().execute(statement.lite, values).fetchall()
@@ -323,12 +355,16 @@ class _LiteBatch(Batch):
         if not connection.in_transaction:
             connection.execute("BEGIN IMMEDIATE")
         rows: list[Any] = []
-        for one in values:
-            rows += connection.execute(statement.lite, one).fetchall()
+        if statement.lite:
+            for one in values:
+                rows += connection.execute(statement.lite, one).fetchall()
         return rows
 
     def _commit(self, statement: Statement, values: Sequence[Values]) -> None:
         self._run(statement, values)
+        self._commit_now()
+
+    def _commit_now(self) -> None:
         self.committing = True
         self._batches.connection().execute("COMMIT")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
+from functools import partial
 from typing import Any
 
 from callgate.providers.stores.base import Limit, Taken
 from callgate.providers.stores.sql_database import Database
+from callgate.providers.stores.sql_shared import SharedWriter
+from callgate.providers.stores.sql_shared_limits import PermitRequest, QuotaRequest, lock_of
 from callgate.providers.stores.windows import Counts, counts_at, granted, looked, refused, returned, window_at
 
 # The three counts as they apply in window :period (see ``windows.counts_at``), in one statement, so that concurrent
@@ -48,16 +50,23 @@ _HOLDERS = "SELECT count(*) FROM callgate_places WHERE tenant = :tenant AND key 
 
 
 class SqlQuotas:
-    """Rate limits with sliding windows (see ``windows``), one row each."""
+    """Rate limits with sliding windows (see ``windows``), one row each. ``shared`` serves concurrent calls together."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, shared: SharedWriter | None) -> None:
         from sqlalchemy import text
 
-        self._database = database
+        self._database, self.shared = database, shared
         self._take, self._find, self._put_back = text(_TAKE), text(_FIND), text(_PUT_BACK)
         self._find_to_change = self._find if database.lite else text(_FIND + " FOR UPDATE")
 
     async def take(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> Taken:
+        if self.shared is None:
+            return await self._take_alone(tenant, key, limit, cost)
+        alone = None if self._database.lite else partial(self._take_alone, tenant, key, limit, cost)
+        taken: Taken = await self.shared.ask(QuotaRequest(tenant, key, limit, cost, alone), withdraw=True)
+        return taken
+
+    async def _take_alone(self, tenant: str, key: str, limit: Limit, cost: int) -> Taken:
         seconds = float(limit.seconds)
         now = float(self._database.now())
         if cost > limit.amount:
@@ -80,6 +89,9 @@ class SqlQuotas:
         return granted(counts_at(now, seconds, (row[0], row[1], row[2])), limit)
 
     async def give_back(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> None:
+        if self.shared is not None and cost > 0:
+            await self.shared.ask(QuotaRequest(tenant, key, limit, -cost))
+            return
         seconds = float(limit.seconds)
         where = {"tenant": tenant, "key": key, "seconds": seconds}
         async with self._database.writing() as connection:
@@ -101,17 +113,20 @@ class SqlQuotas:
 
 
 class SqlSemaphores:
-    """Concurrency limits: one row for each permit, counted under a lock of the key."""
+    """Concurrency limits: one row for each permit, counted under a lock of the key. See ``SqlQuotas`` for ``shared``."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, shared: SharedWriter | None) -> None:
         from sqlalchemy import text
 
-        self._database = database
+        self._database, self.shared = database, shared
         self._free, self._acquire, self._release = text(_FREE), text(_ACQUIRE), text(_RELEASE)
         self._holders = text(_HOLDERS)
         self._lock: Any = None if database.lite else text("SELECT pg_advisory_xact_lock(:lock)")
 
     async def acquire(self, tenant: str, key: str, permits: int, token: str, ttl: float) -> bool:
+        if self.shared is not None:
+            request = PermitRequest(tenant, key, token, permits, float(ttl))
+            return bool(await self.shared.ask(request, withdraw=True))
         where = {"tenant": tenant, "key": key}
         async with self._database.writing() as connection:
             if self._lock is not None:
@@ -124,15 +139,15 @@ class SqlSemaphores:
         return bool(taken)
 
     async def release(self, tenant: str, key: str, token: str) -> bool:
+        if self.shared is None:
+            return await self._release_alone(tenant, key, token)
+        alone = None if self._database.lite else partial(self._release_alone, tenant, key, token)
+        return bool(await self.shared.ask(PermitRequest(tenant, key, token, alone=alone)))
+
+    async def _release_alone(self, tenant: str, key: str, token: str) -> bool:
         row = await self._database.write(self._release, {"tenant": tenant, "key": key, "token": token})
         return row is not None and bool(row[0] > self._database.now())
 
     async def holders(self, tenant: str, key: str) -> int:
         values = {"tenant": tenant, "key": key, "now": float(self._database.now())}
         return int((await self._database.rows(self._holders, values))[0][0])
-
-
-def lock_of(tenant: str, key: str) -> int:
-    """Return the number of a key's advisory lock in PostgreSQL. Two keys with one number only wait for each other."""
-    name = f"{len(tenant)}:{tenant}{key}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(blake2b(name, digest_size=8).digest(), signed=True)

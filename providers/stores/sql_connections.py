@@ -8,11 +8,15 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from callgate.errors import StoreConflict, StoreError
+from callgate.providers.stores.server_answers import shut_socket
+from callgate.providers.stores.sql_engines import OPENING
 
 _ADVICE = {
     "database or disk is full": "; free space on the disk of its file and try again: committed data is intact",
+    "unsupported startup parameter": "; the pooler refuses options=... in the address: set them with ALTER ROLE ... SET",
+    "in statement pooling mode": "; the store needs transactions: set pool_mode = transaction in the pooler",
 }
-"""Advice for errors whose text from the driver has none."""
+"""Advice for errors whose text from the driver has none, by a part of that text."""
 _ENDED_BY_OTHERS = frozenset({"40001", "40P01"})
 """SQLSTATE codes of serialization failures and deadlocks."""
 _ATTEMPTS = 5
@@ -23,7 +27,7 @@ T = TypeVar("T")
 def advised(text: str) -> str:
     """Return the first line of an error's text, with advice if there is any."""
     line = text.strip().partition("\n")[0]
-    return line + _ADVICE.get(line, "")
+    return line + next((advice for part, advice in _ADVICE.items() if part in line), "")
 
 
 @contextmanager
@@ -121,20 +125,50 @@ async def roll_back(connections: Sequence[Any]) -> None:
         await greenlet_spawn(connection.close)
 
 
-def run_statement(engine: Any, statement: Any, values: Mapping[str, Any], read: Callable[[Any], Any]) -> Any:
+def disconnect(connections: Sequence[Any]) -> bool:
+    """End the request of a connection to PostgreSQL that does not answer. Return False without a connection.
+
+    A cancelled request would wait for the server: psycopg asks it to cancel the statement.
+    """
+    if not connections or connections[0].closed:
+        return False
+    shut_socket(connections[0].connection.driver_connection.fileno())
+    return True
+
+
+def run_statement(
+    engine: Any,
+    connections: list[Any],
+    statement: Any,
+    values: Mapping[str, Any],
+    read: Callable[[Any], Any],
+    *,
+    writes: bool,
+) -> Any:
     """Run one statement on its own connection, and return ``read(result)``. Call it within ``greenlet_spawn``.
 
+    The connection is in *connections* while it is open.
+
     SQLAlchemy's async connection would switch greenlets three times and create a task, which doubles the cost of a small
-    statement.
+    statement. A writing statement through a pooler is a transaction, because its settings need one.
     """
     with engine.connect() as connection:
-        return read(connection.execute(statement, values))
+        connections.append(connection)
+        opening = connection.info.get(OPENING) if writes else None
+        if opening is None:
+            return read(connection.execute(statement, values))
+        connection.exec_driver_sql(opening)
+        result = read(connection.execute(statement, values))
+        connection.exec_driver_sql("COMMIT")
+        return result
 
 
-def begin(engine: Any, connections: list[Any], statement: str) -> None:
+def begin(engine: Any, connections: list[Any]) -> None:
     """Begin a transaction, and add its connection to *connections* as soon as it is open; see ``run_statement``."""
-    connections.append(engine.connect())
-    connections[0].exec_driver_sql(statement)
+    connection = engine.connect()
+    connections.append(connection)
+    lite = connection.dialect.name == "sqlite"
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if lite else connection.info.get(OPENING, "BEGIN"))
 
 
 def commit(connection: Any) -> None:
@@ -153,3 +187,25 @@ def commit(connection: Any) -> None:
             )
     connection.exec_driver_sql("COMMIT")
     connection.close()
+
+
+def read_url(url: str) -> Any:
+    """Parse a URL and set its driver.
+
+    Raises:
+        StoreError: the URL cannot be parsed or names another database; the message shows its scheme at most.
+    """
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise StoreError(
+            "the address of a SQL store is not a valid URL; write it as postgresql://user:password@host/database or sqlite:///file.db"
+        ) from None
+    drivers = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg"}
+    driver = drivers.get(parsed.get_backend_name())
+    if driver is None or parsed.drivername not in {driver, parsed.get_backend_name()}:
+        raise StoreError(f"a SQL store supports sqlite:// and postgresql:// addresses, not {parsed.drivername}://")
+    return parsed.set(drivername=driver)

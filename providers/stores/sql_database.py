@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from callgate.errors import StoreError
+from callgate.providers.stores.server_answers import ServerAnswers
 from callgate.providers.stores.sql_clock import ServerClock
 from callgate.providers.stores.sql_connections import (
     ShieldedConnection,
     begin,
     commit,
+    disconnect,
+    read_url,
     retried,
     roll_back,
     run_statement,
@@ -25,8 +29,9 @@ from callgate.providers.stores.sql_connections import (
     sql_errors,
 )
 from callgate.providers.stores.sql_engines import Engines
+from callgate.providers.stores.sql_schema import upgrade_schema
 
-HEAD = "0004"
+HEAD = "0005"
 """The newest revision in ``migrations/versions``."""
 
 _MIGRATING = 0x63616C6C67617465
@@ -55,10 +60,13 @@ class Database:
     Cache, rate limits and concurrency limits may lose their last writes when the machine crashes; other records may not.
     """
 
-    def __init__(self, url: str, now: Callable[[], float] | None = None, *, pool_size: int = 10) -> None:
+    def __init__(
+        self, url: str, now: Callable[[], float] | None = None, *, pool_size: int = 10, migrate: bool = True
+    ) -> None:
         if not all(find_spec(name) for name in ("sqlalchemy", "alembic", "aiosqlite", "psycopg")):
             raise StoreError(_EXTRA)
         self.url = read_url(url)
+        self.migrates = migrate
         self.lite = self.url.get_backend_name() == "sqlite"
         self.in_memory = self.lite and self.url.database in {None, "", ":memory:"}
         self._clock = None if self.lite or now not in {None, time.time} else ServerClock()
@@ -69,6 +77,7 @@ class Database:
         self._write_lock = asyncio.Lock()
         self._holders = set[Any]()
         self._writes = 0
+        self._answers = ServerAnswers("postgresql")
 
     def __repr__(self) -> str:
         return f"<database {self.shown}>"
@@ -79,7 +88,7 @@ class Database:
         return str(self.url.set(query={}).render_as_string(hide_password=True))
 
     async def open(self) -> None:
-        """Connect, and migrate the schema if it is not up to date."""
+        """Connect, and migrate the schema if it is not up to date, or refuse it."""
         if self._engines is not None:
             return
         try:
@@ -136,12 +145,10 @@ class Database:
         from sqlalchemy.ext.asyncio import AsyncConnection
 
         engine, connections = self.engines.durable if durable else self.engines.usual, list[Any]()
-        async with self.writing_alone(), self._turn(engine):
+        async with self.writing_alone(), self._turn(engine), self.answered(connections):
             with sql_errors(self.url.get_backend_name()), self._holding():
                 try:
-                    await self._step(
-                        begin, engine.sync_engine, connections, "BEGIN IMMEDIATE" if self.lite else "BEGIN"
-                    )
+                    await self._step(begin, engine.sync_engine, connections)
                     connection = AsyncConnection(engine, connections[0])
                     yield ShieldedConnection(connection) if self.lite else connection
                     await self._step(commit, connections[0])
@@ -184,20 +191,38 @@ class Database:
 
         async def write() -> Any:
             async with self.writing_alone():
-                return await self._run(engine, statement, values, read)
+                return await self._run(engine, statement, values, read, writes=True)
 
         return await retried(write)
 
-    async def _run(self, engine: Any, statement: Any, values: Mapping[str, Any], read: Callable[[Any], Any]) -> Any:
-        async with self._turn(engine):
+    async def _run(
+        self,
+        engine: Any,
+        statement: Any,
+        values: Mapping[str, Any],
+        read: Callable[[Any], Any],
+        *,
+        writes: bool = False,
+    ) -> Any:
+        held = list[Any]()
+        async with self._turn(engine), self.answered(held):
             with sql_errors(self.url.get_backend_name()):
-                return await self._step(run_statement, engine.sync_engine, statement, values, read)
+                return await self._step(run_statement, engine.sync_engine, held, statement, values, read, writes=writes)
 
-    async def _step(self, work: Callable[..., Any], *given: Any) -> Any:
+    def answered(self, connections: Sequence[Any] = ()) -> AbstractAsyncContextManager[None]:
+        """Wait for the server of PostgreSQL; see ``ServerAnswers``. SQLite has none."""
+        return nullcontext() if self.lite else self._answers.awaited(partial(disconnect, connections))
+
+    @property
+    def has_answered(self) -> bool:
+        """True unless the last request had no answer."""
+        return self._answers.is_closed
+
+    async def _step(self, work: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """Run *work* on a connection; with SQLite it is shielded from cancellation (see ``shielded_connection``)."""
         from sqlalchemy.util import greenlet_spawn
 
-        step = greenlet_spawn(work, *given)
+        step = greenlet_spawn(work, *given, **named)
         return await (shielded(step) if self.lite else step)
 
     async def synchronise(self) -> None:
@@ -291,8 +316,15 @@ class Database:
         with sql_errors(self.url.get_backend_name()):
             if self.lite and not self.in_memory:
                 await self._to_wal()
-            if await self._revision() == HEAD:
-                return
+            at, oldest = await self._schema()
+        if at == HEAD or (at is not None and oldest is not None and oldest <= HEAD < at):
+            return  # a newer schema that serves this version, too
+        if not self.migrates and (at is None or at < HEAD):
+            raise StoreError(
+                f"the schema is {'not there' if at is None else f'at revision {at}'} and this version needs {HEAD}; the store "
+                "was opened with migrate=False, so a role that owns the tables runs "
+                "`python -m callgate stores upgrade --store ADDRESS` first"
+            )
         async with self.writing(durable=True) as connection:
             if not self.lite:
                 await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATING})
@@ -311,7 +343,7 @@ class Database:
             with sql_errors(self.url.get_backend_name()):
                 if opens:
                     self._connect()
-                return await self._revision()
+                return (await self._schema())[0]
         finally:
             if opens:
                 await self.close()
@@ -321,17 +353,19 @@ class Database:
         plain = self.lite and not self.in_memory and "uri" not in self.url.query
         return plain and not Path(self.url.database).exists()
 
-    async def _revision(self) -> str | None:
+    async def _schema(self) -> tuple[str | None, str | None]:
+        """Return the revision of the schema, and the oldest one whose code it serves; None where there is none."""
         from sqlalchemy import text
         from sqlalchemy.exc import DBAPIError
 
         async with self.engines.usual.connect() as connection:
             try:
-                return str((await connection.execute(text("SELECT version_num FROM callgate_schema"))).scalar())
+                row = (await connection.execute(text("SELECT * FROM callgate_schema"))).mappings().first()
             except DBAPIError as error:
                 if error.connection_invalidated:
                     raise
-                return None  # no such table; the migration reports any other error
+                return None, None  # no such table; the migration reports any other error
+            return (None, None) if row is None else (row["version_num"], row.get("serves"))
 
     async def _to_wal(self) -> None:
         """Set the journal mode. Retries, since SQLite does not wait for other processes that set it."""
@@ -347,45 +381,6 @@ class Database:
                 if pause is None:
                     raise
             await asyncio.sleep(pause)
-
-
-def read_url(url: str) -> Any:
-    """Parse a URL and set its driver.
-
-    Raises:
-        StoreError: the URL cannot be parsed or names another database; the message shows its scheme at most.
-    """
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError):
-        raise StoreError(
-            "the address of a SQL store is not a valid URL; write it as postgresql://user:password@host/database or sqlite:///file.db"
-        ) from None
-    drivers = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg"}
-    driver = drivers.get(parsed.get_backend_name())
-    if driver is None or parsed.drivername not in {driver, parsed.get_backend_name()}:
-        raise StoreError(f"a SQL store supports sqlite:// and postgresql:// addresses, not {parsed.drivername}://")
-    return parsed.set(drivername=driver)
-
-
-def upgrade_schema(connection: Any) -> None:
-    """Migrate the schema to ``HEAD`` within the open transaction."""
-    from alembic import command
-    from alembic.config import Config
-    from alembic.util import CommandError
-
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
-    config.attributes["connection"] = connection
-    try:
-        command.upgrade(config, "head")
-    except CommandError as error:
-        raise StoreError(
-            f"the schema cannot be migrated: {error}; a newer Callgate may have written it, so upgrade Callgate"
-        ) from None
 
 
 def _all(done: Any) -> Any:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from callgate.errors import StoreError
+from callgate.providers.stores.server_answers import time_left
 
 _KEEPALIVES = {
     "connect_timeout": 10,
@@ -21,6 +22,9 @@ after 15 minutes or more. Parameters in the address win."""
 
 _TURN_LIMIT = 10.0
 """Seconds that a caller waits for a connection."""
+_SERVER = "SELECT pg_backend_pid()"
+OPENING = "callgate opening"
+"""Key in the info of a connection through a pooler: the statement that begins a transaction with its settings."""
 _UPKEEP_SIZE = 2
 """Connections for renewals and sweeps, which must not wait for calls."""
 
@@ -55,9 +59,17 @@ class Engines:
             connect_args=self._connect_args(),
         )
         settings = (_lite_settings if self._lite else _postgres_settings)(durable=durable)
+        local = _local_settings(durable=durable)
 
-        def configure(connection: Any, _: Any) -> None:
+        def configure(connection: Any, record: Any) -> None:
             cursor = connection.cursor()
+            if not self._lite:
+                cursor.execute(_SERVER)
+                if is_pooled(connection.driver_connection, cursor.fetchone()):
+                    self._refuse_options()
+                    record.info[OPENING] = "; ".join(("BEGIN", *local))
+                    cursor.close()
+                    return
             for setting in settings:
                 cursor.execute(setting)
             cursor.close()
@@ -82,12 +94,13 @@ class Engines:
         """
         turns = self._turns[engine]
         if self.is_exhausted(engine):
+            limit = time_left(_TURN_LIMIT)
             try:
-                async with asyncio.timeout(_TURN_LIMIT):
+                async with asyncio.timeout(limit):
                     await turns.acquire()
             except TimeoutError:
                 raise StoreError(
-                    f"no connection became free within {_TURN_LIMIT:.0f} seconds; raise pool_size, or end transactions earlier"
+                    f"no connection became free within {limit:.1f} seconds; raise pool_size, or end transactions earlier"
                 ) from None
         else:
             await turns.acquire()
@@ -101,26 +114,37 @@ class Engines:
         for engine in self._turns:
             await engine.dispose()
 
-    async def connect_driver(self) -> Any:
+    async def connect_driver(self, lock_wait: int) -> tuple[Any, tuple[str, ...]]:
         """Open a connection of psycopg beside the pools, in autocommit mode.
+
+        Args:
+            lock_wait: milliseconds that a statement waits for a row.
+
+        Returns:
+            The connection, and the settings for each of its transactions: through a pooler it cannot keep them.
 
         Raises:
             Error: an error of psycopg.
+            StoreError: the address has options that a pooler does not keep.
         """
         import psycopg
 
         engine = self.durable
         given, named = engine.dialect.create_connect_args(self._url)
         connection = await psycopg.AsyncConnection.connect(*given, **{**self._connect_args(), **named}, autocommit=True)
+        lock_timeout = f"lock_timeout = {lock_wait}"
         try:
-            for setting in _postgres_settings(durable=True):
+            if is_pooled(connection, await (await connection.execute(_SERVER)).fetchone()):
+                self._refuse_options()
+                return connection, (*_local_settings(durable=True), f"SET LOCAL {lock_timeout}")
+            for setting in (*_postgres_settings(durable=True), f"SET {lock_timeout}"):
                 await connection.execute(setting.encode())
         except BaseException:
             await connection.close()
             raise
-        return connection
+        return connection, ()
 
-    def connect_lite(self) -> Any:
+    def connect_lite(self, *, durable: bool = True) -> Any:
         """Open a connection of ``sqlite3`` beside the pools, in autocommit mode.
 
         Raises:
@@ -130,7 +154,7 @@ class Engines:
 
         given, named = self.durable.dialect.create_connect_args(self._url)
         connection = sqlite3.connect(*given, **{**named, "isolation_level": None, "check_same_thread": False})
-        for setting in _lite_settings(durable=True):
+        for setting in _lite_settings(durable=durable):
             connection.execute(setting)
         return connection
 
@@ -138,6 +162,38 @@ class Engines:
         if self._lite:
             return {}
         return {key: value for key, value in _KEEPALIVES.items() if key not in self._url.query}
+
+    def _refuse_options(self) -> None:
+        """Refuse an address with ``options``: a pooler ignores them, or gives their settings to other clients.
+
+        Raises:
+            StoreError: the address has options.
+        """
+        if "options" in self._url.query:
+            raise StoreError(
+                "postgresql: the address leads to a connection pooler, which does not keep options=...; "
+                "set them with ALTER ROLE ... SET, or in the pooler, and remove them from the address"
+            )
+
+
+def is_pooled(connection: Any, server: Any) -> bool:
+    """Return True if a pooler gives each transaction another session of the server; then prepare no statements.
+
+    A pooler answers a login itself, so the process that it names is not the process that runs a statement.
+
+    Args:
+        connection: a connection of psycopg.
+        server: the row of ``SELECT pg_backend_pid()``.
+    """
+    pooled: bool = connection.info.backend_pid != server[0]
+    if pooled:
+        connection.prepare_threshold = None
+    return pooled
+
+
+def _local_settings(*, durable: bool) -> tuple[str, ...]:
+    """Return the settings of a transaction through a pooler. Another client may have left its own in the session."""
+    return ("SET LOCAL jit = off", f"SET LOCAL synchronous_commit = {'DEFAULT' if durable else 'off'}")
 
 
 def _postgres_settings(*, durable: bool) -> tuple[str, ...]:

@@ -7,8 +7,12 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from callgate.errors import StoreConflict
+from callgate.providers.stores.effects import PRUNE_BATCH
 from callgate.providers.stores.jobs import Job, JobState
-from callgate.providers.stores.sql_part import ROW_VERSION, Columns, SqlPart
+from callgate.providers.stores.sql_database import Database
+from callgate.providers.stores.sql_job_batches import SqlJobBatches, of_many
+from callgate.providers.stores.sql_part import OURS, Columns, SqlPart
+from callgate.providers.stores.sql_statements import Statement
 
 _COLUMNS = Columns(
     Job,
@@ -26,15 +30,23 @@ _LISTED = _COLUMNS.listed
 # IS TRUE hides a condition from the planner: while the table is small, PostgreSQL would choose another index for it
 # than that of the ids, and keep that plan long after the table has grown.
 _ADD = f"""
-INSERT INTO callgate_jobs (tenant, version, {_LISTED})
-VALUES (:tenant, :version, {_COLUMNS.marks})
+INSERT INTO callgate_jobs (tenant, version, namespace, {_LISTED})
+VALUES (:tenant, :version, :namespace, {_COLUMNS.marks})
 ON CONFLICT DO NOTHING
 """  # noqa: S608
-_GET = f"SELECT version, {_LISTED} FROM callgate_jobs WHERE id = :id AND (tenant = :tenant) IS TRUE"  # noqa: S608
+_ADD_MANY = of_many(
+    f"""
+INSERT INTO callgate_jobs (tenant, version, namespace, {_LISTED})
+SELECT tenant, version, namespace, {_LISTED} FROM {{given}} ORDER BY id
+ON CONFLICT DO NOTHING RETURNING id
+""",  # noqa: S608
+    ("tenant", "version", "namespace", *_COLUMNS.names),
+)
+_GET = f"SELECT version, {_LISTED} FROM callgate_jobs WHERE id = :id AND (tenant = :tenant AND namespace = :namespace) IS TRUE"  # noqa: S608
 
 # The next job is found by a loose index scan: each queue, each priority in it, the first job of each. The rows between
 # are not read, so the cost does not grow with the number of waiting jobs.
-_WAITING = "FROM callgate_jobs AS j WHERE j.version = :version AND j.free_at IS NOT NULL"
+_WAITING = "FROM callgate_jobs AS j WHERE j.namespace = :namespace AND j.version = :version AND j.free_at IS NOT NULL"
 _EVERY_QUEUE = f"""
     SELECT min(j.queue) {_WAITING}
     UNION ALL SELECT (SELECT min(j.queue) {_WAITING} AND j.queue > q.queue) FROM queues AS q WHERE q.queue IS NOT NULL
@@ -70,46 +82,83 @@ _NEXT = {
 TAKE_JOB = f"""
 UPDATE callgate_jobs
 SET state = 'running', owner = :owner, lease_until = :until, attempts = attempts + 1, token = token + 1
-WHERE id = {{id}} AND (version = :version AND free_at <= :now) IS TRUE
+WHERE id = {{id}} AND ({OURS} AND free_at <= :now) IS TRUE
 RETURNING tenant, {_LISTED}
 """  # noqa: S608
 _TAKE_ID = TAKE_JOB.format(id=":id")
 TAKE_NEXT = {on: TAKE_JOB.format(id=f"({sql.format(queues=_EVERY_QUEUE)})") for on, sql in _NEXT.items()}
 _TAKE_NAMED = {on: TAKE_JOB.format(id=f"({sql.format(queues=_NAMED_QUEUES[on])})") for on, sql in _NEXT.items()}
 
-_OF_TENANT = "id = :id AND (tenant = :tenant AND version = :version) IS TRUE"
+_OF_TENANT = f"id = :id AND (tenant = :tenant AND {OURS}) IS TRUE"
 _HELD = f"{_OF_TENANT} AND (state = 'running' AND token = :token) IS TRUE"
 _FINISH = f"""
 UPDATE callgate_jobs SET state = :state, lease_until = NULL, ended_at = :at, result = :result, reason = :reason
 WHERE {_HELD}
 """  # noqa: S608
+# The rows are locked in the order of their ids, as every statement on many jobs does that waits for locks.
+_LOCKED = "JOIN {{given}} USING (id) WHERE ({condition}) IS TRUE ORDER BY id FOR UPDATE OF k"
+_TAKE_MANY = of_many(
+    f"""
+UPDATE callgate_jobs AS j
+SET state = 'running', owner = mine.owner, lease_until = mine.until, attempts = j.attempts + 1, token = j.token + 1
+FROM (
+    SELECT k.id, given.owner, given.until FROM callgate_jobs AS k
+    {_LOCKED.format(condition="k.version = given.version AND k.namespace = given.namespace AND k.free_at <= given.now")}
+) AS mine
+WHERE j.id = mine.id
+RETURNING j.id, j.tenant, {", ".join(f"j.{name}" for name in _COLUMNS.names)}
+""",  # noqa: S608
+    ("id", "owner", "now", "until", "version", "namespace"),
+)
+_HELD_BY_GIVEN = """
+k.tenant = given.tenant AND k.version = given.version AND k.namespace = given.namespace AND k.state = 'running' AND k.token = given.token
+"""
+_END_MANY = of_many(
+    f"""
+UPDATE callgate_jobs AS j
+SET state = mine.state, lease_until = NULL, ended_at = mine.at, result = mine.result, reason = mine.reason
+FROM (
+    SELECT k.id, given.state, given.at, given.result, given.reason FROM callgate_jobs AS k
+    {_LOCKED.format(condition=_HELD_BY_GIVEN)}
+) AS mine
+WHERE j.id = mine.id RETURNING j.id
+""",  # noqa: S608
+    ("id", "tenant", "version", "namespace", "token", "state", "at", "result", "reason"),
+)
 _PUT_BACK = f"""
 UPDATE callgate_jobs SET state = 'queued', lease_until = NULL, run_at = :run_at, reason = COALESCE(:reason, reason),
     attempts = attempts - :uncounted
 WHERE {_HELD}
 """  # noqa: S608
+_WAITS = "state IN ('queued', 'input_required')"
 _CANCEL = f"""
-UPDATE callgate_jobs SET ended_at = CASE state WHEN 'queued' THEN :at ELSE ended_at END,
-    stop = stop OR state = 'running', state = CASE state WHEN 'queued' THEN 'cancelled' ELSE state END
+UPDATE callgate_jobs SET ended_at = CASE WHEN {_WAITS} THEN :at ELSE ended_at END,
+    stop = stop OR state = 'running', state = CASE WHEN {_WAITS} THEN 'cancelled' ELSE state END
 WHERE {_OF_TENANT} RETURNING state
 """  # noqa: S608
-_STOPPED = (
-    "SELECT owner FROM callgate_jobs WHERE owner IN :owners AND state = 'running' AND stop AND version = :version"
-)
+# The row of a running job is written, too: PostgreSQL then checks the condition again after its worker has committed.
+_WAKE = f"""
+UPDATE callgate_jobs SET run_at = CASE state WHEN 'running' THEN run_at ELSE :at END,
+    sent_at = CASE state WHEN 'running' THEN sent_at ELSE :at END,
+    attempts = CASE state WHEN 'running' THEN attempts ELSE 0 END,
+    state = CASE state WHEN 'running' THEN state ELSE 'queued' END
+WHERE {_OF_TENANT} AND state IN ('input_required', 'running') RETURNING state
+"""  # noqa: S608
+_STOPPED = f"SELECT owner FROM callgate_jobs WHERE owner IN :owners AND state = 'running' AND stop AND ({OURS}) IS TRUE"  # noqa: S608
 _TELL = f"UPDATE callgate_jobs SET progress = :progress WHERE {_HELD}"  # noqa: S608
 _REVIVE = f"""
 UPDATE callgate_jobs SET state = 'queued', run_at = :run_at, attempts = 0, ended_at = NULL, sent_at = NULL, result = NULL,
     stop = FALSE
 WHERE {_OF_TENANT} AND state = 'dead'
 """  # noqa: S608
-_RENEW = """
-UPDATE callgate_jobs SET lease_until = :until WHERE owner IN :owners AND state = 'running' AND version = :version
+_RENEW = f"""
+UPDATE callgate_jobs SET lease_until = :until WHERE owner IN :owners AND state = 'running' AND ({OURS}) IS TRUE
 RETURNING id
-"""
+"""  # noqa: S608
 
 _SENT = "UPDATE callgate_jobs SET sent_at = :at WHERE "
-_THESE = "id IN :ids AND version = :version"
-_FREE = "SELECT * FROM callgate_jobs WHERE version = :version AND free_at <= :now"
+_THESE = f"id IN :ids AND {OURS}"
+_FREE = f"SELECT * FROM callgate_jobs WHERE {OURS} AND free_at <= :now"  # noqa: S608
 _BY_INDEX = "ORDER BY sent_at, free_at, id LIMIT :limit"
 _UNSENT = f"""
 SELECT tenant, {_LISTED} FROM (
@@ -118,9 +167,9 @@ SELECT tenant, {_LISTED} FROM (
 ) AS found ORDER BY sent_at NULLS FIRST, free_at, id LIMIT :limit
 """  # noqa: S608
 
-_PRUNE = "DELETE FROM callgate_jobs WHERE "
-_OVER = "version = :version AND free_at IS NULL AND ended_at < :before"
-_COUNT = "SELECT state, count(*) FROM callgate_jobs WHERE version = :version"
+_OVER = f"{OURS} AND free_at IS NULL AND ended_at < :before"
+_OPEN = f"SELECT EXISTS (SELECT 1 FROM callgate_jobs WHERE {OURS} AND free_at IS NOT NULL"  # noqa: S608
+_COUNT = f"SELECT state, count(*) FROM callgate_jobs WHERE {OURS}"  # noqa: S608
 
 
 def _list_query(states: Iterable[str], condition: str) -> str:
@@ -128,7 +177,7 @@ def _list_query(states: Iterable[str], condition: str) -> str:
     newest = "ORDER BY made_at DESC, id DESC LIMIT :limit"
     each = (
         f"SELECT * FROM (SELECT tenant, {_LISTED} FROM callgate_jobs "  # noqa: S608
-        f"WHERE {condition} state = '{state}' AND version = :version {newest}) AS {state}"
+        f"WHERE {condition} state = '{state}' AND {OURS} {newest}) AS {state}"
         for state in states
     )
     return f"SELECT * FROM ({' UNION ALL '.join(each)}) AS found {newest}"  # noqa: S608
@@ -142,13 +191,43 @@ _LIST_OF_TENANT = {state: _list_query(states, "tenant = :tenant AND") for state,
 class SqlJobs(SqlPart):
     """See ``JobStore``."""
 
+    def __init__(self, database: Database, within: Any = None, namespace: str = "") -> None:
+        super().__init__(database, within, namespace)
+        self._batches: SqlJobBatches | None = None
+        if within is None and not database.lite:
+            self._batches = SqlJobBatches(database, (_TAKE_ID, _TAKE_MANY), (_FINISH, _END_MANY))
+
+    async def close(self) -> None:
+        """Write what is left."""
+        if self._batches is not None:
+            await self._batches.close()
+
     async def add(self, tenant: str, job: Job) -> Job:
-        if await self._write(_ADD, {**_COLUMNS.values(job), "tenant": tenant, "version": ROW_VERSION}):
+        if await self._write(_ADD, {**_COLUMNS.values(job), "tenant": tenant}):
             return job
+        return await self._known(tenant, job)
+
+    async def _known(self, tenant: str, job: Job) -> Job:
+        """Return the job that has the id.
+
+        Raises:
+            StoreConflict: it is of another tenant.
+        """
         found = await self.get(tenant, job.id)
         if found is None:
             raise StoreConflict("another tenant's job has that id, or had it a moment ago; use another id")
         return found
+
+    async def add_many(self, jobs: Sequence[tuple[str, Job]]) -> Sequence[Job]:
+        if self._within is None:
+            async with self._database.writing(durable=True) as connection:
+                return await SqlJobs(self._database, connection, self.namespace).add_many(jobs)
+        if self._database.lite or len(jobs) == 1:  # a statement on SQLite is no round trip
+            return [await self.add(tenant, job) for tenant, job in jobs]
+        values = [{**_COLUMNS.values(job), "tenant": tenant, **self._ours} for tenant, job in jobs]
+        (given,) = Statement.parameters(values)
+        added = {id for (id,) in await self._inside(_ADD_MANY, {"given": given})}
+        return [job if job.id in added else await self._known(tenant, job) for tenant, job in jobs]
 
     async def get(self, tenant: str, id: str) -> Job | None:
         return await self._one(_GET, {"tenant": tenant, "id": id}, _COLUMNS)
@@ -156,10 +235,13 @@ class SqlJobs(SqlPart):
     async def take(
         self, owner: str, now: float, until: float, *, id: str | None = None, queues: Collection[str] = ()
     ) -> tuple[str, Job] | None:
-        values: dict[str, Any] = {"owner": owner, "now": float(now), "until": float(until), "version": ROW_VERSION}
+        values: dict[str, Any] = {"owner": owner, "now": float(now), "until": float(until)}
         database = "sqlite" if self._database.lite else "postgresql"
         if id is not None:
             sql, values["id"] = _TAKE_ID, id
+            if self._batches is not None:
+                row = await self._batches.take(values | self._ours)
+                return None if row is None else _job(row)
         elif queues:
             sql, values["named"] = _TAKE_NAMED[database], json.dumps(sorted(set(queues)))
         else:
@@ -168,9 +250,20 @@ class SqlJobs(SqlPart):
         return None if row is None else _job(row)
 
     async def end(
-        self, tenant: str, id: str, token: int, state: JobState, *, at: float, result: bytes | None, reason: str | None
+        self,
+        tenant: str,
+        id: str,
+        token: int,
+        state: JobState,
+        *,
+        at: float | None,
+        result: bytes | None,
+        reason: str | None,
     ) -> bool:
-        values = {**_held(tenant, id, token), "state": state.value, "at": float(at), "result": result, "reason": reason}
+        values = {**_held(tenant, id, token), "state": state.value, "result": result, "reason": reason}
+        values["at"] = None if at is None else float(at)
+        if self._batches is not None:
+            return await self._batches.end(values | self._ours)
         return bool(await self._write(_FINISH, values))
 
     async def put_back(self, tenant: str, id: str, token: int, *, run_at: float, reason: str | None) -> bool:
@@ -183,34 +276,41 @@ class SqlJobs(SqlPart):
         return bool(await self._write(_PUT_BACK, values))
 
     async def cancel(self, tenant: str, id: str, at: float) -> JobState | None:
-        row = await self._write(_CANCEL, {"tenant": tenant, "id": id, "version": ROW_VERSION, "at": float(at)})
+        row = await self._write(_CANCEL, {"tenant": tenant, "id": id, "at": float(at)})
+        return None if row is None else JobState(row[0])
+
+    async def wake(self, tenant: str, id: str, at: float) -> JobState | None:
+        row = await self._write(_WAKE, {"tenant": tenant, "id": id, "at": float(at)})
         return None if row is None else JobState(row[0])
 
     async def stopped(self, owners: Collection[str]) -> Sequence[str]:
-        return [owner for (owner,) in await self._rows(_STOPPED, {"owners": list(owners), "version": ROW_VERSION})]
+        return [owner for (owner,) in await self._rows(_STOPPED, {"owners": list(owners)})]
 
     async def record_progress(self, tenant: str, id: str, token: int, progress: bytes) -> bool:
         return bool(await self._write(_TELL, {**_held(tenant, id, token), "progress": progress}))
 
     async def revive(self, tenant: str, id: str, run_at: float) -> bool:
-        values = {"tenant": tenant, "id": id, "version": ROW_VERSION, "run_at": float(run_at)}
+        values = {"tenant": tenant, "id": id, "run_at": float(run_at)}
         return bool(await self._write(_REVIVE, values))
 
     async def renew(self, owners: Collection[str], until: float) -> Sequence[str]:
-        rows = await self._write_rows(
-            _RENEW, {"owners": list(owners), "until": float(until), "version": ROW_VERSION}, upkeep=True
-        )
+        rows = await self._write_rows(_RENEW, {"owners": list(owners), "until": float(until)}, upkeep=True)
         return [id for (id,) in rows]
 
     async def mark_sent(self, ids: Collection[str], at: float) -> None:
-        await self._write(_SENT + self._chosen(_THESE), {"ids": list(ids), "at": float(at), "version": ROW_VERSION})
+        await self._write(_SENT + self._chosen(_THESE), {"ids": list(ids), "at": float(at)})
 
     async def unsent(self, now: float, before: float, limit: int = 100) -> Sequence[tuple[str, Job]]:
-        values = {"now": float(now), "before": float(before), "limit": limit, "version": ROW_VERSION}
+        values = {"now": float(now), "before": float(before), "limit": limit}
         return [_job(row) for row in await self._rows(_UNSENT, values)]
 
+    async def has_open(self, queues: Collection[str] = ()) -> bool:
+        if not queues:
+            return bool((await self._rows(f"{_OPEN})", {}))[0][0])
+        return bool((await self._rows(f"{_OPEN} AND queue IN :queues)", {"queues": list(queues)}))[0][0])
+
     async def count(self, queues: Collection[str] = ()) -> dict[JobState, int]:
-        values: dict[str, Any] = {"version": ROW_VERSION}
+        values: dict[str, Any] = {}
         query = _COUNT
         if queues:
             query += " AND queue IN :queues"
@@ -221,26 +321,22 @@ class SqlJobs(SqlPart):
     async def list(
         self, tenant: str | None, *, state: JobState | None = None, limit: int = 100
     ) -> Sequence[tuple[str, Job]]:
-        values = {"version": ROW_VERSION, "limit": limit}
+        values: dict[str, Any] = {"limit": limit}
         if tenant is None:
             rows = await self._rows(_LIST_ALL[state], values)
         else:
             rows = await self._rows(_LIST_OF_TENANT[state], {**values, "tenant": tenant})
         return [_job(row) for row in rows]
 
-    async def prune(self, before: float) -> int:
-        return int(
-            await self._write(
-                _PRUNE + self._chosen(_OVER), {"before": float(before), "version": ROW_VERSION}, upkeep=True
-            )
-        )
+    async def prune(self, before: float, limit: int = PRUNE_BATCH) -> int:
+        return await self._prune("callgate_jobs", "id", _OVER, before, limit)
 
     def _chosen(self, condition: str) -> str:
         return self._unlocked("callgate_jobs", "id", condition)
 
 
 def _held(tenant: str, id: str, token: int) -> dict[str, Any]:
-    return {"tenant": tenant, "id": id, "token": token, "version": ROW_VERSION}
+    return {"tenant": tenant, "id": id, "token": token}
 
 
 def _job(row: Sequence[Any]) -> tuple[str, Job]:

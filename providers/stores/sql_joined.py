@@ -25,8 +25,13 @@ class Joined:
                 if self._threads is None
                 else await self._threads.run(self._execute, statement, values)
             )
-        connection = await self._source.connection() if self._is_session else self._source
-        return await connection.execute(statement, values)
+        return await (await self.connection()).execute(statement, values)
+
+    async def connection(self) -> Any:
+        """Return the ``AsyncConnection``, or None if the transaction is sync."""
+        if not self._is_async:
+            return None
+        return await self._source.connection() if self._is_session else self._source
 
     def _execute(self, statement: Any, values: dict[str, Any]) -> Any:
         connection = self._source.connection() if self._is_session else self._source

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
 from callgate.providers.stores.base import CacheEntry, Grant
 from callgate.providers.stores.sql_connections import retried
 from callgate.providers.stores.sql_database import Database
+from callgate.providers.stores.sql_shared import SharedWriter
+from callgate.providers.stores.sql_shared_cache import CACHE_VERSION, CacheRequest, cache_values
 
 _VERSION = 1
-"""The version of the rows. Rows of another version are not read: the value is not cached, the consent not given."""
+"""The version of the rows of consents. Rows of another version are not read: the consent is not given."""
 
 _GET = """
 SELECT value, made_at, fresh_until, stale_until, tags FROM callgate_cache
@@ -57,19 +60,29 @@ ORDER BY granted_at, tool, scope
 
 
 class SqlCache:
-    """The cache, with a row for each tag. Expired rows are deleted from time to time."""
+    """The cache, with a row for each tag. Expired rows are deleted from time to time.
 
-    def __init__(self, database: Database) -> None:
+    ``shared`` serves concurrent calls together.
+    """
+
+    def __init__(self, database: Database, shared: SharedWriter | None) -> None:
         from sqlalchemy import Text, bindparam, text
 
-        self._database = database
+        self._database, self.shared = database, shared
         self._get, self._put, self._untag, self._tag = text(_GET), text(_PUT), text(_UNTAG), text(_TAG)
         lock = "" if database.lite else "FOR UPDATE"
         tags = bindparam("tags", expanding=True, type_=Text)
         self._drop, self._drop_tags = text(_DROP), text(_DROP_TAGS.format(lock=lock)).bindparams(tags)
 
     async def get(self, tenant: str, key: str) -> CacheEntry | None:
-        values = {"tenant": tenant, "key": key, "version": _VERSION, "now": float(self._database.now())}
+        if self.shared is None:
+            return await self._get_alone(tenant, key)
+        alone = None if self._database.lite else partial(self._get_alone, tenant, key)
+        found: CacheEntry | None = await self.shared.ask(CacheRequest(tenant, key, alone=alone), withdraw=True)
+        return found
+
+    async def _get_alone(self, tenant: str, key: str) -> CacheEntry | None:
+        values = {"tenant": tenant, "key": key, "version": CACHE_VERSION, "now": float(self._database.now())}
         rows = await self._database.rows(self._get, values)
         if not rows:
             return None
@@ -77,16 +90,10 @@ class SqlCache:
         return CacheEntry(bytes(value), made_at, fresh_until, stale_until, frozenset(json.loads(tags)))
 
     async def put(self, tenant: str, key: str, entry: CacheEntry) -> None:
-        where = {"tenant": tenant, "key": key}
-        values = {
-            **where,
-            "version": _VERSION,
-            "value": entry.value,
-            "made_at": float(entry.made_at),
-            "fresh_until": float(entry.fresh_until),
-            "stale_until": float(entry.stale_until),
-            "tags": json.dumps(sorted(entry.tags)),
-        }
+        if self.shared is not None:
+            await self.shared.ask(CacheRequest(tenant, key, entry))
+            return
+        where, values = {"tenant": tenant, "key": key}, cache_values(tenant, key, entry)
 
         async def write() -> None:
             async with self._database.writing() as connection:

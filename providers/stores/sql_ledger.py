@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -37,6 +38,7 @@ _Place: TypeAlias = tuple[str, str]
 class Change:
     """One atomic change: a claim, an outcome, or neither; with the audit rows about it."""
 
+    namespace: str
     tenant: str
     rows: ChainRows
     claim: EffectRecord | None = None
@@ -48,15 +50,21 @@ class SqlLedgerWriter:
     """See ``LedgerWriter``. Concurrent changes are committed together."""
 
     def __init__(self, database: Database, effects: SqlEffects) -> None:
-        self._database, self._effects = database, effects
+        self._database, self._effects, self._namespace = database, effects, effects.namespace
         self._batches: Batches = LiteBatches(database) if database.lite else PostgresBatches(database)
         self._group: GroupCommit[Change] = GroupCommit(self._write, self._aside)
+
+    def bound(self, effects: SqlEffects) -> SqlLedgerWriter:
+        """Return a writer for the namespace of *effects*, with the same connection and transactions."""
+        made = copy(self)
+        made._effects, made._namespace = effects, effects.namespace
+        return made
 
     async def claim(
         self, tenant: str, effect: EffectRecord, rows: ChainRows, *, retry: bool
     ) -> tuple[bool, EffectRecord]:
         """See ``LedgerWriter``."""
-        change = Change(tenant, rows, effect, retry)
+        change = Change(self._namespace, tenant, rows, effect, retry)
         for _ in range(CLAIM_ATTEMPTS):
             token: int | None = await self._put(change, (tenant, effect.key), withdraw=True)
             if token is not None:
@@ -69,12 +77,14 @@ class SqlLedgerWriter:
 
     async def settle(self, tenant: str, outcome: Settlement, rows: ChainRows) -> bool:
         """See ``LedgerWriter``."""
-        done: bool = await self._put(Change(tenant, rows, outcome=outcome), (tenant, outcome.key), withdraw=False)
+        done: bool = await self._put(
+            Change(self._namespace, tenant, rows, outcome=outcome), (tenant, outcome.key), withdraw=False
+        )
         return done
 
     async def append(self, tenant: str, rows: ChainRows) -> None:
         """Write audit rows alone."""
-        change = Change(tenant, rows)
+        change = Change(self._namespace, tenant, rows)
         await self._put(change, change, withdraw=False)
 
     async def close(self) -> None:
@@ -85,7 +95,8 @@ class SqlLedgerWriter:
     async def _put(self, change: Change, key: Any, *, withdraw: bool) -> Any:
         if self._database.lite:
             self._database.refuse_nesting()
-        return await self._group.put(change, key, withdraw=withdraw)
+        async with self._database.answered():
+            return await self._group.put(change, key, withdraw=withdraw)
 
     async def _write(self, changes: Sequence[Change]) -> Sequence[Any]:
         try:
@@ -126,10 +137,12 @@ async def _write(batch: Batch, changes: Sequence[Change]) -> list[Any]:
 async def _write_alone(batch: Batch, one: Change) -> Any:
     """Write a change without audit rows in one statement. Return its token, or None; or whether its outcome is recorded."""
     if one.claim is not None:
-        rows = await batch.run_alone(CLAIMS[one.retry], claim_values(one.tenant, one.claim, retry=one.retry))
+        rows = await batch.run_alone(
+            CLAIMS[one.retry], claim_values(one.tenant, one.claim, one.namespace, retry=one.retry)
+        )
         return rows[0][0] if rows else None
     assert one.outcome is not None  # a change without rows has one of them
-    values = settle_values(one.tenant, one.outcome)
+    values = settle_values(one.tenant, one.outcome, one.namespace)
     if await batch.run_alone(SETTLE, values):
         return True
     return any(_is_recorded(one.outcome, row) for row in await batch.run_alone(FIND, values))
@@ -140,7 +153,7 @@ async def _claim(batch: Batch, changes: Sequence[Change]) -> dict[_Place, int]:
     tokens: dict[_Place, int] = {}
     for retry in (False, True):
         values = [
-            claim_values(one.tenant, one.claim, retry=retry)
+            claim_values(one.tenant, one.claim, one.namespace, retry=retry)
             for one in changes
             if one.claim is not None and one.retry is retry
         ]
@@ -151,8 +164,9 @@ async def _claim(batch: Batch, changes: Sequence[Change]) -> dict[_Place, int]:
 
 async def _settle(batch: Batch, changes: Sequence[Change]) -> tuple[set[_Place], set[_Place]]:
     """Record the outcomes. Return those that are recorded now, and those that were recorded before."""
-    outcomes = {(one.tenant, one.outcome.key): one.outcome for one in changes if one.outcome is not None}
-    values = [settle_values(tenant, outcome) for (tenant, _), outcome in outcomes.items()]
+    ending = [(one, one.outcome) for one in changes if one.outcome is not None]
+    outcomes = {(one.tenant, outcome.key): outcome for one, outcome in ending}
+    values = [settle_values(one.tenant, outcome, one.namespace) for one, outcome in ending]
     done: set[_Place] = {(tenant, key) for tenant, key in await batch.run(SETTLE, values)}
     left = [row for row in values if (row["tenant"], row["key"]) not in done]
     found = await batch.run(FIND, left)

@@ -14,6 +14,9 @@ from callgate.providers.stores.sql_database import Database
 ROW_VERSION = 1
 """The version of the rows. Rows of another version are neither read nor changed."""
 
+OURS = "version = :version AND namespace = :namespace"
+"""The condition of the rows that a part reads and changes; ``SqlPart`` gives the values."""
+
 _LISTS = ("owners", "states", "ids", "queues", "hashes")
 
 
@@ -51,12 +54,15 @@ class Columns(Generic[R]):
 class SqlPart:
     """Statements on a database; *within* is the connection of a transaction, or None.
 
-    Without a transaction each statement is committed by itself, and is on the disk when it returns.
+    Without a transaction each statement is committed by itself, and is on the disk when it returns. Each statement gets
+    the values ``:version`` and ``:namespace``.
     """
 
-    def __init__(self, database: Database, within: Any = None) -> None:
+    def __init__(self, database: Database, within: Any = None, namespace: str = "") -> None:
         self._database = database
         self._within = within
+        self.namespace = namespace
+        self._ours = {"version": ROW_VERSION, "namespace": namespace}
 
     async def _write(self, sql: str, values: dict[str, Any], *, upkeep: bool = False) -> Any:
         """Run a writing statement. Return its first row, or the number of changed rows.
@@ -64,21 +70,21 @@ class SqlPart:
         With *upkeep* it does not wait for the connections of calls.
         """
         if self._within is None:
-            return await self._database.write(statement(sql), values, durable=True, upkeep=upkeep)
+            return await self._database.write(statement(sql), values | self._ours, durable=True, upkeep=upkeep)
         with sql_errors(self._database.url.get_backend_name()):
-            done = await self._within.execute(statement(sql), values)
+            done = await self._within.execute(statement(sql), values | self._ours)
         return done.first() if done.returns_rows else done.rowcount
 
     async def _write_rows(self, sql: str, values: dict[str, Any], *, upkeep: bool = False) -> list[Any]:
         """Run a writing statement. Return all its rows; see ``_write``."""
         if self._within is None:
-            return await self._database.write_rows(statement(sql), values, durable=True, upkeep=upkeep)
+            return await self._database.write_rows(statement(sql), values | self._ours, durable=True, upkeep=upkeep)
         return await self._inside(sql, values)
 
     async def _rows(self, sql: str, values: dict[str, Any]) -> list[Any]:
         """Run a reading statement. Return its rows."""
         if self._within is None:
-            return await self._database.rows(statement(sql), values)
+            return await self._database.rows(statement(sql), values | self._ours)
         return await self._inside(sql, values)
 
     async def _one(self, sql: str, values: dict[str, Any], columns: Columns[R]) -> R | None:
@@ -103,9 +109,19 @@ class SqlPart:
             return condition
         return f"({key}) IN (SELECT {key} FROM {table} WHERE {condition} FOR UPDATE SKIP LOCKED) AND {condition}"  # noqa: S608
 
+    async def _prune(self, table: str, key: str, condition: str, before: float, limit: int) -> int:
+        """Delete at most *limit* rows, and none that is locked. Return the number."""
+        lock = "" if self._database.lite else " FOR UPDATE SKIP LOCKED"  # with it PostgreSQL runs the query once
+        sql = f"""
+DELETE FROM {table} WHERE ({key}) IN (
+    WITH old AS (SELECT {key} FROM {table} WHERE {condition} LIMIT :limit{lock}) SELECT {key} FROM old
+)
+"""  # noqa: S608  (built from constants)
+        return int(await self._write(sql, {"before": float(before), "limit": limit}, upkeep=True))
+
     async def _inside(self, sql: str, values: dict[str, Any]) -> list[Any]:
         with sql_errors(self._database.url.get_backend_name()):
-            return list((await self._within.execute(statement(sql), values)).all())
+            return list((await self._within.execute(statement(sql), values | self._ours)).all())
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,11 +27,23 @@ class Statement:
     @staticmethod
     def parameters(values: Sequence[Mapping[str, Any]]) -> tuple[str]:
         """Return the parameter of PostgreSQL for rows of values."""
-        return (orjson.dumps(values, default=_hex).decode(),)
+        return (orjson.dumps(values, default=_as_text).decode(),)
 
 
-def _hex(value: Any) -> str:
-    """Write bytes as PostgreSQL reads them."""
+class _NotFinite(float):
+    """A float that JSON does not have; orjson would write null for a plain one."""
+
+
+def sql_float(value: float) -> float:
+    """Return a float that may be infinite as a value of a statement."""
+    value = float(value)
+    return value if math.isfinite(value) else _NotFinite(value)
+
+
+def _as_text(value: Any) -> str:
+    """Write bytes and infinite floats as PostgreSQL reads them."""
     if isinstance(value, bytes):
         return "\\x" + value.hex()
+    if isinstance(value, _NotFinite):
+        return repr(float(value))
     raise TypeError(f"{type(value).__name__} is no value of a statement")

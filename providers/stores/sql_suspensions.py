@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from callgate.errors import StoreConflict, StoreError
-from callgate.providers.stores.effects import Pin, SuspensionRecord, SuspensionState
-from callgate.providers.stores.sql_part import ROW_VERSION, Columns, SqlPart, same_version
+from callgate.providers.stores.effects import PRUNE_BATCH, Pin, SuspensionRecord, SuspensionState
+from callgate.providers.stores.sql_part import OURS, Columns, SqlPart, same_version
 
 
 def _state(found: str) -> SuspensionState:
@@ -24,23 +24,21 @@ def _body(found: object) -> bytes:
 SUSPENSION_COLUMNS = Columns(SuspensionRecord, {"user": "person"}, {"state": _state, "body": _body})
 _LISTED = SUSPENSION_COLUMNS.listed
 _PUT = f"""
-INSERT INTO callgate_waits (tenant, version, {_LISTED}) VALUES (:tenant, :version, {SUSPENSION_COLUMNS.marks})
+INSERT INTO callgate_waits (tenant, version, namespace, {_LISTED})
+VALUES (:tenant, :version, :namespace, {SUSPENSION_COLUMNS.marks})
 ON CONFLICT (tenant, id) DO NOTHING
 """  # noqa: S608  (built from the constants above, as are those below)
 _REPLACE = f"""
 UPDATE callgate_waits SET {", ".join(f"{name} = :{name}" for name in SUSPENSION_COLUMNS.names if name != "id")}
-WHERE tenant = :tenant AND id = :id AND version = :version AND number = :number - 1 AND state = 'waiting'
+WHERE tenant = :tenant AND id = :id AND {OURS} AND number = :number - 1 AND state = 'waiting'
 """  # noqa: S608
-_GET = f"SELECT version, {_LISTED} FROM callgate_waits WHERE tenant = :tenant AND id = :id"  # noqa: S608
-_LIST = f"SELECT {_LISTED} FROM callgate_waits WHERE tenant = :tenant AND version = :version AND state = :state"  # noqa: S608
+_GET = f"SELECT version, {_LISTED} FROM callgate_waits WHERE tenant = :tenant AND id = :id AND namespace = :namespace"  # noqa: S608
+_LIST = f"SELECT {_LISTED} FROM callgate_waits WHERE tenant = :tenant AND {OURS} AND state = :state"  # noqa: S608
 _DUE = f"""
 SELECT tenant, {_LISTED} FROM callgate_waits
-WHERE version = :version AND state = 'waiting' AND expires_at <= :now ORDER BY expires_at, tenant, id LIMIT :limit
+WHERE {OURS} AND state = 'waiting' AND expires_at <= :now ORDER BY expires_at, tenant, id LIMIT :limit
 """  # noqa: S608
-_PRUNE = """
-DELETE FROM callgate_waits
-WHERE version = :version AND state IN ('used', 'denied', 'expired', 'void') AND made_at < :before
-"""
+_OVER = f"{OURS} AND state IN ('used', 'denied', 'expired', 'void') AND made_at < :before"
 
 _PIN_COLUMNS = Columns(Pin, {"by": "person"}, {})
 _SELECT_PINS = (
@@ -78,7 +76,7 @@ class SqlSuspensions(SqlPart):
         limit: int = 100,
     ) -> Sequence[SuspensionRecord]:
         query = _LIST
-        values = {"tenant": tenant, "version": ROW_VERSION, "state": state.value, "limit": limit}
+        values = {"tenant": tenant, "state": state.value, "limit": limit}
         if user is not None:
             query += " AND person = :person"
             values["person"] = user
@@ -88,11 +86,11 @@ class SqlSuspensions(SqlPart):
         ]
 
     async def due(self, now: float, limit: int = 100) -> Sequence[tuple[str, SuspensionRecord]]:
-        rows = await self._rows(_DUE, {"version": ROW_VERSION, "now": now, "limit": limit})
+        rows = await self._rows(_DUE, {"now": now, "limit": limit})
         return [(tenant, SUSPENSION_COLUMNS.record(row)) for tenant, *row in rows]
 
-    async def prune(self, before: float) -> int:
-        return int(await self._write(_PRUNE, {"version": ROW_VERSION, "before": before}, upkeep=True))
+    async def prune(self, before: float, limit: int = PRUNE_BATCH) -> int:
+        return await self._prune("callgate_waits", "tenant, id", _OVER, before, limit)
 
 
 class SqlPins(SqlPart):
@@ -120,8 +118,8 @@ class SqlPins(SqlPart):
 
 
 def _values(tenant: str, wait: SuspensionRecord) -> dict[str, Any]:
-    return {**SUSPENSION_COLUMNS.values(wait), "tenant": tenant, "version": ROW_VERSION}
+    return {**SUSPENSION_COLUMNS.values(wait), "tenant": tenant}
 
 
 def _pin_values(tenant: str, pin: Pin) -> dict[str, Any]:
-    return {**_PIN_COLUMNS.values(pin), "tenant": tenant, "version": ROW_VERSION}
+    return {**_PIN_COLUMNS.values(pin), "tenant": tenant}

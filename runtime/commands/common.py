@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, TextIO, TypeAlias, TypeVar
 
 from callgate.errors import CallgateError, StoreError
-from callgate.providers.stores.address import store_at
+from callgate.providers.stores.address import in_namespace, store_at
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.sql import SqlStore
 from callgate.tools.values import clip
@@ -47,6 +47,7 @@ def duration(text: str) -> float:
 
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "address": {"help": "the store: sqlite:///callgate.db, postgresql://user@host/database"},
+    "--namespace": {"metavar": "N", "default": "", "help": "the rows of Options(namespace=N) (default: without one)"},
     "--tenant": {"metavar": "T", "help": "only this tenant; '' for rows without a tenant (default: all)"},
     "--json": {"action": "store_true", "help": "write JSON"},
     "--limit": {"type": int, "default": 100, "metavar": "N", "help": "maximum number of rows (100)"},
@@ -54,7 +55,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "--yes": {"action": "store_true", "help": "do not ask for confirmation"},
 }
 """Options that several verbs have."""
-LISTING = ("address", "--tenant", "--json", "--limit")
+LISTING = ("address", "--namespace", "--tenant", "--json", "--limit")
 """Options of a verb that lists rows."""
 
 
@@ -88,9 +89,9 @@ class Command:
 
 
 @asynccontextmanager
-async def opened(address: str) -> AsyncGenerator[Store, None]:
-    """Open the store at an address. A SQL store must have its tables: a mistyped address creates nothing."""
-    store = store_at(address)
+async def opened(address: str, namespace: str = "") -> AsyncGenerator[Store, None]:
+    """Open the store at an address, for a namespace. A SQL store must have its tables: a mistyped address creates nothing."""
+    store = in_namespace(store_at(address), namespace)
     if isinstance(store, SqlStore) and await store.revision() is None:
         raise StoreError(f"{store.name}: there are no tables")
     try:

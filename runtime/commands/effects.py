@@ -24,6 +24,7 @@ from callgate.runtime.commands.common import (
     confirm,
     only_one,
     opened,
+    progress_table,
     refuse_short,
     when,
     write_facts,
@@ -32,6 +33,7 @@ from callgate.runtime.commands.common import (
 )
 from callgate.runtime.effects.receipts import output_in
 from callgate.runtime.effects.reconciling import settle_unknown
+from callgate.runtime.lifespan.background import prune_all
 from callgate.tools.values import clip
 
 SETTLING = """Settle an `unknown` effect. First find out from the service behind the tool whether the effect happened.
@@ -52,9 +54,16 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout, answers: TextIO = s
     states = [state.value for state in EffectState]
     listing.add_argument("--state", action="append", choices=states, help="only in this state; may be repeated")
     listing.add_argument("--tool", metavar="NAME", help="only of this tool")
-    showing = command.add("show", show_one, "show one effect", "address", "--tenant", "--json")
+    showing = command.add("show", show_one, "show one effect", "address", "--namespace", "--tenant", "--json")
     settling = command.add(
-        "settle", settle, "record the outcome of an unknown effect", "address", "--tenant", "--yes", about=SETTLING
+        "settle",
+        settle,
+        "record the outcome of an unknown effect",
+        "address",
+        "--namespace",
+        "--tenant",
+        "--yes",
+        about=SETTLING,
     )
     for one in (showing, settling):
         one.add_argument("key", help=f"the key of the effect, or its beginning: at least {SHORTEST} characters")
@@ -64,7 +73,9 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout, answers: TextIO = s
     settling.add_argument("--output", type=_json, metavar="JSON", help="the output that a repeat gets (null)")
     settling.add_argument("--note", required=True, metavar="TEXT", help="how you know")
     settling.add_argument("--by", metavar="NAME", help="who settles it (default: the user of the operating system)")
-    command.add("prune", prune, "delete what has ended", "address", "--older-than", "--yes", about=PRUNING)
+    command.add(
+        "prune", prune, "delete what has ended", "address", "--namespace", "--older-than", "--yes", about=PRUNING
+    )
     return command.run(arguments, out, answers)
 
 
@@ -78,7 +89,7 @@ def _json(text: str) -> Any:
 async def show_list(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> None:
     """List the effects."""
     states = [EffectState(state) for state in args.state or ()]
-    async with opened(args.address) as store:
+    async with opened(args.address, args.namespace) as store:
         found = await store.effects.list(args.tenant, states=states, tool=args.tool, limit=max(args.limit, 0))
     if args.json:
         write_json(out, [_as_json(tenant, effect) for tenant, effect in found])
@@ -101,7 +112,7 @@ async def show_list(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> 
 
 async def show_one(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> None:
     """Show one effect."""
-    async with opened(args.address) as store:
+    async with opened(args.address, args.namespace) as store:
         tenant, effect = await _find(store.effects, args.key, args.tenant)
     write_facts(out, _as_json(tenant, effect), _TIMES, as_json=args.json)
 
@@ -141,7 +152,7 @@ async def settle(args: argparse.Namespace, out: TextIO, answers: TextIO) -> None
         raise Refused("--output goes with --committed: a call without an effect has no output")
     found: Finding = NoEffect() if args.no_effect else Committed(args.output)
     word = "no_effect: a repeat runs" if args.no_effect else "committed: a repeat gets the output"
-    async with opened(args.address) as store:
+    async with opened(args.address, args.namespace) as store:
         tenant, effect = await _find(store.effects, args.key, args.tenant)
         if overdue(effect, time.time()):  # an open gate does the same
             await store.effects.expire(time.time())
@@ -194,10 +205,11 @@ async def prune(args: argparse.Namespace, out: TextIO, answers: TextIO) -> None:
     """
     before = time.time() - args.older_than
     states = " or ".join(ENDED_STATES)
-    async with opened(args.address) as store:
+    async with opened(args.address, args.namespace) as store:
         what = f"Effects that are {states}, and suspended calls that have ended, from before {when(before)}"
         confirm(f"{what}, are to be deleted", args, out, answers)
-        effects, calls = await store.effects.prune(before), await store.suspensions.prune(before)
+        write = progress_table(out, "deleted so far")
+        effects, calls = [await prune_all(part.prune, before, write) for part in (store.effects, store.suspensions)]
     out.write(f"deleted: {effects} effects, {calls} suspended calls\n")
 
 

@@ -20,12 +20,14 @@ from callgate.runtime.commands.common import (
     confirm,
     only_one,
     opened,
+    progress_table,
     refuse_short,
     when,
     write_facts,
     write_json,
     write_table,
 )
+from callgate.runtime.lifespan.background import prune_all
 from callgate.tools.values import clip
 
 RETRYING = """Queue a `dead` job again, with a new count of attempts. Workers find it within their `resend` time.
@@ -41,23 +43,25 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout, answers: TextIO = s
     verb = command.add
     listing = verb("list", show_list, "list jobs, newest first, and count them by state", *LISTING)
     listing.add_argument("--state", choices=[state.value for state in JobState], help="only in this state")
-    retrying = verb("retry", retry, "queue dead jobs again", "address", "--tenant", "--yes", about=RETRYING)
+    retrying = verb(
+        "retry", retry, "queue dead jobs again", "address", "--namespace", "--tenant", "--yes", about=RETRYING
+    )
     which = retrying.add_mutually_exclusive_group(required=True)
     which.add_argument("id", nargs="?", help="the id of the job, or its beginning")
     which.add_argument("--all", action="store_true", help=f"all dead jobs among the newest {SEARCHED:,}")
     for one in (
-        verb("show", show_one, "show one job with its arguments", "address", "--json"),
-        verb("cancel", cancel, "cancel a job that has not ended", "address", "--yes"),
+        verb("show", show_one, "show one job with its arguments", "address", "--namespace", "--json"),
+        verb("cancel", cancel, "cancel a job that has not ended", "address", "--namespace", "--yes"),
     ):
         one.add_argument("id", help=f"the id of the job, or its beginning: at least {SHORTEST} characters")
-    verb("prune", prune, "delete jobs that have ended", "address", "--older-than", "--yes")
+    verb("prune", prune, "delete jobs that have ended", "address", "--namespace", "--older-than", "--yes")
     return command.run(arguments, out, answers)
 
 
 async def show_list(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> None:
     """List the jobs, and count them by state."""
     state = None if args.state is None else JobState(args.state)
-    async with opened(args.address) as store:
+    async with opened(args.address, args.namespace) as store:
         found = await store.jobs.list(args.tenant, state=state, limit=max(args.limit, 0))
         counts = await store.jobs.count()
     if args.json:
@@ -84,7 +88,7 @@ async def show_list(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> 
 
 async def show_one(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> None:
     """Show one job."""
-    async with opened(args.address) as store:
+    async with opened(args.address, args.namespace) as store:
         tenant, job = await _find(store, args.id)
     write_facts(out, _as_json(tenant, job), _TIMES, as_json=args.json)
 
@@ -118,7 +122,7 @@ async def retry(args: argparse.Namespace, out: TextIO, answers: TextIO) -> None:
     Raises:
         Refused: the job is not dead, or the person did not agree.
     """
-    async with opened(args.address) as store:
+    async with opened(args.address, args.namespace) as store:
         if args.all:
             dead = list(await store.jobs.list(args.tenant, state=JobState.DEAD, limit=SEARCHED))
         else:
@@ -138,7 +142,7 @@ async def cancel(args: argparse.Namespace, out: TextIO, answers: TextIO) -> None
     Raises:
         Refused: the job has ended, or the person did not agree.
     """
-    async with opened(args.address) as store:
+    async with opened(args.address, args.namespace) as store:
         tenant, job = await _find(store, args.id)
         if job.state in FINAL_STATES:
             raise Refused(f"{job.id[:SHORT]} is {job.state}")
@@ -157,7 +161,7 @@ async def prune(args: argparse.Namespace, out: TextIO, answers: TextIO) -> None:
         Refused: the person did not agree.
     """
     before = time.time() - args.older_than
-    async with opened(args.address) as store:
+    async with opened(args.address, args.namespace) as store:
         confirm(f"Jobs that ended before {when(before)} are to be deleted", args, out, answers)
-        deleted = await store.jobs.prune(before)
+        deleted = await prune_all(store.jobs.prune, before, progress_table(out, "deleted so far"))
     out.write(f"deleted: {deleted} jobs\n")

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
+from callgate.errors import StoreError
 from callgate.providers.stores.address import store_at
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.sql import SqlStore
@@ -40,6 +41,8 @@ async def check(store: Store) -> tuple[bool, str]:
     if not isinstance(store, SqlStore):
         return await _without_tables(store)
     at = await store.revision()
+    if at is not None and at > HEAD and await _serves(store):
+        return True, f"{store.name}: the tables are at revision {at}, which also serves this version"
     if at == HEAD:
         return True, f"{store.name}: the tables are at revision {HEAD}, which is current"
     return False, f"{store.name}: {_shown(at)}; current is {HEAD}: run `python -m callgate stores upgrade`"
@@ -56,9 +59,20 @@ async def upgrade(store: Store) -> tuple[bool, str]:
     before = await store.revision()
     await store.open()  # migrates, in one transaction
     await store.close()
-    if before == HEAD:
-        return True, f"{store.name}: the tables were at revision {HEAD}, which is current; nothing was changed"
+    if before is not None and before >= HEAD:
+        what = "is current" if before == HEAD else "also serves this version"
+        return True, f"{store.name}: the tables were at revision {before}, which {what}; nothing was changed"
     return True, f"{store.name}: from {_shown(before)} to revision {HEAD}"
+
+
+async def _serves(store: SqlStore) -> bool:
+    """Return True if newer tables serve this version: then the store opens, and migrates nothing."""
+    try:
+        await store.open()
+    except StoreError:
+        return False
+    await store.close()
+    return True
 
 
 def _shown(revision: str | None) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from callgate.errors import Invalid
+from callgate.providers.principal import User
 from callgate.tools.record import ToolRecord
 from callgate.tools.values import hash_of
 
@@ -16,21 +17,26 @@ LONGEST = 255
 """Maximum length, in characters, of an idempotency key that a caller passes."""
 
 
-def identifier(record: ToolRecord) -> Identify:
+def scope_of(user: User, namespace: str) -> list[str]:
+    """Return what every hash of a user's keys begins with: the namespace if there is one, the tenant and the user."""
+    return [*([namespace] if namespace else []), user.tenant or "", user.id]
+
+
+def identifier(record: ToolRecord, namespace: str = "") -> Identify:
     """Return the function that computes the idempotency keys of one tool.
 
     The first available source wins: the caller's key, the declared key fields, the arguments if the tool sets
     ``dedupe="arguments"``, then session, request and call id. A call without any of them gets no key.
-    A key is a hash over tenant, user, tool and that source. Keys of different users therefore differ, even if a tool
-    passes its key to a service without tenants.
+    A key is a hash over *namespace*, tenant, user, tool and that source. Keys of different users therefore differ, even
+    if a tool passes its key to a service without tenants.
     """
     tool, fields, by_arguments = record.id, tuple(record.definition.key), record.dedupe == "arguments"
 
     def identify(ctx: Any) -> str | None:
         if ctx.run.idempotency_key is not None:
-            what: list[Any] = ["given", _checked(ctx.run.idempotency_key)]
-        elif fields:
-            what = ["declared", [ctx.run.input.get(name) for name in fields]]
+            return given_key(ctx.user, tool, ctx.run.idempotency_key, namespace)
+        if fields:
+            what: list[Any] = ["declared", [ctx.run.input.get(name) for name in fields]]
         elif by_arguments:
             what = ["arguments", ctx.input_hash]
         elif ctx.run.outer is not None and ctx.run.outer.claim is not None:
@@ -41,9 +47,18 @@ def identifier(record: ToolRecord) -> Identify:
             what = ["resumed", ctx.run.resumed.id]
         else:
             return None
-        return hash_of([ctx.user.tenant or "", ctx.user.id, tool, *what])
+        return hash_of([*scope_of(ctx.user, namespace), tool, *what])
 
     return identify
+
+
+def given_key(user: User, tool: str, key: str, namespace: str) -> str:
+    """Return the key in the ledger of an idempotency key that a caller passes.
+
+    Raises:
+        Invalid: it is not a text of 1 to 255 characters.
+    """
+    return hash_of([*scope_of(user, namespace), tool, "given", _checked(key)])
 
 
 def _checked(given: Any) -> str:

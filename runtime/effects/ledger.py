@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from callgate.errors import RegistrationError, StoreConflict, StoreError, StoreUnsupported
@@ -21,6 +21,7 @@ from callgate.providers.stores.memory import MemoryStore
 from callgate.providers.stores.memory_effects import MemoryEffects
 from callgate.runtime.call.waiting import Waiters
 from callgate.runtime.effects.claims import Claim
+from callgate.runtime.lifespan.background import KEPT
 
 Unknown: TypeAlias = Callable[[str, EffectRecord, Sequence[Any]], Awaitable[EffectRecord]]
 """Asks hooks for the outcome of an effect (``runtime/effects/reconciling.py``)."""
@@ -39,18 +40,23 @@ class Effects:
         lease: maximum seconds until a running effect of a dead process becomes ``unknown``.
         wait: seconds that a repeat waits for the first call before it ends as ``in_flight``. An earlier deadline
             shortens the wait.
+        keep: seconds that an effect is kept after it ended; its key is free then. A longer ``within`` of a tool counts
+            instead. Unknown effects are always kept. None keeps all effects for ever.
 
     Raises:
-        RegistrationError: a time is negative, or ``lease`` is 0.
+        RegistrationError: a time is negative, or ``lease`` or ``keep`` is 0.
     """
 
     durable: bool | None = None
     lease: float = 60.0
     wait: float = 30.0
+    keep: float | None = KEPT
 
     def __post_init__(self) -> None:
         if not self.lease > 0 or not self.wait >= 0:
             raise RegistrationError("Effects: lease and wait are seconds, lease above 0")
+        if self.keep is not None and not self.keep > 0:
+            raise RegistrationError("Effects: keep is seconds, above 0, or None")
 
     @property
     def valid(self) -> float:
@@ -69,10 +75,13 @@ class Ledger:
     ``owner`` identifies this process in the ledger. ``now`` returns seconds since the epoch.
     """
 
-    def __init__(self, store: Store, now: Callable[[], float], options: Effects, ask: Unknown) -> None:
+    def __init__(
+        self, store: Store, now: Callable[[], float], options: Effects, ask: Unknown, namespace: str = ""
+    ) -> None:
         self.owner = secrets.token_hex(8)
         self.options = options
         self.store = store
+        self.namespace = namespace
         self.now = now
         self.ask = ask
         try:
@@ -85,6 +94,7 @@ class Ledger:
         self.valid = math.inf if self.memory is not None else options.valid  # rows in memory end with the process
         self.waiters = Waiters()
         self._unsettled: dict[tuple[str, str], tuple[Claim, EffectState, bytes | None, float | None]] = {}
+        self._expires_from = -math.inf
         self._asked: dict[str, EffectPosition] = {}
         self._doubtful: dict[tuple[str, str], list[EffectRecord]] = {}
 
@@ -121,9 +131,24 @@ class Ledger:
         recorded = (state, EffectState.COMMITTED) if claim.carried else (state,)
         outcome = Settlement(effect.key, effect.token, state, at, receipt, expires_at, of, recorded)
         rows = [one.row(claim.host, body) for one, body in claim.records]
-        if not await self.writer.settle(tenant, outcome, rows):
+        if await self.writer.settle(tenant, outcome, rows):
+            return
+        claim.records = ()  # a lost claim is audited, too: its rows are written
+        if not await self._settle_own(tenant, effect, outcome):
             emit(LogEvent.EFFECT_FENCED, tool=effect.tool, key=effect.key, fence=effect.token, state=state.value)
             raise StoreConflict("the claim was lost: its lease was over")
+
+    async def _settle_own(self, tenant: str, effect: EffectRecord, outcome: Settlement) -> bool:
+        """Record the outcome of an effect that became ``unknown`` when its lease ended, such as in an outage of the store.
+
+        Only its own process knows the outcome. Return False if another process has claimed or settled the effect since.
+        """
+        found = await self.effects.get(tenant, effect.key)
+        expired = found is not None and found.state is EffectState.UNKNOWN and found.token == effect.token + 1
+        if found is None or not expired or not _is_claim_of(found, effect):
+            return False
+        of = (EffectState.UNKNOWN,)
+        return await self.writer.settle(tenant, replace(outcome, token=found.token, of=of), ())
 
     async def give_up(self, tenant: str, effect: EffectRecord) -> None:
         """Free the key of a failed claim, which the store may have written despite its error, or may still write.
@@ -164,9 +189,20 @@ class Ledger:
     # ------------------------------------------------------------------ maintenance
 
     async def renew(self) -> None:
-        """Renew the leases of the effects that run in this process."""
-        if self.memory is None:
+        """Renew the leases of the effects that run in this process.
+
+        After an outage of the store this process expires no lease for ``Effects(lease=)`` seconds: the other processes
+        could not renew theirs either.
+        """
+        if self.memory is not None:
+            return
+        try:
             await self.effects.renew(self.owner, self.now() + self.valid)
+        except BaseException:
+            self._expires_from = math.inf
+            raise
+        if self._expires_from == math.inf:
+            self._expires_from = self.now() + self.options.lease
 
     async def keep_up(self, reconcilers: Callable[[], Mapping[str, Sequence[Any]]]) -> None:
         """Run one round: retry failed writes, expire old leases, reconcile unknown effects.
@@ -178,7 +214,8 @@ class Ledger:
                 await self.flush(*place)
             except StoreError as error:
                 emit(LogEvent.EFFECT_UNSETTLED, key=place[1], error=error)
-        if lost := await self.effects.expire(self.now()):
+        now = self.now()
+        if now >= self._expires_from and (lost := await self.effects.expire(now)):
             emit(LogEvent.EFFECTS_ORPHANED, number=lost)
         for tool, hooks in reconcilers().items():
             await self._ask_next(tool, hooks)

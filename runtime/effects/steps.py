@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
-from callgate.errors import Conflict, InFlight, InvocationError, NotPending, NotRecorded, OutcomeUnknown, StoreConflict
+from callgate.errors import (
+    Conflict,
+    InFlight,
+    InvocationError,
+    NotPending,
+    NotRecorded,
+    OutcomeUnknown,
+    StoreConflict,
+    StoreError,
+)
 from callgate.hooks.effects import EffectRecorder
 from callgate.hooks.guards import traced
 from callgate.hooks.selection import sort_for_stage, why_not
@@ -16,7 +26,14 @@ from callgate.hooks.step import ASYNC, ASYNC_LEASE, SYNC, SYNC_LEASE, Compiled, 
 from callgate.providers.ids import new_id
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import Store
-from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectState
+from callgate.providers.stores.effects import (
+    OPEN_STATES,
+    EffectRecord,
+    EffectState,
+    SuspensionState,
+    claimable,
+    overdue,
+)
 from callgate.providers.stores.ledger_writes import ChainRows, append
 from callgate.runtime.call.failure import as_invocation_error
 from callgate.runtime.effects.claims import CarriedClaim, Claim
@@ -25,23 +42,29 @@ from callgate.runtime.effects.ledger import Ledger
 from callgate.runtime.effects.receipts import AWAITED, answer_from, receipt_of
 from callgate.tools.definition import Effect as Kind
 
+Lookup: TypeAlias = Callable[[Any, str, EffectRecord], Awaitable[EffectRecord | None]]
+"""Claims an effect, or looks for it, by context and tenant; None if the effect is new."""
+
 FIRST_LOOK, LAST_LOOK = 0.005, 0.25
 """Seconds between two lookups of an effect that another call runs: the shortest and the longest interval."""
 
 
-def effect_step(ledger: Ledger, plan: Any) -> Compiled:
-    """Return the claim step, the last before the tool of a plan; its release settles the claim."""
+def effect_step(ledger: Ledger, plan: Any) -> tuple[Compiled, Callable[[Any], Awaitable[None]]]:
+    """Return the claim step, the last before the tool of a plan, and the lookup for calls that need approval.
+
+    The release of the step settles the claim.
+    """
     steps = EffectSteps(ledger, plan)
     step = Step(Stage.AROUND_EXECUTE, "intent")
     end = Step(Stage.DID_AUDIT, "outcome")
     if plan.trace:
         step.release = (ASYNC, traced(end, steps.end), end)
-        return ASYNC_LEASE, traced(step, steps.begin), step
+        return (ASYNC_LEASE, traced(step, steps.begin), step), steps.look
     if ledger.memory is not None and not steps.together:
         step.release = (SYNC, steps.end_now, end)
-        return SYNC_LEASE, steps.begin_now, step
+        return (SYNC_LEASE, steps.begin_now, step), steps.look
     step.release = (ASYNC, steps.end, end)
-    return ASYNC_LEASE, steps.begin, step
+    return (ASYNC_LEASE, steps.begin, step), steps.look
 
 
 class _Held(Exception):
@@ -64,7 +87,7 @@ class EffectSteps:
         self.again = record.definition.effect is Kind.IDEMPOTENT
         self.within = record.within
         self.began = not record.injected and record.context_parameter is None  # no step runs in between: see ``bodies``
-        self.identify: Identify = identifier(record)
+        self.identify: Identify = identifier(record, ledger.namespace)
         self.together = _recorders(plan, ledger.store)
         self.reconcilers = reconcilers_of(plan)
         self.carried = plan.carries and hasattr(ledger.store, "effects_in")
@@ -103,10 +126,10 @@ class EffectSteps:
         else:
             effect = self._effect(ctx, key, ctx.input_hash)
             if ctx.run.resumed is not None:
-                return self._begin(ctx, tenant, effect)
+                return self._answer_repeat(ctx, tenant, effect, self._claim)
         mine, found = self.memory.claim_now(tenant, effect, self.again)
         if not mine:
-            return self._begin(ctx, tenant, effect, found)
+            return self._answer_repeat(ctx, tenant, effect, self._claim, found)
         ctx.run.claim = Claim(self.plan.host, tenant, found, (), self.began)
         return None
 
@@ -125,12 +148,30 @@ class EffectSteps:
 
     async def begin(self, ctx: Any) -> None:
         """Claim the effect, or answer a repeat."""
-        key = self.identify(ctx) or new_id()
-        await self._begin(ctx, ctx.user.tenant or "", self._effect(ctx, key, ctx.input_hash))
+        key = self.identify(ctx)
+        effect = self._effect(ctx, new_id(), "") if key is None else self._effect(ctx, key, ctx.input_hash)
+        await self._answer_repeat(ctx, ctx.user.tenant or "", effect, self._claim)
+
+    async def look(self, ctx: Any) -> None:
+        """Answer a repeat of an effect; return if the effect may run. The call is authorised, and nothing is claimed.
+
+        Raises:
+            ControlRespond: the recorded output.
+            InvocationError: the recorded error; or the effect runs, is unknown, or had other arguments.
+        """
+        key, given = self.identify(ctx), ctx.run.idempotency_key
+        if key is not None:
+            effect = self._effect(ctx, key, ctx.input_hash)
+            ctx.run.idempotency_key = given  # the suspension records only a key of the caller
+            await self._answer_repeat(ctx, ctx.user.tenant or "", effect, self._known)
 
     async def end(self, ctx: Any) -> None:
         """Record the outcome."""
-        await self.ledger.settle(ctx.run.claim, *self._ending(ctx))
+        from callgate.providers.stores.server_answers import RECORD_GRACE, answer_within
+
+        left = ctx.remaining()
+        with answer_within(None if left is None else max(left, RECORD_GRACE)):
+            await self.ledger.settle(ctx.run.claim, *self._ending(ctx))
 
     def _ending(self, ctx: Any) -> tuple[EffectState, bytes | None, float | None]:
         claim: Claim = ctx.run.claim
@@ -144,8 +185,13 @@ class EffectSteps:
             return state, None, until
         return state, receipt_of(ctx.run.output, None if ctx.run.error is None else as_invocation_error(ctx)), until
 
-    async def _begin(self, ctx: Any, tenant: str, effect: EffectRecord, found: EffectRecord | None = None) -> None:
-        """Claim the effect, or answer a repeat of *found*; wait while another call runs it."""
+    async def _answer_repeat(
+        self, ctx: Any, tenant: str, effect: EffectRecord, lookup: Lookup, found: EffectRecord | None = None
+    ) -> None:
+        """Answer a repeat of *found*, or of what *lookup* finds; wait while another call runs the effect.
+
+        Return once *lookup* finds nothing: it has claimed the effect, or the effect may run.
+        """
         ledger = self.ledger
         clock = asyncio.get_running_loop().time
         left = ctx.remaining()
@@ -153,7 +199,7 @@ class EffectSteps:
         look = FIRST_LOOK
         while True:
             if found is None:
-                found = await self._claim(ctx, tenant, effect)
+                found = await lookup(ctx, tenant, effect)
             if found is None:
                 return
             if found.input_hash != effect.input_hash:
@@ -169,6 +215,28 @@ class EffectSteps:
             now = ledger.now()  # the lease begins with the claim
             effect = replace(effect, began_at=now, lease_until=now + ledger.valid)
 
+    async def _known(self, ctx: Any, tenant: str, effect: EffectRecord) -> EffectRecord | None:
+        """Return the effect that this one repeats; None if this one may be claimed.
+
+        Raises:
+            NotRecorded: the store failed.
+        """
+        try:
+            await self.ledger.flush(tenant, effect.key)
+            found = await self.ledger.effects.get(tenant, effect.key)
+            if found is not None and found.state is EffectState.RUNNING and overdue(found, effect.began_at):
+                await self.ledger.effects.expire(effect.began_at)  # as a claim does
+                found = await self.ledger.effects.get(tenant, effect.key)
+            if found is None or claimable(found, effect, retry=self.again):
+                return None
+            if found.input_hash != effect.input_hash and await self.plan.host.waits.was_edited(
+                ctx, effect.input_hash, found.input_hash
+            ):
+                return replace(found, input_hash=effect.input_hash)  # an approver edited the arguments of this call
+        except StoreError as error:
+            raise NotRecorded(f"{self.tool}: the ledger could not be read") from error
+        return found
+
     async def _claim(self, ctx: Any, tenant: str, effect: EffectRecord) -> EffectRecord | None:
         """Claim the effect; None if this call got it, else the row in the ledger.
 
@@ -176,18 +244,24 @@ class EffectSteps:
             NotRecorded: the store failed.
             NotPending: another caller has resumed the call meanwhile.
         """
+        from callgate.providers.stores.server_answers import GRACE, answer_within, before_deadline
+
         ledger = self.ledger
         try:
-            await ledger.flush(tenant, effect.key)
             rows = [one.intent_row(ctx) for one in self.together]
-            if ctx.run.resumed is None:
-                mine, found = await ledger.writer.claim(tenant, effect, rows, retry=self.again)
-            else:
-                mine, found = await self._claim_resumed(ctx, tenant, effect, rows)
+            with answer_within(before_deadline(ctx.remaining())):
+                await ledger.flush(tenant, effect.key)
+                if ctx.run.resumed is None:
+                    mine, found = await ledger.writer.claim(tenant, effect, rows, retry=self.again)
+                elif ctx.run.resumed.wait.state is not SuspensionState.WAITING:
+                    mine, found = await self._claim_again(tenant, effect, rows)
+                else:
+                    mine, found = await self._claim_resumed(ctx, tenant, effect, rows)
         except InvocationError:
             raise
         except BaseException as error:
-            await ledger.give_up(tenant, effect)
+            with answer_within(GRACE):
+                await ledger.give_up(tenant, effect)
             if not isinstance(error, Exception):
                 raise
             raise NotRecorded(f"{self.tool}: the ledger could not be written") from error
@@ -207,6 +281,19 @@ class EffectSteps:
             if held.effect.state is EffectState.UNKNOWN:  # the rollback may have undone the expiry
                 await self.ledger.effects.expire(effect.began_at)
             return False, held.effect
+
+    async def _claim_again(self, tenant: str, effect: EffectRecord, rows: ChainRows) -> tuple[bool, EffectRecord]:
+        """Claim the effect of an approval that a worker used up before it died.
+
+        Raises:
+            OutcomeUnknown: the claim, which was written with the use, is no longer in the ledger.
+        """
+        found = await self.ledger.effects.get(tenant, effect.key)
+        if found is None:
+            raise OutcomeUnknown(f"{self.tool}: its approval was used, and the ledger has no record of the effect")
+        if found.state is EffectState.COMMITTED:  # also where its receipt has expired: one approval is one effect
+            return False, found
+        return await self.ledger.writer.claim(tenant, effect, rows, retry=self.again)
 
     async def _in_one_transaction(
         self, ctx: Any, tenant: str, effect: EffectRecord, rows: ChainRows

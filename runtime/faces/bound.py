@@ -14,6 +14,7 @@ from callgate.runtime.faces.deferred import SubmitOptions
 from callgate.runtime.faces.placement import RunOn
 from callgate.runtime.jobs.jobs import JobHandle
 from callgate.runtime.suspensions.decisions import Decision
+from callgate.runtime.suspensions.resolution import CallOutcome
 from callgate.tools.arguments.hydration import HydrationResult, Repairer
 from callgate.tools.calls import ToolCall, ToolResult, User
 from callgate.tools.record import ToolRecord
@@ -95,6 +96,11 @@ class Bound:
         """See ``Gate.job``."""
         handle: JobHandle = self.gate.job(id, user=self.user)
         return handle
+
+    async def outcome(self, call: JobHandle | str, *, tool: str | None = None) -> CallOutcome:
+        """See ``Gate.outcome``."""
+        outcome: CallOutcome = await self.gate.outcome(call, user=self.user, tool=tool)
+        return outcome
 
     async def resume(
         self, handle: str, decision: Decision, *, trace: bool = False, **options: Unpack[CallOptions]

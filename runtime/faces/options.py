@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
@@ -37,6 +38,11 @@ class Options:
     """Settings of a gate that few services change: ``Gate(options=Options(lazy=True))``.
 
     Args:
+        namespace: the name of the application, for services that share a database. Effects, suspended calls and jobs of
+            other namespaces are never read, repeated, run, expired or deleted. It is part of idempotency keys and
+            signatures, so do not change it while calls are pending.
+        migrate: False leaves the tables of a store that is given by its address as they are. The gate then refuses to open
+            if they are older than this version. For a service whose role cannot change the schema.
         limits: bounds on the size of arguments and outputs.
         lazy: compile a tool's plan and validators at its first call instead of at start.
         resolve: makes an instance of a hook class, once an invocation.
@@ -59,10 +65,13 @@ class Options:
 
     Raises:
         DefinitionError: ``formats`` has another value.
-        RegistrationError: ``drain`` or ``closing`` is below 0.
+        RegistrationError: ``drain`` or ``closing`` is below 0, or ``namespace`` is not ``a-z``, ``0-9``, ``.``, ``_`` and
+            ``-``, at most 63 of them.
         ValueError: ``on_repair`` has another value.
     """
 
+    namespace: str = ""
+    migrate: bool = True
     limits: Limits = DEFAULT_LIMITS
     lazy: bool = False
     resolve: Callable[[Any], Any] = new_instance
@@ -79,6 +88,10 @@ class Options:
         for name in ("drain", "closing"):
             if not (seconds := getattr(self, name)) >= 0:
                 raise RegistrationError(f"Options: {name} is {seconds!r}; give seconds, 0 or more")
+        if not re.fullmatch(r"[a-z0-9._-]{0,63}", self.namespace):
+            raise RegistrationError(
+                f"Options: namespace is {self.namespace!r}; give at most 63 of a-z, 0-9, '.', '_' and '-'"
+            )
         if self.on_repair not in get_args(OnRepair):
             raise ValueError(f'on_repair is {self.on_repair!r}; write "approve", "run" or "refuse"')
         check_formats(self.formats)

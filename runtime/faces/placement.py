@@ -70,7 +70,7 @@ async def _in_a_worker(gate: Any, call: ToolCall, user: User, options: dict[str,
         )
         try:
             async with asyncio.timeout(None if deadline is None else deadline + SLACK):
-                return await job
+                return await job.settled()
         except TimeoutError:  # no worker took it, or the worker is late
             await job.cancel()
             never_ran = (await job.status()).attempts == 0

@@ -17,6 +17,7 @@ from callgate.runtime.faces.portal import Portal
 from callgate.runtime.faces.sync_jobs import SyncJob
 from callgate.runtime.faces.sync_streams import SyncStream
 from callgate.runtime.suspensions.decisions import Decision
+from callgate.runtime.suspensions.resolution import CallOutcome
 from callgate.runtime.suspensions.suspensions import Pending
 from callgate.tools.arguments.hydration import HydrationResult, Repairer
 from callgate.tools.calls import ANONYMOUS, ToolCall, ToolResult, User
@@ -204,6 +205,12 @@ class SyncGate:
     def job(self, id: str, *, user: User = ANONYMOUS) -> SyncJob:
         """See ``Gate.job``."""
         return SyncJob(self._gate.job(id, user=user), self._portal.run)
+
+    def outcome(self, call: SyncJob | str, *, user: User = ANONYMOUS, tool: str | None = None) -> CallOutcome:
+        """See ``Gate.outcome``."""
+        id = call if isinstance(call, str) else call.id
+        outcome: CallOutcome = self._portal.run(lambda: self._gate.outcome(id, user=user, tool=tool))
+        return outcome
 
     def run_job(self, id: str) -> Any:
         """See ``JobQueue.run_invocation``."""

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from callgate.runtime.jobs.jobs import JobHandle, JobStatus
+from callgate.runtime.jobs.jobs import JobHandle
+from callgate.runtime.jobs.records import JobStatus
 from callgate.tools.calls import ToolResult
 
 

@@ -1,1 +1,1 @@
-"""Hosts that expose a gate or run its jobs: ASGI, A2A, Celery, Procrastinate."""
+"""Hosts that expose a gate or run its jobs: ASGI, A2A, Celery, Procrastinate, DBOS."""

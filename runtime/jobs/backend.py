@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,6 +24,10 @@ class JobBackend(Protocol):
 
     async def submit(self, tenant: str, job: Job, within: Transaction) -> None:
         """Enqueue a job in the transaction that adds it, where the engine can; else do nothing."""
+        ...
+
+    async def submit_many(self, jobs: Sequence[tuple[str, Job]], within: Transaction) -> None:
+        """Enqueue jobs with their tenants, as ``submit`` does for each; if one is refused, enqueue none."""
         ...
 
     async def submitted(self, job: Job) -> None:
@@ -66,6 +70,7 @@ class Tally:
 
     done: int = 0
     dead: int = 0
+    suspended: int = 0
     put_back: int = 0
     failures: int = 0
 
@@ -75,10 +80,14 @@ class Tally:
             self.done += 1
         elif state is JobState.DEAD:
             self.dead += 1
+        elif state is JobState.INPUT_REQUIRED:
+            self.suspended += 1
         elif state is not None:
             self.put_back += 1
 
     def line(self) -> str:
         """Return the statistics as one line of text."""
         counts = f"{self.done} done, {self.dead} dead, {self.put_back} put back"
+        if self.suspended:
+            counts = f"{counts}, {self.suspended} suspended"
         return f"{counts}, {self.failures} failures of the store" if self.failures else counts

@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-import orjson
-
 from callgate.errors import InvocationError, OutcomeUnknown, RegistrationError
+from callgate.hooks.context import InvokeContext
 from callgate.providers.principal import User
 from callgate.providers.stores.effects import EffectState
 from callgate.runtime.call.calls import context_of_none
@@ -44,16 +43,6 @@ class ProgressReports:
         return last
 
 
-def progress_as_json(progress: Progress) -> bytes:
-    """Encode a progress for the store."""
-    return orjson.dumps([progress.progress, progress.total, progress.message])
-
-
-def progress_from_json(tool: str, data: bytes | None) -> Progress | None:
-    """Decode what ``progress_as_json`` wrote."""
-    return None if data is None else Progress(tool, *orjson.loads(data))
-
-
 class JobCalls:
     """The calls of a gate as its jobs make them. *refresh* returns a user with their current roles, or None."""
 
@@ -70,10 +59,7 @@ class JobCalls:
         return self._plans.of(tool).definition.binding_digest
 
     def fits(self, request: JobRequest) -> bool:
-        """Return whether this gate has the tool of a job, with the definition that the job was submitted for.
-
-        A namespace of tools is compared here, too, once a request has one.
-        """
+        """Return whether this gate has the tool of a job, with the definition that the job was submitted for."""
         registry = self._plans.registry
         if request.tool not in registry:
             return False
@@ -96,12 +82,17 @@ class JobCalls:
 
         return hash_of(arguments(known.arguments)) == hash_of(arguments(request.arguments))
 
-    async def make(self, call: ToolCall, user: User, options: CallOptions) -> ToolResult:
-        """Run a call as ``Gate.call`` does. A cancelled call has a result, too: ``unknown`` where it may have had an effect."""
+    async def make(self, call: ToolCall, user: User, options: CallOptions, job: str) -> ToolResult:
+        """Run the call of a job as ``Gate.call`` does; see ``run``."""
         try:
             ctx = self._gate._context(call, user, False, options)
         except RegistrationError as refused:  # a plan that is refused at its first call
             ctx = self._gate._refused(call, None, user, refused, options)
+        ctx.run.job = job
+        return await self.run(ctx, call)
+
+    async def run(self, ctx: InvokeContext, call: ToolCall) -> ToolResult:
+        """Run a call. A cancelled call has a result, too: ``unknown`` where it may have had an effect."""
         try:
             with self._gate._engine.under_way.block(closing=True):  # a closing gate stops its jobs by itself
                 return await run_to_result(ctx)

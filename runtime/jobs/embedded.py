@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Collection
 
 from callgate.errors import RegistrationError
-from callgate.providers.stores.base import Transaction
-from callgate.providers.stores.jobs import Job, JobState
+from callgate.providers.stores.jobs import Job
 from callgate.runtime.jobs.backend import Tally
 from callgate.runtime.jobs.engine_base import EngineBase
 from callgate.runtime.jobs.executor import Executor
+from callgate.runtime.jobs.jobs import NEW
 
 
 class EmbeddedJobs(EngineBase):
@@ -34,14 +34,13 @@ class EmbeddedJobs(EngineBase):
         self.concurrency, self.queues, self.grace = concurrency, tuple(queues), grace
         self._executor: Executor | None = None
 
-    async def submit(self, tenant: str, job: Job, within: Transaction) -> None:
-        """See ``JobBackend``: the store is the queue."""
-
     async def submitted(self, job: Job) -> None:
-        self._wake()
+        self._offer()
 
     async def retry_later(self, job: Job, run_at: float) -> None:
         """See ``JobBackend``: the store has the time."""
+        if run_at <= self.jobs.now():
+            self._offer()
 
     async def cancel(self, job: Job) -> None:
         """See ``JobBackend``: the store has the state."""
@@ -61,20 +60,24 @@ class EmbeddedJobs(EngineBase):
 
     async def open(self) -> None:
         """Start when a durable store has open jobs."""
-        if self.jobs.store.durable and self.concurrency:
-            counted = await self.jobs.store.jobs.count(self.queues)
-            if counted.get(JobState.QUEUED, 0) or counted.get(JobState.RUNNING, 0):
-                self._wake()
+        self.jobs.on_new_job = self._wake
+        if self.jobs.store.durable and self.concurrency and await self.jobs.store.jobs.has_open(self.queues):
+            self._wake()
 
     async def close(self) -> None:
         executor, self._executor = self._executor, None
         if executor is not None:
             await executor.stop(self.grace)
 
+    def _offer(self) -> None:
+        self._wake()
+        if not self.concurrency and self._executor is None:
+            self.jobs.announce(NEW)  # a process without workers: others have them
+
     def _wake(self) -> None:
-        if not self.concurrency:
-            return
         if self._executor is None:
+            if not self.concurrency:
+                return
             self._executor = Executor(self.jobs, self.concurrency, self.queues)
             self._executor.start()
         self._executor.wake()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from callgate.errors import RegistrationError
+from callgate.providers.stores.base import Transaction
+from callgate.providers.stores.jobs import Job
 from callgate.runtime.jobs.jobs import JobQueue
 
 
@@ -33,6 +37,14 @@ class EngineBase:
             raise RegistrationError(f"{type(self).__name__} belongs to another gate: make one for each")
         self.check(jobs)
         self._jobs = jobs
+
+    async def submit(self, tenant: str, job: Job, within: Transaction) -> None:
+        """See ``JobBackend``."""
+
+    async def submit_many(self, jobs: Sequence[tuple[str, Job]], within: Transaction) -> None:
+        """See ``JobBackend``."""
+        for tenant, job in jobs:
+            await self.submit(tenant, job, within)
 
     def check(self, jobs: JobQueue) -> None:
         """Check that the engine can move these jobs.

@@ -17,7 +17,7 @@ _OWN = {
     "embedded": "callgate.runtime.jobs.embedded:EmbeddedJobs",
     "procrastinate": "callgate.runtime.hosts.procrastinate:ProcrastinateJobs",
 }
-_MEMBERS = ("bind", "submit", "submitted", "retry_later", "cancel", "recover", "work", "open", "close")
+_MEMBERS = ("bind", "submit", "submit_many", "submitted", "retry_later", "cancel", "recover", "work", "open", "close")
 
 
 def job_engine(name: str) -> JobBackend:

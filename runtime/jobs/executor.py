@@ -80,6 +80,7 @@ class Executor:
                 pause = FIRST_POLL
             elif not self._ending:
                 self._wake_up.clear()
+                self.jobs.listen()
                 try:
                     async with asyncio.timeout(pause):
                         await self._wake_up.wait()

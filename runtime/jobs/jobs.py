@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Generator
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Sequence
+from datetime import datetime
 from typing import Any
 
 from callgate.errors import Conflict, NotPending, StoreError
@@ -16,45 +15,37 @@ from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState
-from callgate.runtime.call.streams import Progress
 from callgate.runtime.call.waiting import Waiters
 from callgate.runtime.jobs.backend import JobBackend
-from callgate.runtime.jobs.calls import JobCalls, progress_from_json
+from callgate.runtime.jobs.calls import JobCalls
 from callgate.runtime.jobs.options import Jobs
-from callgate.runtime.jobs.records import JobRequest, load_result, signed
+from callgate.runtime.jobs.records import (
+    JobRequest,
+    JobStatus,
+    job_id_of,
+    load_result,
+    request_of,
+    result_without_run,
+    signed,
+    status_of_job,
+    suspension_in,
+    time_of,
+)
+from callgate.runtime.jobs.resuming import SuspendedJobs
 from callgate.runtime.jobs.running import JobRunner
-from callgate.tools.calls import ErrorInfo, Outcome, ToolCall, ToolResult
+from callgate.runtime.lifespan.background import prune_and_log
+from callgate.tools.calls import ToolCall, ToolResult
 from callgate.tools.execution import NO_TASK, TaskIds
-from callgate.tools.values import hash_of
 
 FIRST_POLL, LAST_POLL = 0.02, 1.0
 """Seconds between two polls of an awaited job, at first and at last."""
+LIVE_POLL = 10.0
+"""Seconds between two polls where the store sends notices: one may be lost."""
+NEW = "+"
+"""The notice of a job that any worker may take."""
 
 POLL_EVERY = 1.0
 """Seconds between two rounds that store the progress of running jobs and stop cancelled ones."""
-PRUNE_EVERY = 3_600.0
-"""Seconds between two prunings of old jobs."""
-
-_CANCELLED = ErrorInfo("cancelled", "The call was cancelled.")
-_DEAD = ErrorInfo("job_dead", "The call was abandoned after too many attempts.")
-
-
-@dataclass(frozen=True, slots=True)
-class JobStatus:
-    """The state of a job.
-
-    ``reason`` says why the job was put back, is dead or was cancelled. ``progress`` is the last that the tool reported
-    with ``ToolContext.progress``; it is up to a second old. Times are aware datetimes.
-    """
-
-    id: str
-    state: JobState
-    attempts: int
-    run_at: datetime
-    made_at: datetime
-    ended_at: datetime | None
-    reason: str | None
-    progress: Progress | None = None
 
 
 class JobHandle:
@@ -77,21 +68,34 @@ class JobHandle:
             NotPending: there is no such job of this user.
         """
         job = await self._job()
-        progress = progress_from_json(job.tool, job.progress)
-        run_at, made_at = _moment(job.run_at), _moment(job.made_at)
-        ended_at = None if job.ended_at is None else _moment(job.ended_at)
-        return JobStatus(job.id, job.state, job.attempts, run_at, made_at, ended_at, job.reason, progress)
+        pending = None
+        if job.state is JobState.INPUT_REQUIRED:
+            pending = self._jobs.result_of(self._tenant, job).pending
+        return status_of_job(job, pending)
 
     async def result(self) -> ToolResult:
         """Wait for the result and return it. A dead or cancelled job has a result, too.
 
+        A job whose call is suspended has its result after the decision; ``status`` shows what it waits for.
+
         Raises:
             NotPending: there is no such job of this user.
         """
+        return await self._until(FINAL_STATES)
+
+    async def settled(self) -> ToolResult:
+        """Wait until the job ends, or until its call is suspended; the result is then ``suspended``.
+
+        Raises:
+            NotPending: there is no such job of this user.
+        """
+        return await self._until((*FINAL_STATES, JobState.INPUT_REQUIRED))
+
+    async def _until(self, states: Collection[JobState]) -> ToolResult:
         job = await self._job()
         pause = FIRST_POLL
-        while job.state not in FINAL_STATES:
-            pause = await self._wait(pause)
+        while job.state not in states:
+            pause = await self._jobs.wait(self.id, pause, for_end=states is FINAL_STATES)
             job = await self._job()
         return self._jobs.result_of(self._tenant, job)
 
@@ -106,23 +110,19 @@ class JobHandle:
                 yield status
             if status.state in FINAL_STATES:
                 return
-            pause = await self._wait(pause)
+            pause = await self._jobs.wait(self.id, pause)
 
     async def cancel(self) -> bool:
         """Cancel the job; return False when it had ended.
 
-        A queued job does not run. A worker cancels a running job within a second, as any call is cancelled: the result
-        is ``unknown`` where the effect may have taken place. Await the handle for it.
+        A queued job does not run. A job that waits for input ends, and its suspension with it. A worker cancels a running
+        job within a second, as any call is cancelled: the result is ``unknown`` where the effect may have taken place.
+        Await the handle for it.
 
         Raises:
             NotPending: there is no such job of this user.
         """
         return await self._jobs.cancel(self._tenant, await self._job())
-
-    async def _wait(self, pause: float) -> float:
-        """Wait for a change in this process, or until the next poll; return the seconds of the next wait."""
-        await self._jobs.waiters.wait(self.id, pause)
-        return min(pause * 1.5, LAST_POLL)
 
     async def _job(self) -> Job:
         job = await self._jobs.store.jobs.get(self._tenant, self.id)
@@ -142,15 +142,18 @@ class JobQueue:
         calls: JobCalls,
         options: Jobs,
         backend: JobBackend,
+        suspended: SuspendedJobs,
     ) -> None:
         self._store, self.keys, self.now = store, keys, now
         self._calls = calls
         self.options = options
-        self.runner = JobRunner(store, keys, now, calls, options)
+        self.runner = JobRunner(store, keys, now, calls, options, suspended)
         self.backend = backend
         self.waiters = Waiters()
-        self._pruned_at = 0.0
         self._polling: asyncio.Task[None] | None = None
+        self._writer: Any = None
+        self.scheduler: Any = None
+        self.on_new_job: Callable[[], None] = lambda: None
         backend.bind(self)
 
     @property
@@ -158,7 +161,26 @@ class JobQueue:
         """The store that keeps the jobs."""
         return self._store()
 
-    async def submit(
+    @property
+    def writer(self) -> Any:
+        """The writer of submitted jobs, a ``JobWriter``."""
+        if self._writer is None:
+            from callgate.runtime.jobs.submission import JobWriter  # not for gates without jobs
+
+            self._writer = JobWriter(self._store, self.backend)
+        return self._writer
+
+    async def submit(self, call: ToolCall, user: User, *, within: Any = None, **options: Any) -> JobHandle:
+        """See ``Gate.submit``; for *options* see ``prepare``."""
+        if within is not None:
+            return (await self.submit_many([(call, options.pop("key", None))], user, within=within, **options))[0]
+        job, request = self.prepare(call, user, **options)
+        tenant = user.tenant or ""
+        self.check_repeat(await self.writer.add(tenant, job), request)
+        await self.backend.submitted(job)
+        return JobHandle(self, tenant, user.id, job.id)
+
+    def prepare(
         self,
         call: ToolCall,
         user: User,
@@ -172,11 +194,11 @@ class JobQueue:
         request_id: str | None = None,
         deadline: float | None = None,
         task: TaskIds | None = None,
-    ) -> JobHandle:
-        """See ``Gate.submit``."""
+    ) -> tuple[Job, JobRequest]:
+        """Return the signed job of a call, which is not stored yet, and its request."""
         tenant, now = user.tenant or "", self.now()
-        id = new_id() if key is None else hash_of(["job", tenant, user.id, call.name, key])[:32]
-        run_at = _run_at(now, at, delay)
+        id = new_id() if key is None else job_id_of(user, call.name, key, self.keys.namespace)
+        run_at = time_of(now, at, delay)
         request = JobRequest(
             tool=call.name,
             version=self._calls.version_of(call.name),
@@ -203,20 +225,36 @@ class JobQueue:
             run_at,
             queue=queue,
             priority=priority,
-            max_attempts=self.options.max_attempts,
+            max_attempts=self.options.retries_of(call.name).max_attempts,
             sent_at=now,  # the engine enqueues it in this transaction, or right after it
         )
-        job = signed(self.keys, tenant, job)
-        async with self.store.transaction() as within:
-            known = await within.jobs.add(tenant, job)
-            if known is job or known.mac == job.mac:
-                await self.backend.submit(tenant, job, within)
-        if known.user != user.id:
+        return signed(self.keys, tenant, job), request
+
+    def check_repeat(self, known: Job, request: JobRequest) -> None:
+        """Check that the stored job is the one of a request.
+
+        Raises:
+            NotPending: it is of another user.
+            Conflict: it has other arguments.
+        """
+        if known.user != request.user.id:
             raise NotPending("no such job of this user")
-        if not self._calls.is_repeat(_request_of(known), request):
-            raise Conflict(f"{call.name}: this key was used with other arguments")
-        await self.backend.submitted(job)
-        return JobHandle(self, tenant, user.id, id)
+        if not self._calls.is_repeat(request_of(known), request):
+            raise Conflict(f"{request.tool}: this key was used with other arguments")
+
+    async def submit_many(
+        self, calls: Sequence[tuple[ToolCall, str | None]], user: User, **options: Any
+    ) -> list[JobHandle]:
+        """See ``Gate.submit_many``; each call has its key, or None."""
+        handles: list[JobHandle] = await self.writer.submit_many(self, calls, user, **options)
+        return handles
+
+    @property
+    def dead_letters(self) -> Any:
+        """The dead jobs of all tenants, as ``DeadLetters``."""
+        from callgate.runtime.jobs.dead_letters import DeadLetters  # not for gates without jobs
+
+        return DeadLetters(self._store, self.backend, self.now)
 
     def handle(self, id: str, user: User) -> JobHandle:
         """See ``Gate.job``."""
@@ -226,25 +264,68 @@ class JobQueue:
         """Cancel a job; see ``JobHandle.cancel``."""
         if job.state in FINAL_STATES:
             return False
-        state = await self.store.jobs.cancel(tenant, job.id, self.now())
+        state = await self.runner.cancel(tenant, job)
         if state is JobState.CANCELLED:
             self.waiters.wake(job.id)
+            self.announce(job.id)
             await self.backend.cancel(job)
         elif state is JobState.RUNNING:
             self.runner.stop_job(job.id)
         return state in {JobState.CANCELLED, JobState.RUNNING}
 
+    async def deliver(self, tenant: str, id: str) -> None:
+        """Hand a job to the engine that a decision has queued again. ``recover`` finds what is lost."""
+        self.waiters.wake(id)
+        job = await self.store.jobs.get(tenant, id)
+        if job is not None:
+            await self.backend.retry_later(job, job.run_at)
+
+    async def wait(self, id: str, pause: float, *, for_end: bool = False) -> float:
+        """Wait for a change of a job, or until the next poll; return the seconds of the next wait.
+
+        Other processes announce the ends of jobs only.
+        """
+        notices = self.listen() if for_end else None
+        live = notices is not None and notices.is_live
+        await self.waiters.wait(id, LIVE_POLL if live else pause)
+        return FIRST_POLL if live else min(pause * 1.5, LAST_POLL)
+
+    def listen(self) -> Any:
+        """Listen for the notices of other processes. Return them, or None where the store has none."""
+        notices = getattr(self.store, "notices", None) if self.options.notify else None
+        if notices is not None:
+            notices.listen(self._heard)
+        return notices
+
+    def announce(self, word: str) -> None:
+        """Tell other processes that a job has ended, or of a new job (``NEW``)."""
+        notices = getattr(self.store, "notices", None) if self.options.notify else None
+        if notices is not None:
+            notices.announce(word)
+
+    def _heard(self, word: str) -> None:
+        if word == NEW:
+            self.on_new_job()
+        else:
+            self.waiters.wake(word)
+
     async def open(self) -> None:
         """Start the engine."""
+        if self.scheduler is not None:
+            self.scheduler.check()
         await self.backend.open()
 
     async def close(self) -> None:
         """Stop the engine: running jobs end, or are handed back."""
+        if self._writer is not None:
+            await self._writer.close()
         await self.backend.close()
         polling, self._polling = self._polling, None
         if polling is not None:
             polling.cancel()
             await asyncio.wait([polling])
+        if (notices := getattr(self.store, "notices", None)) is not None:
+            await notices.close()
 
     async def poll(self) -> None:
         """Run one round: store the progress of running jobs, and stop cancelled ones."""
@@ -256,12 +337,13 @@ class JobQueue:
         await self.runner.renew()
 
     async def recover(self) -> None:
-        """Run one round of maintenance: enqueue what the engine has lost, and prune old jobs."""
+        """Run one round of maintenance: enqueue what the engine has lost."""
         await self.backend.recover()
-        now, keep = self.now(), self.options.keep
-        if keep is not None and not 0 <= now - self._pruned_at < PRUNE_EVERY:
-            self._pruned_at = now
-            await self.store.jobs.prune(now - keep)
+
+    async def prune(self) -> None:
+        """Delete old jobs."""
+        if self.options.keep is not None:
+            await prune_and_log("jobs", self.store.jobs.prune, self.now() - self.options.keep)
 
     async def run_invocation(self, id: str | None = None, queues: Collection[str] = ()) -> JobState | None:
         """Run one job; engines call this in a worker. Return its new state, or None when there is no job to take.
@@ -275,7 +357,9 @@ class JobQueue:
         if done is None:
             return None
         self.waiters.wake(done.job.id)
-        if done.state is JobState.QUEUED:
+        if done.state is not JobState.QUEUED:
+            self.announce(done.job.id)
+        else:
             await self.backend.retry_later(done.job, done.run_at)
         return done.state
 
@@ -295,34 +379,7 @@ class JobQueue:
 
     def result_of(self, tenant: str, job: Job) -> ToolResult:
         """Return the result of a job that has ended."""
-        if job.result is not None:
+        is_stale = job.state is JobState.CANCELLED and suspension_in(job.result) is not None
+        if job.result is not None and not is_stale:
             return load_result(self.keys, tenant, job.result)
-        return _without_result(job)
-
-
-def _request_of(job: Job) -> JobRequest:
-    try:
-        return JobRequest.load(job.body)
-    except (ValueError, TypeError, KeyError):
-        raise StoreError("another version of Callgate wrote the job of this key; use another key") from None
-
-
-def _run_at(now: float, at: datetime | None, delay: float | None) -> float:
-    """Return the time to run a job, in seconds since the epoch."""
-    if at is None:
-        return now + (delay or 0.0)
-    if delay is not None:
-        raise TypeError("submit takes at= or delay=, not both")
-    if not isinstance(at, datetime) or at.tzinfo is None:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError("submit: at takes an aware datetime, such as datetime.now(UTC); for seconds write delay=")
-    return at.timestamp()
-
-
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
-
-
-def _without_result(job: Job) -> ToolResult:
-    outcome = Outcome.CANCELLED if job.state is JobState.CANCELLED else Outcome.ERROR
-    error = _CANCELLED if outcome is Outcome.CANCELLED else _DEAD
-    return ToolResult(JobRequest.load(job.body).call_id, job.tool, outcome, error=error)
+        return result_without_run(job)

@@ -1,26 +1,34 @@
-"""The stored form of a job: the call, its user and its options, with a signature; and the result."""
+"""The stored form of a job: the call, its user and its options, with a signature; its progress, and the result."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
 from typing import Any
 
-from callgate.errors import DefinitionError
+import orjson
+
+from callgate.errors import DefinitionError, StoreError
 from callgate.hooks.facts import Suspension
 from callgate.providers.principal import User
 from callgate.providers.principal_json import user_as_json, user_from_json
 from callgate.providers.signing import SigningKeys
-from callgate.providers.stores.jobs import Job
+from callgate.providers.stores.jobs import Job, JobState
 from callgate.runtime.call.options import CallOptions
+from callgate.runtime.call.streams import Progress
+from callgate.runtime.effects.keys import scope_of
 from callgate.runtime.suspensions.resumption import handle_of
 from callgate.tools.approval import Approval
-from callgate.tools.calls import ToolCall, ToolResult
+from callgate.tools.calls import ErrorInfo, Outcome, ToolCall, ToolResult
 from callgate.tools.execution import NO_TASK, TaskIds
-from callgate.tools.values import canonical, thaw
+from callgate.tools.values import canonical, hash_of, thaw
 
 VERSION = 1
+
+_CANCELLED = ErrorInfo("cancelled", "The call was cancelled.")
+_DEAD = ErrorInfo("job_dead", "The call was abandoned after too many attempts.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +139,21 @@ def load_result(keys: SigningKeys, tenant: str, data: bytes) -> ToolResult:
     return replace(result, pending=Suspension(**pending, handle=handle, rules=rules))
 
 
+def job_id_of(user: User, tool: str, key: str, namespace: str) -> str:
+    """Return the id of the job of an idempotency key."""
+    return hash_of(["job", *scope_of(user, namespace), tool, key])[:32]
+
+
+def suspension_in(result: bytes | None) -> str | None:
+    """Return the id of the suspension in a stored result; None without one. The store may have been written by others."""
+    try:
+        pending = None if result is None else json.loads(result).get("pending")
+        id = None if pending is None else pending.get("id")
+    except (ValueError, AttributeError):
+        return None
+    return id if isinstance(id, str) else None
+
+
 def signed(keys: SigningKeys, tenant: str, job: Job) -> Job:
     """Return the job with its signature."""
     return replace(job, mac=keys.sign(*_parts(tenant, job)))
@@ -153,3 +176,79 @@ def key_id_of(job: Job) -> str | None:
 def _parts(tenant: str, job: Job) -> tuple[bytes, ...]:
     beside: Mapping[str, Any] = {"id": job.id, "tool": job.tool, "user": job.user, "made_at": job.made_at}
     return b"job", tenant.encode("utf-8", "surrogatepass"), canonical(beside), job.body
+
+
+def time_of(now: float, at: datetime | None, delay: float | None) -> float:
+    """Return the time to run a job, in seconds since the epoch.
+
+    Raises:
+        TypeError: *at* is no aware datetime, or both are given.
+    """
+    if at is None:
+        return now + (delay or 0.0)
+    if delay is not None:
+        raise TypeError("submit takes at= or delay=, not both")
+    if not isinstance(at, datetime) or at.tzinfo is None:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError("submit: at takes an aware datetime, such as datetime.now(UTC); for seconds write delay=")
+    return at.timestamp()
+
+
+def request_of(job: Job) -> JobRequest:
+    """Return the request of a stored job.
+
+    Raises:
+        StoreError: another version wrote it.
+    """
+    try:
+        return JobRequest.load(job.body)
+    except (ValueError, TypeError, KeyError):
+        raise StoreError("another version of Callgate wrote the job of this key; use another key") from None
+
+
+def result_without_run(job: Job) -> ToolResult:
+    """Return the result of a job that was cancelled or abandoned before a run ended."""
+    outcome = Outcome.CANCELLED if job.state is JobState.CANCELLED else Outcome.ERROR
+    error = _CANCELLED if outcome is Outcome.CANCELLED else _DEAD
+    return ToolResult(JobRequest.load(job.body).call_id, job.tool, outcome, error=error)
+
+
+def progress_as_json(progress: Progress) -> bytes:
+    """Encode a progress for the store."""
+    return orjson.dumps([progress.progress, progress.total, progress.message])
+
+
+def progress_from_json(tool: str, data: bytes | None) -> Progress | None:
+    """Decode what ``progress_as_json`` wrote."""
+    return None if data is None else Progress(tool, *orjson.loads(data))
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """The state of a job.
+
+    ``reason`` says why the job was put back, is dead or was cancelled. ``progress`` is the last that the tool reported
+    with ``ToolContext.progress``; it is up to a second old. ``pending`` is the suspension of a job that is
+    ``input_required``. Times are aware datetimes.
+    """
+
+    id: str
+    state: JobState
+    attempts: int
+    run_at: datetime
+    made_at: datetime
+    ended_at: datetime | None
+    reason: str | None
+    progress: Progress | None = None
+    pending: Suspension | None = None
+
+
+def status_of_job(job: Job, pending: Suspension | None = None) -> JobStatus:
+    """Return the state of a job; *pending* is the suspension that it waits for."""
+    progress = progress_from_json(job.tool, job.progress)
+    run_at, made_at = _moment(job.run_at), _moment(job.made_at)
+    ended_at = None if job.ended_at is None else _moment(job.ended_at)
+    return JobStatus(job.id, job.state, job.attempts, run_at, made_at, ended_at, job.reason, progress, pending)
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

@@ -10,19 +10,29 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from callgate.errors import DeadlineExceeded, Denied, StoreError
+from callgate.errors import DeadlineExceeded, Denied, InvocationError, Stale, StoreError
 from callgate.hooks.stock.records.telemetry import continued
 from callgate.providers.logs import LogEvent, emit
+from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.jobs import Job, JobState
-from callgate.runtime.call.options import CallOptions
+from callgate.runtime.call.options import CallOptions, apply_options
 from callgate.runtime.call.results import cancelled_call
-from callgate.runtime.jobs.calls import JobCalls, ProgressReports, progress_as_json
+from callgate.runtime.jobs.calls import JobCalls, ProgressReports
 from callgate.runtime.jobs.options import Jobs
-from callgate.runtime.jobs.records import JobRequest, dump_result, is_intact, key_id_of
+from callgate.runtime.jobs.records import (
+    JobRequest,
+    dump_result,
+    is_intact,
+    key_id_of,
+    load_result,
+    progress_as_json,
+    suspension_in,
+)
+from callgate.runtime.jobs.resuming import SuspendedJobs, lost_its_row
 from callgate.tools.calls import Outcome, ToolCall, ToolResult
 
 _T = TypeVar("_T")
@@ -35,8 +45,18 @@ LIMITS = frozenset({"over_quota", "semaphore_full", "threads_busy"})
 STORE_FAILED = frozenset({"not_recorded", "quota_unavailable", "semaphore_unavailable"})
 """Codes of calls that were refused because a store failed: nothing ran, and the next attempt may succeed."""
 
+NOT_ENDED = frozenset({Outcome.CANCELLED, Outcome.UNKNOWN, Outcome.RETRY_LATER, Outcome.SUSPENDED})
+"""Outcomes of a call that its user has cancelled."""
+
 LEAVE_PAUSE = 5.0
 """Seconds until a job that did not fit a worker may be taken again. In this time the worker takes others."""
+
+
+LOST = "the job was taken by another worker: its lease had expired"
+
+
+class _TakenError(Exception):
+    """Rolls back a transaction: a worker has taken the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +95,16 @@ class JobRunner:
         now: Callable[[], float],
         calls: JobCalls,
         options: Jobs,
+        suspended: SuspendedJobs,
     ) -> None:
-        self.options = options
+        self.options, self._suspended = options, suspended
         self._store, self._keys, self._now = store, keys, now
         self._calls = calls
+        self._rates: Any = None
+        if options.rates:
+            from callgate.runtime.jobs.rates import QueueRates  # not for queues without limits
+
+            self._rates = QueueRates(store, options.rates)
         self.running: dict[str, RunningJob] = {}
 
     async def run(
@@ -164,9 +190,21 @@ class JobRunner:
             return await self._end_dead(
                 tenant, job, f"abandoned after {job.max_attempts} attempts: {job.reason or 'each worker died'}"
             )
-        result = await self._result(job, request, here)
-        if here.stopped and result.outcome in {Outcome.CANCELLED, Outcome.UNKNOWN, Outcome.RETRY_LATER}:
+        if (limited := await self._rate_pause(job)) is not None:
+            return await self._put_back(tenant, job, limited, None)
+        try:
+            result = await self._result(job, request, here)
+        except Stale as error:  # a worker with the policies of the suspension goes on
+            emit(LogEvent.JOB_LEFT, job=job.id, tool=job.tool, reason=str(error))
+            return await self._put_back(tenant, job, LEAVE_PAUSE, None)
+        return await self._conclude(tenant, job, here, result)
+
+    async def _conclude(self, tenant: str, job: Job, here: RunningJob, result: ToolResult) -> Finished:
+        """Record the result of an attempt."""
+        if here.stopped and result.outcome in NOT_ENDED:
             return await self._end(tenant, job, JobState.CANCELLED, result, CANCELLED)
+        if getattr(result.pending, "handle", None) is not None:
+            return await self._suspend(tenant, job, result)
         if (pause := self._pause(job, result)) is None:
             return await self._end(tenant, job, JobState.DONE, result, None)
         if _was_put_off(result):
@@ -175,6 +213,13 @@ class JobRunner:
         if job.attempts >= job.max_attempts:
             return await self._end(tenant, job, JobState.DEAD, result, f"{reason}, {job.attempts} times")
         return await self._put_back(tenant, job, pause, reason)
+
+    async def _rate_pause(self, job: Job) -> float | None:
+        """Return the seconds to put a job off for the rate limit of its queue, or None."""
+        if self._rates is None:
+            return None
+        pause: float | None = await self._response(self._rates.pause_of(job.queue, self._now()))
+        return pause
 
     def _request_of(self, job: Job) -> JobRequest | str:
         """Return the call of a job; if it does not fit this worker, return why."""
@@ -204,10 +249,71 @@ class JobRunner:
         else:
             call_options: CallOptions = {**options, "deadline": left, "events": here.reports}
             with continued(request.trace):
+                made = (
+                    self._calls.make(call, user, call_options, job.id)
+                    if suspension_in(job.result) is None
+                    else self._resume(call, user, call_options, here)
+                )
                 # asyncio: a lost lease cancels this call alone, and once; an anyio scope cancels at each checkpoint
-                here.work = asyncio.ensure_future(self._calls.make(call, user, call_options))
+                here.work = asyncio.ensure_future(made)
             result = await self._ended(here, call)
         return replace(result, call_id=request.call_id)
+
+    async def _resume(self, call: ToolCall, user: User, options: CallOptions, here: RunningJob) -> ToolResult:
+        """Go on with a suspended call.
+
+        Raises:
+            Stale: this process has other policies for the tool.
+        """
+        job, tenant, tried = here.job, here.tenant, 0
+        while True:
+            found = await self._response(self._suspended.next_step(tenant, job, user))
+            if found is None:
+                assert job.result is not None
+                return load_result(self._keys, tenant, job.result)
+            if isinstance(found, InvocationError):
+                return await self._calls.refuse(found, call, user, {**options, "deadline": None})
+            apply_options(found, {"deadline": options.get("deadline"), "events": options.get("events")})
+            found.run.job = job.id
+            result = await self._calls.run(found, call)
+            if not lost_its_row(found) or found.run.resumed.wait.number == tried:
+                return result
+            tried = found.run.resumed.wait.number
+
+    async def _suspend(self, tenant: str, job: Job, result: ToolResult) -> Finished:
+        """Let a job wait for a decision, unless it was cancelled or the decision has come already.
+
+        The decision writes the suspension and then the row of the job, so it is read after that row is written.
+        """
+        body, now = dump_result(result), self._now()
+        id, jobs, state = suspension_in(body), self._store().jobs, JobState.INPUT_REQUIRED
+        assert id is not None
+        async with self._store().transaction() as within:
+            done = await within.jobs.end(tenant, job.id, job.token, state, at=None, result=body, reason=None)
+            if done and await self._suspended.is_decided(within, tenant, id):
+                state = await within.jobs.wake(tenant, job.id, now) or state
+        if not done:
+            raise StoreError(LOST)
+        job = replace(job, state=state, result=body)
+        found = await self._response(jobs.get(tenant, job.id))
+        if found is not None and found.stop:  # its user cancelled it before it was suspended
+            return Finished(job, await self.cancel(tenant, job) or state, now)
+        return Finished(job, state, now)
+
+    async def cancel(self, tenant: str, job: Job) -> JobState | None:
+        """Cancel a job and withdraw its suspension, if it has one. Return the state of the job then."""
+        store, now = self._store(), self._now()
+        if suspension_in(job.result) is None or job.state is JobState.RUNNING:
+            return await store.jobs.cancel(tenant, job.id, now)
+        try:
+            async with store.transaction() as within:
+                await self._suspended.void(within, tenant, job)
+                state = await within.jobs.cancel(tenant, job.id, now)
+                if state is JobState.RUNNING:
+                    raise _TakenError  # noqa: TRY301  (rolls the transaction back)
+        except _TakenError:  # the suspension is left to its worker
+            return await store.jobs.cancel(tenant, job.id, now)
+        return state
 
     @staticmethod
     async def _ended(here: RunningJob, call: ToolCall) -> ToolResult:
@@ -230,11 +336,13 @@ class JobRunner:
 
     def _pause(self, job: Job, result: ToolResult) -> float | None:
         """Return the seconds until the next attempt; None when *result* is final."""
+        retries = self.options.retries_of(job.tool)
         if result.outcome is Outcome.RETRY_LATER:
-            return max((result.retry_after or 0) / 1000, self.options.backoff)
+            counted = 1 if _was_put_off(result) else job.attempts
+            return max((result.retry_after or 0) / 1000, retries.backoff_after(counted))
         if result.outcome is Outcome.IN_FLIGHT:
-            return self.options.backoff
-        return self.options.backoff_after(self.options.max_attempts) if _code(result) in STORE_FAILED else None
+            return retries.backoff
+        return retries.backoff_after(job.max_attempts) if _code(result) in STORE_FAILED else None
 
     async def _put_back(self, tenant: str, job: Job, pause: float, reason: str | None) -> Finished:
         """Put the job back for a later attempt. Without a reason this attempt does not count."""
@@ -250,9 +358,18 @@ class JobRunner:
     ) -> Finished:
         body = None if result is None else dump_result(result)
         at = self._now()
-        end = self._store().jobs.end(tenant, job.id, job.token, state, at=at, result=body, reason=reason)
-        if not await self._response(end):
-            raise StoreError("the job was taken by another worker: its lease had expired")
+        ended = job if suspension_in(body) is None else replace(job, result=body)
+        if suspension_in(ended.result) is None:
+            end = self._store().jobs.end(tenant, job.id, job.token, state, at=at, result=body, reason=reason)
+            done = await self._response(end)
+        else:
+            async with self._store().transaction() as within:
+                await self._suspended.void(within, tenant, ended)
+                done = await within.jobs.end(tenant, job.id, job.token, state, at=at, result=body, reason=reason)
+                if not done:
+                    raise StoreError(LOST)
+        if not done:
+            raise StoreError(LOST)
         if state is JobState.DEAD:
             emit(LogEvent.JOB_DEAD, job=job.id, tool=job.tool, reason=reason)
         return Finished(job, state, at)

@@ -1,4 +1,7 @@
-"""The background tasks of an open gate, such as renewing leases. Each has an asyncio task of its own."""
+"""The background tasks of an open gate, such as renewing leases. Each has an asyncio task of its own.
+
+Old rows of a store are deleted in batches, so that no statement and no lock is long.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from callgate.providers import logs
+from callgate.providers.stores.effects import PRUNE_BATCH
 
 TASKS = "callgate background: "
 """Prefix of the names of the asyncio tasks."""
+PRUNE_EVERY = 600.0
+"""Seconds between two prunings. Services that are restarted often prune, too."""
+KEPT = 90 * 86_400.0
+"""Seconds that effects and suspended calls are kept, unless the application sets another time."""
+_REPORT_EVERY = 100
+"""Batches between two reports of the progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +72,28 @@ class BackgroundTasks:
                     await running
         except Exception as error:  # noqa: BLE001  (the next run may succeed)
             logs.emit(logs.LogEvent.PROVIDER_FAILED, provider=task.name, phase="background", error=error)
+
+
+async def prune_all(prune: Callable[[float], Awaitable[int]], before: float, progress: Callable[[int], object]) -> int:
+    """Delete the rows from before a time, ``PRUNE_BATCH`` in each statement. Return their number.
+
+    *progress* gets the number so far, from time to time.
+    """
+    deleted = batches = 0
+    while True:
+        number = await prune(before)
+        deleted, batches = deleted + number, batches + 1
+        if number < PRUNE_BATCH:
+            return deleted
+        if batches % _REPORT_EVERY == 0:
+            progress(deleted)
+
+
+async def prune_and_log(what: str, prune: Callable[[float], Awaitable[int]], before: float) -> None:
+    """Delete the rows from before a time, and log their number and the progress."""
+
+    def log(deleted: int, *, done: bool = False) -> None:
+        logs.emit(logs.LogEvent.ROWS_PRUNED, rows=what, number=deleted, done=done)
+
+    if deleted := await prune_all(prune, before, log):
+        log(deleted, done=True)

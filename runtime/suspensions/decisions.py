@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from callgate.errors import Invalid
@@ -11,9 +11,10 @@ from callgate.hooks.approval import PLACE
 from callgate.hooks.builtin import refusal
 from callgate.hooks.plan import Plan
 from callgate.providers.principal import User
-from callgate.runtime.suspensions.resumption import SuspendedCall
+from callgate.runtime.suspensions.resumption import Answer, SuspendedCall
+from callgate.tools.arguments.parsing import parse_arguments
 from callgate.tools.schemas.validation import Validator, compile_schema
-from callgate.tools.values import plain_json
+from callgate.tools.values import hash_of, plain_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,35 @@ def fitting_answer(plan: Plan, bound: SuspendedCall, decision: Respond) -> Any:
         raise Invalid("the answer is not JSON", code="invalid_answer") from None
     check_value(validator, value)
     return value
+
+
+def with_decision(
+    plan: Plan, bound: SuspendedCall, decision: Approve | Edit | Respond, approver: User, waited: float
+) -> SuspendedCall:
+    """Return the call with a decision; an edit drops earlier approvals.
+
+    Raises:
+        Invalid: the arguments or the answer do not fit.
+    """
+    answer = Answer(by=approver.id)
+    if isinstance(decision, Respond):
+        answer = Answer(fitting_answer(plan, bound, decision), decision.error, approver.id)
+        if is_final(decision, bound):
+            return replace(bound, answers={**bound.answers, bound.place: answer})
+    elif bound.schema is not None:
+        raise Invalid("an answer was asked for: Respond(value)", code="answer_expected")
+    elif isinstance(decision, Edit):
+        if not bound.frozen:
+            raise Invalid("its arguments were not read yet: there is nothing to edit", code="not_editable")
+        arguments = parse_arguments(dict(decision.arguments), limits=plan.builtins.limits).value
+        check_value(plan.builtins.arguments, arguments)
+        bound = replace(bound, arguments=arguments, input_hash=hash_of(arguments), approvals=(), answers={})
+    said = bound.answers.get(bound.place)
+    agree = said is None or hash_of(said.value) == hash_of(answer.value)
+    if bound.rules:  # an approver counts once, with current roles; a different answer drops the others
+        others = (one for one in bound.approvals if one[0] != bound.place or (agree and one[1].id != approver.id))
+        bound = replace(bound, approvals=(*others, (bound.place, approver, waited)))
+    return bound if bound.place == PLACE else replace(bound, answers={**bound.answers, bound.place: answer})
 
 
 def check_value(validator: Validator | None, value: Any) -> None:

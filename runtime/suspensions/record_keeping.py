@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -9,7 +10,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from callgate.errors import Denied, GateClosed, InvocationError, NotPending, Stale, Suspended
+from callgate.errors import (
+    Denied,
+    GateClosed,
+    InFlight,
+    InvocationError,
+    NotPending,
+    RegistrationError,
+    Stale,
+    Suspended,
+)
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.facts import Suspension
 from callgate.providers.principal import User
@@ -25,7 +35,7 @@ from callgate.runtime.effects.ledger import Effects, Ledger
 from callgate.runtime.effects.reconciling import reconcile
 from callgate.runtime.effects.steps import effect_step, reconcilers_of
 from callgate.runtime.engine import Engine
-from callgate.runtime.lifespan.background import BackgroundTask
+from callgate.runtime.lifespan.background import KEPT, PRUNE_EVERY, BackgroundTask, prune_and_log
 from callgate.runtime.plans import Plans
 from callgate.runtime.suspensions.decisions import Decision
 from callgate.runtime.suspensions.resumption import Resumed, SuspendedCall, context_of_resumed, refused_context
@@ -35,8 +45,8 @@ from callgate.tools.calls import Outcome, ToolResult
 RefreshUser: TypeAlias = Callable[[User], User | Awaitable[User | None] | None]
 """Returns the current roles and scopes of a user, who may have changed since the call. None: the user exists no more."""
 
-KEPT_IN_MEMORY = 86_400.0
-"""Seconds that a store in memory keeps the record of a decided call."""
+KEPT_IN_MEMORY = 2 * 86_400.0
+"""Seconds after the call that a store in memory keeps its record: longer than a call waits, for a job that looks it up."""
 SWEEP_EVERY = 30.0
 """Seconds between two searches for suspended calls that have expired."""
 
@@ -49,10 +59,19 @@ class Suspensions:
         policy_version: the version of your policies. A suspended call is bound to it and to the hooks that authorise.
         refresh_user: returns the current roles and scopes of a user when a suspended call or a job of theirs runs.
             None from it means that the user exists no more. Default: the user as of the call.
+        keep: seconds from a call until its record is deleted, if it waits no more. None keeps the records for ever.
+
+    Raises:
+        RegistrationError: ``keep`` is not above 0.
     """
 
     policy_version: str = ""
     refresh_user: RefreshUser | None = None
+    keep: float | None = KEPT
+
+    def __post_init__(self) -> None:
+        if self.keep is not None and not self.keep > 0:
+            raise RegistrationError("Suspensions: keep is seconds, above 0, or None")
 
 
 class CallRecords:
@@ -65,12 +84,13 @@ class CallRecords:
         options: Effects,
         signing_keys: Iterable[str | bytes],
         suspensions: Suspensions,
+        namespace: str = "",
     ) -> None:
-        keys = SigningKeys(signing_keys)
-        self.options, self.refresh_user = options, suspensions.refresh_user
+        keys = SigningKeys(signing_keys, namespace)
+        self.options, self.refresh_user, self._keep_suspensions = options, suspensions.refresh_user, suspensions.keep
         self.plans = plans
         self.keys = keys
-        self.ledger = Ledger(engine.store, engine.now, options, self._ask)
+        self.ledger = Ledger(engine.store, engine.now, options, self._ask, namespace)
         self.waits = SuspensionManager(
             lambda: self.ledger.store, keys, self.ledger.now, plans.of, suspensions.policy_version
         )
@@ -79,6 +99,7 @@ class CallRecords:
             BackgroundTask("leases of effects", options.every, self.ledger.renew, urgent=True),
             BackgroundTask("effects", options.every, lambda: self.ledger.keep_up(self._reconcilers)),
             BackgroundTask("waits", SWEEP_EVERY, self._sweep_suspensions),
+            BackgroundTask("retention", PRUNE_EVERY, self._prune),
         ]
         if engine.has_time_of_store:
             self.tasks.append(BackgroundTask("clock of the store", SWEEP_EVERY, engine.synchronise))
@@ -106,12 +127,21 @@ class CallRecords:
         made.waits = engine.waits = SuspensionManager(
             waits.store, waits.keys, waits.now, plans.of, waits.policy_version
         )
+        made.waits.deliver = waits.deliver
         return made
 
     async def _sweep_suspensions(self) -> None:
         await self.waits.sweep()
-        if not self.store.durable:  # memory is finite; the operator of a database prunes it
+        if not self.store.durable:  # memory is finite
             await self.store.suspensions.prune(self.ledger.now() - KEPT_IN_MEMORY)
+
+    async def _prune(self) -> None:
+        now = self.ledger.now()
+        if self.options.keep is not None:  # a tool may answer repeats for longer
+            keep = max([self.options.keep, *(one.within or 0.0 for one in self.plans.registry.list())])
+            await prune_and_log("effects", self.ledger.effects.prune, now - keep)
+        if self._keep_suspensions is not None:
+            await prune_and_log("suspensions", self.store.suspensions.prune, now - self._keep_suspensions)
 
     async def _ask(self, tenant: str, effect: EffectRecord, hooks: Sequence[Any]) -> EffectRecord:
         return await reconcile(self.ledger.effects, self.ledger.now, tenant, effect, hooks)
@@ -146,6 +176,8 @@ async def resume(
         bound, decided = await records.waits.decide(handle, decision, approver, lost)
         if isinstance(decided, Pending):
             return _still_waits(bound, decided)
+        if bound.job is not None:
+            return await _of_worker(gate, records, bound, options.get("deadline"))
         ctx = await _context(records, bound, decided, trace=trace)
         apply_options(ctx, options)
         if trace:
@@ -153,6 +185,17 @@ async def resume(
         if await _ran(records, ctx):
             return result_of(ctx)
         lost = ctx.run.resumed.wait
+
+
+async def _of_worker(gate: Any, records: CallRecords, bound: SuspendedCall, limit: float | None) -> ToolResult:
+    """Return the outcome of a decided job, or ``in_flight`` when it has none within *limit* seconds."""
+    try:
+        async with asyncio.timeout(records.options.wait if limit is None else limit):
+            result: ToolResult = await gate.job(bound.job, user=bound.user).settled()
+            return result
+    except TimeoutError:
+        error = InFlight(f"{bound.tool}: the decision is recorded, and a worker runs the call")
+        return ToolResult(bound.call_id or "", bound.tool, Outcome.IN_FLIGHT, error=error_info(error))
 
 
 async def _ran(records: CallRecords, ctx: InvokeContext) -> bool:

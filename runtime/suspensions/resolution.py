@@ -7,6 +7,7 @@ effect, which is the result. A read has no receipt: it runs again, under the app
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from callgate.errors import (
     ControlRespond,
@@ -20,8 +21,9 @@ from callgate.errors import (
 )
 from callgate.hooks.approval import PLACE
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.facts import Suspension
 from callgate.providers.principal import User
-from callgate.providers.stores.effects import OPEN_STATES, EffectState, SuspensionRecord, SuspensionState
+from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectState, SuspensionRecord, SuspensionState
 from callgate.runtime.call.failure import error_info
 from callgate.runtime.call.options import apply_options
 from callgate.runtime.call.results import run_to_result
@@ -46,9 +48,32 @@ class Resolution:
     repeat: bool = False
 
 
+class CallState(StrEnum):
+    """The state of a call: ``working → input_required → completed | failed | cancelled``."""
+
+    WORKING = "working"  # it is queued, or runs
+    INPUT_REQUIRED = "input_required"  # it waits for a person or a client
+    COMPLETED = "completed"
+    FAILED = "failed"  # it was refused, failed, or its outcome is unknown; the result says which
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutcome:
+    """The state of a call.
+
+    ``result`` is its result once it has ended. It is None for a completed read that was suspended: the output of a read
+    is not kept, except by its job. ``pending`` is the suspension of a call that waits for input.
+    """
+
+    state: CallState
+    result: ToolResult | None = None
+    pending: Suspension | None = None
+
+
 async def resolve(records: CallRecords, handle: str, user: User) -> Resolution | None:
     """See ``Gate.resolution``."""
-    found = await _find(records.waits, handle, user)
+    found = await find_suspended(records.waits, handle, user)
     if found is None:
         return Resolution(_failed_result(None, NotPending()))
     wait, bound = found
@@ -68,9 +93,9 @@ async def resolve(records: CallRecords, handle: str, user: User) -> Resolution |
             return await _resumed(records, wait, bound, user)
 
 
-async def repeat_read(records: CallRecords, handle: str, user: User, deadline: float) -> ToolResult:
+async def repeat_read(records: CallRecords, handle: str, user: User, deadline: float | None) -> ToolResult:
     """See ``Gate.repeat_read``."""
-    found = await _find(records.waits, handle, user)
+    found = await find_suspended(records.waits, handle, user)
     if found is None:
         return _failed_result(None, Stale())
     wait, bound = found
@@ -93,8 +118,10 @@ async def in_session(waits: SuspensionManager, session_id: str, user: User) -> l
     ]
 
 
-async def _find(waits: SuspensionManager, handle: str, user: User) -> tuple[SuspensionRecord, SuspendedCall] | None:
-    """A suspended call of this user in any state; None for an unknown, foreign or damaged row."""
+async def find_suspended(
+    waits: SuspensionManager, handle: str, user: User
+) -> tuple[SuspensionRecord, SuspendedCall] | None:
+    """Return a suspended call of this user in any state; None for an unknown, foreign or damaged row."""
     tenant = user.tenant or ""
     wait = await waits.store().suspensions.get(tenant, id_in(waits.keys, tenant, handle))
     bound = None if wait is None else waits.opened(tenant, wait)
@@ -123,30 +150,32 @@ async def _resumed(records: CallRecords, wait: SuspensionRecord, bound: Suspende
         return Resolution(_failed_result(bound, Stale()))
     if ctx.run.plan.definition.effect is Effect.READ or PLACE in bound.answers:  # or an approver gave the output
         return Resolution(repeat=True)
-    key = identifier(ctx.run.plan.record)(ctx)
+    key = identifier(ctx.run.plan.record, records.keys.namespace)(ctx)
     effect = None if key is None else await records.ledger.effects.get(user.tenant or "", key)
     if effect is not None and effect.state in OPEN_STATES:
         return None
+    return Resolution(recorded_result(effect, bound.call_id or "", bound.tool))
+
+
+def recorded_result(effect: EffectRecord | None, call_id: str, tool: str) -> ToolResult:
+    """Return the result of an effect that has ended, from the ledger."""
     if effect is not None and effect.state is EffectState.NO_EFFECT:
-        return Resolution(
-            _failed_result(bound, ToolFailed(code="no_effect", public="The call failed without an effect."))
-        )
+        return _failed(call_id, tool, ToolFailed(code="no_effect", public="The call failed without an effect."))
     if effect is None or effect.state is not EffectState.COMMITTED:
-        return Resolution(_failed_result(bound, OutcomeUnknown()))
-    return Resolution(_replayed(bound, effect.receipt))
-
-
-def _replayed(bound: SuspendedCall, receipt: bytes | None) -> ToolResult:
+        return _failed(call_id, tool, OutcomeUnknown())
     try:
-        answer_from(receipt)
+        answer_from(effect.receipt)
     except ControlRespond as answer:
-        return ToolResult(bound.call_id or "", bound.tool, Outcome.SUCCESS, answer.value, replayed=True)
+        return ToolResult(call_id, tool, Outcome.SUCCESS, answer.value, replayed=True)
     except InvocationError as error:
-        return replace(_failed_result(bound, error), replayed=True)
+        return replace(_failed(call_id, tool, error), replayed=True)
 
 
 def _failed_result(bound: SuspendedCall | None, error: InvocationError) -> ToolResult:
-    call_id, tool = ("", "") if bound is None else (bound.call_id or "", bound.tool)
+    return _failed("", "", error) if bound is None else _failed(bound.call_id or "", bound.tool, error)
+
+
+def _failed(call_id: str, tool: str, error: InvocationError) -> ToolResult:
     denies = isinstance(error, Denied | NotPending | Stale)
     outcome = Outcome.UNKNOWN if isinstance(error, OutcomeUnknown) else Outcome.DENIED if denies else Outcome.ERROR
     return ToolResult(call_id, tool, outcome, error=error_info(error))

@@ -14,8 +14,9 @@ from typing import Any
 from callgate.errors import Denied, NotPending, ToolError
 from callgate.hooks.approval import PLACE
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.facts import FROZEN
+from callgate.hooks.facts import FROZEN, Suspension
 from callgate.hooks.plan import Plan
+from callgate.providers.ids import new_id
 from callgate.providers.principal import User
 from callgate.providers.principal_json import user_as_json, user_from_json
 from callgate.providers.signing import SigningKeys
@@ -24,7 +25,7 @@ from callgate.tools.approval import Approval, met
 from callgate.tools.arguments.hydration import Repair
 from callgate.tools.calls import ToolCall
 from callgate.tools.execution import NO_TASK, TaskIds
-from callgate.tools.values import canonical
+from callgate.tools.values import canonical, thaw
 
 VERSION = 1
 
@@ -56,7 +57,8 @@ class SuspendedCall:
     the lifecycle where the call waits. ``approvals`` lists the approvals so far: place, approver and seconds waited.
     ``answers`` maps places to answers. Both apply to the arguments of ``input_hash``; None means that they were
     not parsed at the time of the decision. ``repair`` is the record of the repairer that wrote the arguments. ``task`` has
-    the ids of the A2A task.
+    the ids of the A2A task. ``job`` is the id of the job that made the call; a worker goes on with such a call once it is
+    ``decided``. ``asked_hash`` is the ``input_hash`` of the caller, before an approver edited the arguments.
     """
 
     tool: str
@@ -81,6 +83,9 @@ class SuspendedCall:
     answers: Mapping[str, Answer] = field(default_factory=dict[str, Answer])
     repair: Mapping[str, Any] | None = None
     task: TaskIds = NO_TASK
+    job: str | None = None
+    decided: bool = False
+    asked_hash: str | None = None
 
     def given_at(self, place: str) -> list[tuple[User, float]]:
         """Return the approvals at a place."""
@@ -113,7 +118,14 @@ class SuspendedCall:
             ValueError, TypeError, KeyError: another version of Callgate wrote it.
         """
         body: dict[str, Any] = json.loads(data)
-        body = {"repair": None, "task": (), **body}  # rows of earlier versions have none
+        body = {
+            "repair": None,
+            "task": (),
+            "job": None,
+            "decided": False,
+            "asked_hash": None,
+            **body,
+        }  # rows of earlier versions have none
         if body["v"] != VERSION:
             raise ValueError("another version of Callgate wrote this")
         return cls(
@@ -168,6 +180,53 @@ def id_in(keys: SigningKeys, tenant: str, handle: Any) -> str:
     if not keys.verify(mac, *signed):
         raise NotPending("no such handle")
     return id
+
+
+def bound_call(ctx: InvokeContext, asked: Suspension, policy: str) -> SuspendedCall:
+    """Return the facts of a call that asks for a decision; *policy* is the digest of its policies."""
+    frozen = ctx.run.input_state == FROZEN
+    raw = ctx.raw_input if not isinstance(ctx.raw_input, Mapping) else thaw(dict(ctx.raw_input))
+    call, resumed = ctx.tool_call, ctx.run.resumed
+    before: SuspendedCall | None = None if resumed is None else resumed.bound
+    asked_hash = None if before is None else before.asked_hash
+    decided_on = None if before is None else before.input_hash
+    input_hash = ctx.input_hash if frozen else decided_on
+    if decided_on not in {None, input_hash}:  # earlier decisions apply to other arguments
+        before = None
+    return SuspendedCall(
+        tool=ctx.tool_id,
+        version=ctx.tool.binding_digest,
+        policy=policy,
+        user=ctx.user,
+        arguments=thaw(ctx.run.input) if frozen else raw,  # not the copy that hooks read
+        frozen=frozen,
+        input_hash=input_hash,
+        request_id=ctx.request_id,
+        session_id=ctx.run.session_id,
+        call_id=call.id,
+        synthetic_id=call.synthetic_id,
+        truncated=call.truncated,
+        idempotency_key=ctx.run.idempotency_key if ctx.run.claim is None else ctx.run.claim.effect.idempotency_key,
+        place=asked.place,
+        prompt=asked.prompt,
+        schema=None if asked.schema is None else thaw(asked.schema),
+        rules=asked.rules,
+        nonce=new_id(),
+        approvals=() if before is None else before.approvals,
+        answers={} if before is None else before.answers,
+        repair=None if ctx.run.repair is None else ctx.run.repair.to_dict(),
+        task=ctx.run.task,
+        job=ctx.run.job,
+        asked_hash=asked_hash or input_hash,
+    )
+
+
+def job_of(wait: SuspensionRecord) -> str | None:
+    """Return the job of a suspended call. The record may be damaged: its job finds that out by itself."""
+    try:
+        return SuspendedCall.load(wait.body).job
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 # ---------------------------------------------------------------------- resuming

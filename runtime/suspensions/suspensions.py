@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from callgate.errors import Denied, Invalid, NotPending, Stale, UnknownTool
+from callgate.errors import Denied, NotPending, Stale, StoreConflict, UnknownTool
 from callgate.hooks.approval import PLACE
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.facts import FROZEN, Suspension
+from callgate.hooks.facts import Suspension
 from callgate.hooks.plan import Plan
 from callgate.hooks.selection import why_not
 from callgate.hooks.stages import Stage
@@ -19,30 +20,32 @@ from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
+from callgate.providers.stores.jobs import JobState
 from callgate.runtime.suspensions.decisions import (
     Approve,
     Deny,
     Edit,
     Respond,
     as_decision,
-    check_value,
-    fitting_answer,
     is_final,
     may_decide,
     name_of,
+    with_decision,
 )
+from callgate.runtime.suspensions.keyed import find_same, is_open, was_edited
 from callgate.runtime.suspensions.resumption import (
     Answer,
     Resumed,
     SuspendedCall,
+    bound_call,
     call_text,
     handle_of,
     id_in,
     is_whole,
+    job_of,
     signed,
 )
-from callgate.tools.arguments.parsing import parse_arguments
-from callgate.tools.values import hash_of, thaw
+from callgate.tools.values import hash_of
 
 EXPIRES = 86_400.0
 """Default expiry of a suspended call, in seconds."""
@@ -76,8 +79,11 @@ class Pending:
 class SuspensionManager:
     """The suspended calls of one gate.
 
-    *plan_for* returns the plan of a tool; *policy_version* is the application's version of its policies.
+    *plan_for* returns the plan of a tool; *policy_version* is the application's version of its policies. ``deliver``
+    hands a job to the job engine, by tenant and id: its call was decided.
     """
+
+    deliver: Callable[[str, str], Awaitable[None]] | None = None
 
     def __init__(
         self,
@@ -96,61 +102,72 @@ class SuspensionManager:
     # ------------------------------------------------------------------ suspending
 
     async def keep(self, ctx: InvokeContext, asked: Suspension) -> Suspension:
-        """Store a suspended call; return its suspension with the handle.
+        """Store a suspended call; return its suspension with the handle. A repeat with its key gets the same one.
 
         Raises:
             Denied: the call is nested, and a nested call cannot be resumed.
+            Conflict: a call with other arguments is suspended under its key.
             StoreError: the store failed.
         """
         if ctx.run.outer is not None:
             raise Denied("a call within a call cannot wait", code="nested_wait", no_effect=True)
         tenant, now, resumed = ctx.user.tenant or "", self.now(), ctx.run.resumed
-        bound = self._bind(ctx, asked)
+        bound = bound_call(ctx, asked, self.policy_of(ctx.run.plan))
         lasts = EXPIRES if asked.expires is None else asked.expires
-        wait = SuspensionRecord(new_id(), asked.kind, ctx.tool_id, ctx.user.id, now, now + lasts, bound.dump(), "")
-        wait = signed(self.keys, tenant, wait)
-        if resumed is None or ctx.run.claim is not None or resumed.wait.state is not SuspensionState.WAITING:
-            await self.store().suspensions.put(tenant, wait)
-        else:  # it was suspended before: one transaction replaces that row
-            async with self.store().transaction() as written:
-                if not await written.suspensions.replace(tenant, resumed.used()):
-                    raise NotPending("another process resumed it meanwhile")
-                await written.suspensions.put(tenant, wait)
-        return replace(asked, expires=lasts, handle=handle_of(self.keys, tenant, wait.id))
+        wait = SuspensionRecord("", asked.kind, ctx.tool_id, ctx.user.id, now, now + lasts, bound.dump(), "")
+        if ctx.run.claim is not None or (resumed is not None and resumed.wait.state is not SuspensionState.WAITING):
+            resumed = None  # its row is used up already
+        while True:
+            known = await self._same(tenant, bound, None if resumed is None else resumed.id)
+            if not isinstance(known, str):
+                left = None if known.expires_at is None else known.expires_at - now
+                return replace(asked, expires=left, handle=handle_of(self.keys, tenant, known.id))
+            wait = signed(self.keys, tenant, replace(wait, id=known))
+            try:
+                await self._put(tenant, wait, resumed)
+            except StoreConflict:
+                if (bound.idempotency_key or bound.job) is None:
+                    raise
+            else:
+                return replace(asked, expires=lasts, handle=handle_of(self.keys, tenant, wait.id))
 
-    def _bind(self, ctx: InvokeContext, asked: Suspension) -> SuspendedCall:
-        frozen = ctx.run.input_state == FROZEN
-        raw = ctx.raw_input if not isinstance(ctx.raw_input, Mapping) else thaw(dict(ctx.raw_input))
-        call, resumed = ctx.tool_call, ctx.run.resumed
-        before: SuspendedCall | None = None if resumed is None else resumed.bound
-        decided_on = None if before is None else before.input_hash
-        input_hash = ctx.input_hash if frozen else decided_on
-        if decided_on not in {None, input_hash}:  # earlier decisions apply to other arguments
-            before = None
-        return SuspendedCall(
-            tool=ctx.tool_id,
-            version=ctx.tool.binding_digest,
-            policy=self.policy_of(ctx.run.plan),
-            user=ctx.user,
-            arguments=thaw(ctx.run.input) if frozen else raw,  # not the copy that hooks read
-            frozen=frozen,
-            input_hash=input_hash,
-            request_id=ctx.request_id,
-            session_id=ctx.run.session_id,
-            call_id=call.id,
-            synthetic_id=call.synthetic_id,
-            truncated=call.truncated,
-            idempotency_key=ctx.run.idempotency_key if ctx.run.claim is None else ctx.run.claim.effect.idempotency_key,
-            place=asked.place,
-            prompt=asked.prompt,
-            schema=None if asked.schema is None else thaw(asked.schema),
-            rules=asked.rules,
-            nonce=new_id(),
-            approvals=() if before is None else before.approvals,
-            answers={} if before is None else before.answers,
-            repair=None if ctx.run.repair is None else ctx.run.repair.to_dict(),
-            task=ctx.run.task,
+    async def was_edited(self, ctx: InvokeContext, asked: str, ran: str) -> bool:
+        """Return whether an approver replaced the arguments of an earlier call with this key. Arguments are hashes."""
+        tenant, key = ctx.user.tenant or "", ctx.run.idempotency_key
+        store, opened = self.store().suspensions, partial(self.opened, tenant)
+        return key is not None and await was_edited(
+            store, ctx.user, ctx.tool_id, key, self.keys.namespace, opened, (asked, ran)
         )
+
+    async def _put(self, tenant: str, wait: SuspensionRecord, resumed: Resumed | None) -> None:
+        """Store a new suspension; one transaction uses up the row of a call that was suspended before."""
+        if resumed is None:
+            await self.store().suspensions.put(tenant, wait)
+            return
+        async with self.store().transaction() as written:
+            if not await written.suspensions.replace(tenant, resumed.used()):
+                raise NotPending("another process resumed it meanwhile")
+            await written.suspensions.put(tenant, wait)
+
+    async def _same(self, tenant: str, bound: SuspendedCall, before: str | None) -> str | SuspensionRecord:
+        """Return the open suspension of the same call, or else the id of a new one. *before* is about to be used up."""
+        key = bound.idempotency_key or bound.job  # a job that a crash left asks again
+        if key is None:
+            return new_id()
+
+        def opened(wait: SuspensionRecord) -> SuspendedCall | None:
+            return self.opened(tenant, wait) if wait.id != before and is_open(wait, self.now()) else None
+
+        while True:
+            id, wait, known = await find_same(self.store().suspensions, bound, key, self.keys.namespace, opened)
+            if wait is None or known is None:
+                return id
+            if bound.job in {None, known.job}:
+                return wait
+            adopted = replace(wait, number=wait.number + 1, body=replace(known, job=bound.job).dump())
+            adopted = signed(self.keys, tenant, adopted)  # the same key as a call and as a job
+            if await self.store().suspensions.replace(tenant, adopted):
+                return adopted
 
     def policy_of(self, plan: Plan) -> str:
         """Return the digest of a tool's policies: the application's version, and each policy hook with its version."""
@@ -172,7 +189,7 @@ class SuspensionManager:
             found = []
             for wait in rows:
                 bound = self.opened(tenant, wait) if kind in {None, wait.kind} else None
-                if bound is None or (wait.expires_at is not None and wait.expires_at <= now):
+                if bound is None or bound.decided or not is_open(wait, now):
                     continue
                 if may_decide(bound, viewer, now - wait.made_at):
                     found.append(self._shown(tenant, wait, bound, now))
@@ -219,6 +236,8 @@ class SuspensionManager:
         bound = self.opened(tenant, wait)
         if bound is None:
             raise NotPending("changed in the store")
+        if bound.decided:
+            raise NotPending("decided, and handed to a worker")
         if wait.expires_at is not None and wait.expires_at <= self.now():
             raise NotPending("expired")
         if after is not None and wait.number <= after.number:  # a lost race means a later version
@@ -279,20 +298,22 @@ class SuspensionManager:
                 raise Denied("the caller may not approve its own call", code="not_an_approver")
             raise NotPending("not this approver's")
         if isinstance(decision, Deny):
-            told = Answer(error=decision.reason, by=approver.id)
+            told = Answer(decision.public, decision.reason, approver.id)
             after = replace(bound, answers={**bound.answers, bound.place: told})
             if not await self._end(tenant, Resumed(self.keys, tenant, wait, after), SuspensionState.DENIED):
                 return None
             public = decision.public or "The call was declined."
             return bound, Denied(decision.reason or f"declined by {approver.id}", code="declined", public=public)
         plan = self._bound_plan(bound)
-        after = self._decided(plan, bound, decision, approver, waited)
-        if is_final(decision, after) or after.is_met:
+        after = with_decision(plan, bound, decision, approver, waited)
+        ends = is_final(decision, after) or after.is_met
+        if ends and after.job is None:
             return after, Resumed(self.keys, tenant, wait, after)
+        after = replace(after, decided=ends)
         wait = signed(self.keys, tenant, replace(wait, number=wait.number + 1, body=after.dump()))
-        if not await self.store().suspensions.replace(tenant, wait):
+        if not await self._replace(tenant, wait, after.job if ends else None):
             return None
-        return after, self._shown(tenant, wait, after, self.now())
+        return after, Resumed(self.keys, tenant, wait, after) if ends else self._shown(tenant, wait, after, self.now())
 
     async def use(self, plan: Plan, resumed: Resumed) -> bool:
         """Use up the approval of a call that is about to run, unless the claim of its effect does.
@@ -302,7 +323,7 @@ class SuspensionManager:
         claims = any(step.name == "intent" and step.hook is None for _, _, step in plan.before)
         if claims and not (resumed.bound.place == PLACE and PLACE in resumed.bound.answers):
             return True
-        done = await self._end(resumed.tenant, resumed, SuspensionState.USED)
+        done = await self.store().suspensions.replace(resumed.tenant, resumed.used())
         if done:
             resumed.wait = replace(resumed.wait, state=SuspensionState.USED)
         return done
@@ -324,7 +345,19 @@ class SuspensionManager:
 
     async def _end(self, tenant: str, resumed: Resumed, state: SuspensionState) -> bool:
         """End the wait of a call; False if another process has replaced its record."""
-        return await self.store().suspensions.replace(tenant, resumed.used(state))
+        return await self._replace(tenant, resumed.used(state), resumed.bound.job)
+
+    async def _replace(self, tenant: str, wait: SuspensionRecord, job: str | None) -> bool:
+        """Replace a record; one transaction also queues the job that its decision concerns."""
+        if job is None:
+            return await self.store().suspensions.replace(tenant, wait)
+        async with self.store().transaction() as written:
+            if not await written.suspensions.replace(tenant, wait):
+                return False
+            woken = await written.jobs.wake(tenant, job, self.now())
+        if woken is JobState.QUEUED and self.deliver is not None:
+            await self.deliver(tenant, job)
+        return True
 
     def _bound_plan(self, bound: SuspendedCall) -> Plan:
         """Return the plan of the tool that a call is bound to.
@@ -347,29 +380,6 @@ class SuspensionManager:
         definition = plan.definition  # earlier versions bound the digest of the whole definition
         return bound.version in {definition.binding_digest, definition.digest} and self.policy_of(plan) == bound.policy
 
-    def _decided(
-        self, plan: Plan, bound: SuspendedCall, decision: Approve | Edit | Respond, approver: User, waited: float
-    ) -> SuspendedCall:
-        answer = Answer(by=approver.id)
-        if isinstance(decision, Respond):
-            answer = Answer(fitting_answer(plan, bound, decision), decision.error, approver.id)
-            if is_final(decision, bound):
-                return replace(bound, answers={**bound.answers, bound.place: answer})
-        elif bound.schema is not None:
-            raise Invalid("an answer was asked for: Respond(value)", code="answer_expected")
-        elif isinstance(decision, Edit):
-            if not bound.frozen:
-                raise Invalid("its arguments were not read yet: there is nothing to edit", code="not_editable")
-            arguments = parse_arguments(dict(decision.arguments), limits=plan.builtins.limits).value
-            check_value(plan.builtins.arguments, arguments)
-            bound = replace(bound, arguments=arguments, input_hash=hash_of(arguments), approvals=(), answers={})
-        said = bound.answers.get(bound.place)
-        agree = said is None or hash_of(said.value) == hash_of(answer.value)
-        if bound.rules:  # an approver counts once, with current roles; a different answer drops the others
-            others = (one for one in bound.approvals if one[0] != bound.place or (agree and one[1].id != approver.id))
-            bound = replace(bound, approvals=(*others, (bound.place, approver, waited)))
-        return bound if bound.place == PLACE else replace(bound, answers={**bound.answers, bound.place: answer})
-
     # ------------------------------------------------------------------ maintenance
 
     async def sweep(self) -> int:
@@ -379,7 +389,7 @@ class SuspensionManager:
             over = replace(wait, state=SuspensionState.EXPIRED, number=wait.number + 1)
             if is_whole(self.keys, tenant, wait):  # a damaged row keeps its invalid signature
                 over = signed(self.keys, tenant, over)
-            if await self.store().suspensions.replace(tenant, over):
+            if await self._replace(tenant, over, job_of(wait)):
                 emit(LogEvent.SUSPENSION_EXPIRED, tool=wait.tool, kind=wait.kind)
                 ended += 1
         return ended

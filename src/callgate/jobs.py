@@ -8,24 +8,34 @@ if TYPE_CHECKING:
     from callgate.providers.stores.jobs import JobState as JobState
     from callgate.runtime.faces.sync_jobs import SyncJob as SyncJob
     from callgate.runtime.hosts.celery import CeleryJobs as CeleryJobs
+    from callgate.runtime.hosts.dbos import call_as_step as call_as_step
     from callgate.runtime.hosts.procrastinate import ProcrastinateJobs as ProcrastinateJobs
     from callgate.runtime.jobs.backend import JobBackend as JobBackend
     from callgate.runtime.jobs.embedded import EmbeddedJobs as EmbeddedJobs
     from callgate.runtime.jobs.jobs import JobHandle as JobHandle
-    from callgate.runtime.jobs.jobs import JobStatus as JobStatus
+    from callgate.runtime.jobs.options import JobRetries as JobRetries
     from callgate.runtime.jobs.options import Jobs as Jobs
+    from callgate.runtime.jobs.options import Schedule as Schedule
+    from callgate.runtime.jobs.records import JobStatus as JobStatus
+    from callgate.runtime.suspensions.resolution import CallOutcome as CallOutcome
+    from callgate.runtime.suspensions.resolution import CallState as CallState
 else:
     __getattr__, __dir__ = lazy(
         __name__,
         {
+            "CallOutcome": "callgate.runtime.suspensions.resolution",
+            "CallState": "callgate.runtime.suspensions.resolution",
             "CeleryJobs": "callgate.runtime.hosts.celery",
             "EmbeddedJobs": "callgate.runtime.jobs.embedded",
             "JobBackend": "callgate.runtime.jobs.backend",
             "JobHandle": "callgate.runtime.jobs.jobs",
+            "JobRetries": "callgate.runtime.jobs.options",
             "JobState": "callgate.providers.stores.jobs",
-            "JobStatus": "callgate.runtime.jobs.jobs",
+            "JobStatus": "callgate.runtime.jobs.records",
             "Jobs": "callgate.runtime.jobs.options",
             "ProcrastinateJobs": "callgate.runtime.hosts.procrastinate",
+            "Schedule": "callgate.runtime.jobs.options",
             "SyncJob": "callgate.runtime.faces.sync_jobs",
+            "call_as_step": "callgate.runtime.hosts.dbos",
         },
     )

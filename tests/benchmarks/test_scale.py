@@ -51,8 +51,8 @@ async def test_a_statement_more_or_a_commit_more_is_noticed(tmp_path: Path, monk
         return await take(self, *facts, **more)
 
     monkeypatch.setattr(SqlJobs, "take", dearer)
-    submit, run, decide = await costs("after")
-    assert (submit, decide) == (before[0], before[2])
+    submit, run, decide, run_on = await costs("after")
+    assert (submit, decide, run_on) == (before[0], before[2], before[3])
     assert (run.sent, run.wrote, run.flushed) == (before[1].sent + 2, before[1].wrote + 1, before[1].flushed + 1)
 
 

@@ -57,7 +57,8 @@ async def test_the_state_before_has_no_group_commit(tmp_path: Path, monkeypatch:
     address = f"sqlite:///{tmp_path}/store.db"
     assert store_of(address).ledger is not None
     assert store_of(address, before=True).ledger is None
-    assert switches(store_of("redis://127.0.0.1:1/0")) == []
+    assert store_of("redis://127.0.0.1:1/0")._connection.shared is not None
+    assert store_of("redis://127.0.0.1:1/0", before=True)._connection.shared is None
     monkeypatch.setattr(state_place, "BEFORE", {"quotas._database": 1, "quotas.none": 2, "none.here": 3})
     store = store_of(address)
     assert switches(store) == [(store.quotas, "_database", 1)]

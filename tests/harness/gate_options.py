@@ -20,6 +20,7 @@ GROUPS: dict[str, tuple[Any, dict[str, str]]] = {
                 "formats",
                 "lazy",
                 "limits",
+                "namespace",
                 "no_schema_policy",
                 "on_hydration",
                 "on_repair",

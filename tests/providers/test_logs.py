@@ -60,6 +60,7 @@ NAMES = {
     "pick.fell_back",
     "plan.compiled",
     "provider.failed",
+    "rows.pruned",
     "session.ended",
     "tool_system.failed",
 }

@@ -14,6 +14,7 @@ from callgate.hooks.base import Hook, Step
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.stock.capacity.single_flight import InFlightCall, Miss, SingleFlight
 from callgate.hooks.stock.options import HookOptions, check_seconds, checked, set_options
+from callgate.hooks.stock.store_time import store_time
 from callgate.providers.principal import ANONYMOUS
 from callgate.providers.stores.base import CacheEntry, CacheStore, Store
 from callgate.providers.stores.memory import MemoryCache
@@ -53,6 +54,7 @@ class Cache(Hook):
         entry_tags: names for ``drop_tags``, or a function of the context that returns them.
         store: where entries are kept; default: the store of the gate.
         force: True also caches tools that are not ``effect="read"``.
+        store_timeout: seconds that a lookup or a write may take; then the call goes on without the cache.
         options: the options of every hook: ``tools``, ``tags``, ``tenants``, ``mode``, ``filter``, ... With
             ``mode="shadow"`` the cache never answers. It notes the calls without their outputs, and records would-be
             hits.
@@ -75,10 +77,12 @@ class Cache(Hook):
         entry_tags: Tags = (),
         store: Store | CacheStore | None = None,
         force: bool = False,
+        store_timeout: float = 0.5,
         **options: Unpack[HookOptions],
     ) -> None:
         check_seconds("Cache", "ttl", ttl)
         check_seconds("Cache", "stale", stale, least=0.0)
+        check_seconds("Cache", "store_timeout", store_timeout)
         for name, given in (("vary_by", vary_by), ("entry_tags", entry_tags)):
             if isinstance(given, str):
                 raise HookError(f"Cache: {name} takes a collection; write {name}=[{given!r}]")
@@ -87,7 +91,7 @@ class Cache(Hook):
         if not force and "effects" in options:
             raise HookError("Cache: tools that are not effect='read' are cached only with force=True; add it")
         set_options(self, options)
-        self.ttl, self.stale, self.shared = ttl, stale, shared
+        self.ttl, self.stale, self.shared, self.store_timeout = ttl, stale, shared, store_timeout
         if not force:
             self.effects = frozenset({Effect.READ})
         varied = [_vary(one) for one in vary_by]
@@ -115,8 +119,16 @@ class Cache(Hook):
 
     async def _look_up(self, ctx: InvokeContext, store: CacheStore, key: MemoryKey) -> None:
         miss = Miss(self, store, key, self.single_flight.ended_of(key))  # before the lookup
-        self._respond(ctx, key, await _entry(ctx, store, key))
+        self._respond(ctx, key, await self._entry(ctx, store, key))
         self._note(ctx, miss)
+
+    async def _entry(self, ctx: InvokeContext, store: CacheStore, key: MemoryKey) -> CacheEntry | None:
+        try:
+            with store_time(ctx, self.store_timeout):
+                return await store.get(*key)
+        except Exception as error:  # noqa: BLE001  (a failed lookup counts as a miss)
+            ctx.suppress(error)
+            return None
 
     def _respond(self, ctx: InvokeContext, key: MemoryKey | None, entry: CacheEntry | None) -> None:
         """Respond with the entry if it is fresh, or stale while a call renews *key*."""
@@ -150,7 +162,7 @@ class Cache(Hook):
 
     async def _look_again(self, ctx: InvokeContext, miss: Miss) -> None:
         """Look up the value again: an earlier flight ended between the lookup and the start of this one."""
-        entry = await _entry(ctx, miss.store, miss.key)
+        entry = await self._entry(ctx, miss.store, miss.key)
         try:
             self._respond(ctx, None, entry)
         except ControlRespond:
@@ -234,14 +246,6 @@ class Cache(Hook):
             self._prefixes.clear()
         self._prefixes[ctx.run.plan] = value, seen
         return value, seen
-
-
-async def _entry(ctx: InvokeContext, store: CacheStore, key: MemoryKey) -> CacheEntry | None:
-    try:
-        return await store.get(*key)
-    except Exception as error:  # noqa: BLE001  (a failed lookup counts as a miss)
-        ctx.suppress(error)
-        return None
 
 
 def _vary(given: str | Vary) -> tuple[str, Vary]:

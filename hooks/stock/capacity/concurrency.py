@@ -19,7 +19,9 @@ from callgate.hooks.stock.options import (
     selectors_of,
     set_options,
 )
+from callgate.hooks.stock.store_time import store_time
 from callgate.providers.stores.base import SemaphoreStore, Store
+from callgate.providers.stores.server_answers import GRACE
 
 BUSY = "semaphore_full"
 """The error code of a call that gets no permit."""
@@ -105,7 +107,7 @@ class Concurrency(Hook):
         if held is None:
             return None
         if self._local is None:
-            return self._shared.give(*held)
+            return self._give_shared(ctx, held)
         self._local.give(held)
         return None
 
@@ -128,10 +130,11 @@ class Concurrency(Hook):
         store: SemaphoreStore = (self._store or ctx.run.plan.host.store).semaphores
         ctx.data[self] = (store, key, token)  # before the acquire: a release without a permit has no effect
         try:
-            if not permits.waiting(key) and await permits.take(ctx.run.plan.host, store, key, token):
-                return
-            if await permits.wait(ctx.run.plan.host, store, key, token, self._may_wait(ctx, permits.waiting(key))):
-                return
+            with store_time(ctx):
+                if not permits.waiting(key) and await permits.take(ctx.run.plan.host, store, key, token):
+                    return
+                if await permits.wait(ctx.run.plan.host, store, key, token, self._may_wait(ctx, permits.waiting(key))):
+                    return
         except InvocationError:
             raise
         except Exception as error:
@@ -140,6 +143,10 @@ class Concurrency(Hook):
             ctx.suppress(error)
             return
         self._refuse()
+
+    async def _give_shared(self, ctx: InvokeContext, held: tuple[SemaphoreStore, Key, str]) -> None:
+        with store_time(ctx, least=GRACE):
+            await self._shared.give(*held)
 
     def _may_wait(self, ctx: InvokeContext, waiting: int) -> float:
         if waiting >= self.queue or ctx.run.step.shadow:  # a hook in shadow mode delays no call

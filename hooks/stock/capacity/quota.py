@@ -24,8 +24,10 @@ from callgate.hooks.stock.options import (
     selectors_of,
     set_options,
 )
+from callgate.hooks.stock.store_time import store_time
 from callgate.providers.stores.base import Limit, QuotaStore, Store
 from callgate.providers.stores.memory import MemoryQuotas
+from callgate.providers.stores.server_answers import GRACE
 from callgate.tools.calls import Outcome
 
 Reason = Literal["not_executed", "cache_hit", "error", "cancelled"]
@@ -90,13 +92,14 @@ class _Held:
     def __init__(self, quotas: QuotaStore, key: Key, cost: int, limits: list[Limit]) -> None:
         self.quotas, self.key, self.cost, self.limits = quotas, key, cost, limits
 
-    async def give_back(self) -> None:
+    async def give_back(self, ctx: InvokeContext) -> None:
         """Return all units, each at most once. Units whose return fails stay spent until their window is over."""
         failed: Exception | None = None
         while self.limits:
             limit = self.limits.pop()
             try:
-                await self.quotas.give_back(*self.key, limit, self.cost)
+                with store_time(ctx, least=GRACE):
+                    await self.quotas.give_back(*self.key, limit, self.cost)
             except Exception as error:  # noqa: BLE001  (the other limits still get their units)
                 failed = error
         if failed is not None:
@@ -209,7 +212,7 @@ class Quota(Hook):
             quotas: Any = (self._store or ctx.run.plan.host.store).quotas
             quotas.give_back_now(held, self.limits[0], self._cost)
             return None
-        return held.give_back()
+        return held.give_back(ctx)
 
     async def will_authorize_input(self, ctx: InvokeContext) -> None:
         """Reserve units with ``at="input"``: the arguments are valid and frozen, so the cost function can read them."""
@@ -238,7 +241,10 @@ class Quota(Hook):
         try:
             for limit in self.limits:  # also after a refusal: the caller gets the longest wait
                 only_look = wait >= 0.0 and cost == 1
-                taken = await (quotas.look(tenant, key, limit) if only_look else quotas.take(tenant, key, limit, cost))
+                with store_time(ctx):
+                    taken = await (
+                        quotas.look(tenant, key, limit) if only_look else quotas.take(tenant, key, limit, cost)
+                    )
                 if not taken.ok:
                     wait = max(wait, taken.retry_after)
                 elif not only_look:
@@ -259,7 +265,7 @@ class Quota(Hook):
     @staticmethod
     async def _drop(ctx: InvokeContext, held: _Held) -> None:
         try:
-            await held.give_back()
+            await held.give_back(ctx)
         except Exception as error:  # noqa: BLE001  (the refusal is the error to raise)
             ctx.suppress(error)
 

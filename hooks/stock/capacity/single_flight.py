@@ -15,9 +15,11 @@ from typing import Any
 from callgate.errors import DeadlineExceeded
 from callgate.hooks.stages import Stage
 from callgate.hooks.step import SYNC, Step
+from callgate.hooks.stock.store_time import store_time
 from callgate.providers.stores.base import CacheEntry, CacheStore
 from callgate.providers.stores.memory import MemoryCache
 from callgate.providers.stores.memory_changes import MemoryKey
+from callgate.providers.stores.server_answers import GRACE
 
 _COUNTERS = 1024
 """Two keys with one counter cost a lookup that was not needed."""
@@ -148,14 +150,15 @@ class Miss:
             fresh = now + cache.ttl
             entry = CacheEntry(value, now, fresh, fresh + cache.stale, self.tags)
             if type(self.store) is not MemoryCache:
-                return self._put(entry)
+                return self._put(ctx, entry)
             self.store.put_now(self.key, entry)  # in memory: it does not wait, and does not fail
         self.finish(value)
         return None
 
-    async def _put(self, entry: CacheEntry) -> None:
+    async def _put(self, ctx: Any, entry: CacheEntry) -> None:
         try:
-            await self.store.put(*self.key, entry)
+            with store_time(ctx, self.cache.store_timeout, least=GRACE):
+                await self.store.put(*self.key, entry)
         finally:
             self.finish(entry.value)
 

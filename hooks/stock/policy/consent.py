@@ -11,6 +11,7 @@ from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.host import Host
 from callgate.hooks.stock.options import HookOptions, check_choice, check_seconds, checked, set_options
+from callgate.hooks.stock.store_time import store_time
 from callgate.providers.principal import ANONYMOUS, User
 from callgate.providers.stores.base import Grant, Store
 from callgate.tools.definition import ToolDefinition
@@ -90,7 +91,8 @@ class Consent(Hook):
             self._host = ctx.run.plan.host
             store = ctx.run.plan.host.store
         find, tenant, tool = store.consents.find, user.tenant or "", ctx.tool_id
-        missing = [scope for scope in scopes if await find(tenant, user.id, tool, scope) is None]
+        with store_time(ctx):
+            missing = [scope for scope in scopes if await find(tenant, user.id, tool, scope) is None]
         if missing:
             answer = self._challenge(ctx, missing)
             if not answer["granted"]:

@@ -18,10 +18,12 @@ from callgate.hooks.stock.options import HookOptions, check_count, check_seconds
 from callgate.hooks.stock.records.audit_chain import Anchor, Chain, micros
 from callgate.hooks.stock.records.audit_sinks import is_async, to_function, to_log
 from callgate.hooks.stock.records.masking import ShownInput
+from callgate.hooks.stock.store_time import store_time
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.registry import MISSING
 from callgate.providers.stores.base import AuditRow, Store
 from callgate.providers.stores.memory_audit import MemoryAudit
+from callgate.providers.stores.server_answers import RECORD_GRACE
 from callgate.tools.calls import Outcome
 from callgate.tools.definition import Effect
 from callgate.tools.values import SCALARS, clip, compact, hash_of
@@ -111,7 +113,7 @@ class Audit(Hook):
         chain = self._chain_of(ctx.run.plan.host)
         tenant = ctx.user.tenant or ""
         if not chain.deferred:
-            return chain.add(tenant, self._ended(ctx))
+            return self._add(ctx, chain, self._ended(ctx), RECORD_GRACE)
         facts = _facts(ctx)
         # One flat tuple: fewer objects for the garbage collector to visit.
         chain.noted.append((tenant, dict, self._ended(ctx)) if facts is None else (tenant, self._from_facts, *facts))
@@ -122,13 +124,18 @@ class Audit(Hook):
         chain = self._chain_of(ctx.run.plan.host)
         return chain.anchor_if_due() if chain.unanchored >= self._every else None
 
+    @staticmethod
+    async def _add(ctx: InvokeContext, chain: Chain, body: dict[str, Any], least: float | None = None) -> None:
+        with store_time(ctx, least=least):
+            await chain.add(ctx.user.tenant or "", body)
+
     async def _intend(self, ctx: InvokeContext) -> None:
         try:
             body, chain = self._known(ctx, "intent", ctx.run.plan.host.monotonic()), self._chain_of(ctx.run.plan.host)
             if chain.deferred:
                 chain.noted.append((ctx.user.tenant or "", dict, body))
             else:
-                await chain.add(ctx.user.tenant or "", body)
+                await self._add(ctx, chain, body)
         except Exception as error:
             raise Denied(f"the audit row of {ctx.tool_id} could not be written", code="audit_failed") from error
 

@@ -19,7 +19,8 @@ from callgate.hooks.stock.options import (
     selectors_of,
     set_options,
 )
-from callgate.hooks.stock.resilience.circuits import Circuit, LocalCircuits, Refused, Settings, SharedCircuits
+from callgate.hooks.stock.resilience.circuits import SharedCircuits
+from callgate.providers.circuits import Circuit, LocalCircuits, Refused, Settings
 from callgate.providers.stores.base import Store
 
 On: TypeAlias = type[BaseException] | tuple[type[BaseException], ...] | Callable[[Exception], bool]

@@ -1,4 +1,4 @@
-"""The environment of alembic: migrations run in the open transaction of ``sql_database.upgrade_schema``."""
+"""The environment of alembic: migrations run in the open transaction of ``sql_schema.upgrade_schema``."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from importlib.util import find_spec
 from typing import Any
@@ -12,7 +12,7 @@ from callgate.errors import RegistrationError, StoreError
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import Transaction
 from callgate.providers.stores.jobs import Job
-from callgate.runtime.hosts.procrastinate.rows import Rows, driver_of, store_errors
+from callgate.runtime.hosts.procrastinate.rows import Delivery, Rows, driver_of, store_errors
 from callgate.runtime.jobs.backend import Tally
 from callgate.runtime.jobs.engine_base import EngineBase
 from callgate.runtime.jobs.jobs import JobQueue
@@ -101,10 +101,16 @@ class ProcrastinateJobs(EngineBase):
             RegistrationError: the name of the queue is longer than 40 bytes.
             StoreError: the database failed.
         """
-        if not _fits(job.queue):
-            raise RegistrationError(f"ProcrastinateJobs: the name of a queue has at most {MAX_QUEUE_BYTES} bytes")
+        await self.submit_many([(tenant, job)], within)
+
+    async def submit_many(self, jobs: Sequence[tuple[str, Job]], within: Transaction) -> None:
+        """See ``submit``."""
+        for _, job in jobs:
+            if not _fits(job.queue):
+                raise RegistrationError(f"ProcrastinateJobs: the name of a queue has at most {MAX_QUEUE_BYTES} bytes")
         with store_errors():
-            await self.rows.add(within, job.id, job.queue, job.priority, self._later(job.run_at))
+            deliveries = (Delivery(job.id, job.queue, job.priority, self._later(job.run_at)) for _, job in jobs)
+            await self.rows.add(within, *deliveries)
 
     async def submitted(self, job: Job) -> None:
         """Do nothing: the job was enqueued with its record."""
@@ -204,7 +210,7 @@ class ProcrastinateJobs(EngineBase):
 
         with store_errors(), suppress(AlreadyEnqueued):
             async with self.jobs.store.transaction() as within:
-                await self.rows.add(within, id, queue, priority, self._later(run_at))
+                await self.rows.add(within, Delivery(id, queue, priority, self._later(run_at)))
 
     async def _enqueue_lost(self, within: Transaction) -> None:
         """Enqueue due jobs that the engine does not have."""
@@ -214,9 +220,13 @@ class ProcrastinateJobs(EngineBase):
         if not lost:
             return
         waiting = await self.rows.waiting(within, [job.id for job in lost])
-        for job in lost:
-            if job.id not in waiting and _fits(job.queue):
-                await self.rows.add(within, job.id, job.queue, job.priority, None)
+        deliveries = [
+            Delivery(job.id, job.queue, job.priority, None)
+            for job in lost
+            if job.id not in waiting and _fits(job.queue)
+        ]
+        if deliveries:
+            await self.rows.add(within, *deliveries)
         await within.jobs.mark_sent([job.id for job in lost], now)
 
     @asynccontextmanager

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from callgate.errors import RegistrationError, StoreError
@@ -38,6 +38,15 @@ FIND_WAITING = (
     "SELECT queueing_lock AS id FROM procrastinate_jobs WHERE status = 'todo' AND queueing_lock = ANY(%(ids)s)"
 )
 CANCEL = "DELETE FROM procrastinate_jobs WHERE status = 'todo' AND queueing_lock = %(id)s RETURNING id"
+
+
+class Delivery(NamedTuple):
+    """A job to deliver at ``run_at``, in seconds since the epoch; None means now."""
+
+    id: str
+    queue: str
+    priority: int
+    run_at: float | None
 
 
 class Rows:
@@ -87,21 +96,24 @@ class Rows:
         elif not tables["fit"]:
             raise RegistrationError("the tables belong to another version of Procrastinate: apply its migrations")
 
-    async def add(self, within: Transaction, id: str, queue: str, priority: int, run_at: float | None) -> None:
-        """Enqueue a job for delivery at *run_at*, or now.
+    async def add(self, within: Transaction, *deliveries: Delivery) -> None:
+        """Enqueue jobs in one statement.
 
         Raises:
-            AlreadyEnqueued: the job waits already; the transaction has to be rolled back.
+            AlreadyEnqueued: a job waits already; the transaction has to be rolled back.
         """
-        task = self.app.configure_task(
-            TASK,
-            queue=queue,
-            priority=priority,
-            queueing_lock=id,
-            schedule_at=None if run_at is None else datetime.fromtimestamp(run_at + SLACK, UTC),
-            connection=driver_of(within),
-        )
-        await task.defer_async(id=id)
+        jobs = [
+            self.app.configure_task(
+                TASK,
+                queue=one.queue,
+                priority=one.priority,
+                queueing_lock=one.id,
+                task_kwargs={"id": one.id},
+                schedule_at=None if one.run_at is None else datetime.fromtimestamp(one.run_at + SLACK, UTC),
+            ).job
+            for one in deliveries
+        ]
+        await self.app.job_manager.batch_defer_jobs_async(jobs, connection=driver_of(within))
 
     async def cancel(self, within: Transaction, id: str) -> None:
         """Delete the waiting row of a job."""

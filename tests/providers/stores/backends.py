@@ -63,10 +63,11 @@ class OnOurClock(RedisConnection):
         super().__init__(*args)
         self._now = now
 
-    async def script(self, script: RedisScript, keys: Sequence[bytes], *arguments: Any) -> Any:
+    async def script(self, script: RedisScript, keys: Sequence[bytes], *arguments: Any, withdraw: bool = False) -> Any:
         seconds, rest = divmod(self._now(), 1)
         told = f"{{'{int(seconds)}', '{round(rest * 1e6)}'}}"
-        return await super().script(lua(script.text.replace("redis.call('TIME')", told)), keys, *arguments)
+        ours = lua(script.text.replace("redis.call('TIME')", told))
+        return await super().script(ours, keys, *arguments, withdraw=withdraw)
 
 
 def on_our_clock(store: RedisStore, now: Now) -> RedisStore:

@@ -10,7 +10,7 @@ from callgate.providers.stores.base import Store
 from callgate.providers.stores.jobs import Job, JobState
 from tests.providers.stores.backends import Backend
 
-QUEUED, RUNNING, DONE, DEAD, CANCELLED = JobState
+QUEUED, RUNNING, INPUT_REQUIRED, DONE, DEAD, CANCELLED = JobState
 FOREVER = float("inf")
 
 
@@ -25,6 +25,8 @@ async def clear(store: Store) -> None:
     while (taken := await store.jobs.take("no worker", FOREVER, FOREVER)) is not None:
         tenant, found = taken
         await store.jobs.end(tenant, found.id, found.token, DEAD, at=0.0, result=None, reason=None)
+    for tenant, found in await store.jobs.list(None, state=INPUT_REQUIRED, limit=10_000):
+        await store.jobs.cancel(tenant, found.id, 0.0)
     await store.jobs.prune(FOREVER)
 
 
@@ -37,7 +39,8 @@ async def kept(backend: Backend, state: JobState, id: str = "j", lease: float = 
     elif state is not QUEUED:
         assert await jobs.take(owner, now, now + lease, id=id) is not None
         if state is not RUNNING:
-            assert await jobs.end(tenant, id, 1, state, at=now, result=b"{}", reason=None)
+            at = None if state is INPUT_REQUIRED else now
+            assert await jobs.end(tenant, id, 1, state, at=at, result=b"{}", reason=None)
     return await found_in(backend, id)
 
 
@@ -89,7 +92,7 @@ class Model:
         found = self.of(tenant, id)
         return found is not None and found.state is RUNNING and found.token == token
 
-    def end(self, tenant: str, id: str, token: int, state: JobState, at: float, **facts: Any) -> bool:
+    def end(self, tenant: str, id: str, token: int, state: JobState, at: float | None, **facts: Any) -> bool:
         held = self.holds(tenant, id, token)
         if held:
             self.change(id, state=state, lease_until=None, ended_at=at, **facts)
@@ -105,11 +108,19 @@ class Model:
 
     def cancel(self, tenant: str, id: str, at: float) -> JobState | None:
         found = self.of(tenant, id)
-        if found is not None and found.state is QUEUED:
+        if found is not None and found.state in {QUEUED, INPUT_REQUIRED}:
             self.change(id, state=CANCELLED, ended_at=at)
         if found is not None and found.state is RUNNING:
             self.change(id, stop=True)
         return None if found is None else self.rows[id][1].state
+
+    def wake(self, tenant: str, id: str, at: float) -> JobState | None:
+        found = self.of(tenant, id)
+        if found is None or found.state not in {RUNNING, INPUT_REQUIRED}:
+            return None
+        if found.state is INPUT_REQUIRED:
+            self.change(id, state=QUEUED, run_at=at, sent_at=at, attempts=0)
+        return self.rows[id][1].state
 
     def stopped(self, owners: Collection[str]) -> list[str]:
         return [

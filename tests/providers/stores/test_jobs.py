@@ -12,7 +12,18 @@ import pytest
 from callgate.errors import StoreConflict
 from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState, free_at
 from tests.providers.stores.backends import Backend
-from tests.providers.stores.job_rows import CANCELLED, DEAD, DONE, FOREVER, QUEUED, RUNNING, found_in, job, kept
+from tests.providers.stores.job_rows import (
+    CANCELLED,
+    DEAD,
+    DONE,
+    FOREVER,
+    INPUT_REQUIRED,
+    QUEUED,
+    RUNNING,
+    found_in,
+    job,
+    kept,
+)
 
 
 async def taken(queue: Backend, *, until: float = FOREVER, queues: Collection[str] = ()) -> list[str]:
@@ -25,7 +36,7 @@ async def taken(queue: Backend, *, until: float = FOREVER, queues: Collection[st
 
 def free_since(state: JobState, at: float) -> dict[str, Any]:
     """Return the times of a job in that state."""
-    name = {QUEUED: "run_at", RUNNING: "lease_until"}.get(state, "ended_at")
+    name = {QUEUED: "run_at", RUNNING: "lease_until", INPUT_REQUIRED: "run_at"}.get(state, "ended_at")
     return {"state": state, "run_at": at - 9.0, name: at}
 
 
@@ -96,6 +107,7 @@ FREE = [  # its state, when it was free or will be, whether it may be taken then
     (DONE, -1.0, False),
     (DEAD, -1.0, False),
     (CANCELLED, -1.0, False),
+    (INPUT_REQUIRED, -1.0, False),
 ]
 
 
@@ -225,7 +237,7 @@ async def test_what_is_queued_is_cancelled_what_runs_is_to_stop_and_the_rest_sta
         old = await kept(queue, state, state)
         assert await jobs.cancel(tenant + "2", state, now) is None
         told = await jobs.cancel(tenant, state, now + 0.5)
-        if state is QUEUED:
+        if state in {QUEUED, INPUT_REQUIRED}:
             assert told is CANCELLED
             assert await found_in(queue, state) == replace(old, state=CANCELLED, ended_at=now + 0.5)
         else:
@@ -326,6 +338,26 @@ async def test_what_an_engine_was_told_of_is_written_down(queue: Backend) -> Non
 # ---------------------------------------------------------------------- looking, forgetting
 
 
+async def test_a_job_that_waits_for_input_is_queued_again_and_no_other(queue: Backend) -> None:
+    """Issue 16 B2. It keeps its result, which names its suspension; its attempts begin anew."""
+    jobs, tenant, now = queue.store.jobs, queue.tenant, queue.now()
+    for state in JobState:
+        old = await kept(queue, state, state)
+        assert await jobs.wake(tenant + "2", state, now) is None
+        told = await jobs.wake(tenant, state, now + 0.5)
+        if state is INPUT_REQUIRED:
+            assert told is QUEUED
+            queued = replace(old, state=QUEUED, run_at=now + 0.5, sent_at=now + 0.5, attempts=0)
+            assert await found_in(queue, state) == queued
+            assert queued.result == b"{}"
+        else:
+            assert told is (RUNNING if state is RUNNING else None)
+            assert await found_in(queue, state) == old
+    queue.now.move(1.0)
+    assert sorted(await taken(queue)) == sorted([INPUT_REQUIRED, QUEUED])
+    assert (await found_in(queue, INPUT_REQUIRED)).token == 2
+
+
 async def test_jobs_are_counted_by_state_of_all_tenants_and_of_some_queues(queue: Backend) -> None:
     jobs = queue.store.jobs
     assert await jobs.count() == dict.fromkeys(JobState, 0)
@@ -333,9 +365,10 @@ async def test_jobs_are_counted_by_state_of_all_tenants_and_of_some_queues(queue
         for more in range(number + 1):
             await kept(queue, state, f"{state} {more}", queue="even" if more % 2 == 0 else "odd")
     await jobs.add(queue.tenant + "2", job(queue.now(), "elsewhere", queue="other"))
-    assert await jobs.count() == {QUEUED: 2, RUNNING: 2, DONE: 3, DEAD: 4, CANCELLED: 5}
-    assert await jobs.count(["odd", "none"]) == {QUEUED: 0, RUNNING: 1, DONE: 1, DEAD: 2, CANCELLED: 2}
-    assert await jobs.count({"odd", "other"}) == {QUEUED: 1, RUNNING: 1, DONE: 1, DEAD: 2, CANCELLED: 2}
+    assert await jobs.count() == {QUEUED: 2, RUNNING: 2, INPUT_REQUIRED: 3, DONE: 4, DEAD: 5, CANCELLED: 6}
+    odd = {QUEUED: 0, RUNNING: 1, INPUT_REQUIRED: 1, DONE: 2, DEAD: 2, CANCELLED: 3}
+    assert await jobs.count(["odd", "none"]) == odd
+    assert await jobs.count({"odd", "other"}) == {**odd, QUEUED: 1}
     assert await jobs.count(["none"]) == dict.fromkeys(JobState, 0)
 
 
@@ -365,6 +398,6 @@ async def test_only_what_ended_and_is_old_is_forgotten(queue: Backend) -> None:
     assert await jobs.prune(now - 1.0) == 3
     assert await jobs.prune(FOREVER) == 3
     left = {row.id for _, row in await jobs.list(None)}
-    assert left == {f"{state} {age}" for state in (QUEUED, RUNNING) for age in (1.0, 2.0)}
+    assert left == {f"{state} {age}" for state in (QUEUED, RUNNING, INPUT_REQUIRED) for age in (1.0, 2.0)}
     new = job(now, f"{DONE} 2.0")
     assert await jobs.add(queue.tenant, new) is new, "an id that was forgotten is new"

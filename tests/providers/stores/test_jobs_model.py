@@ -17,7 +17,7 @@ from callgate.errors import StoreConflict, StoreError
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState
 from tests.providers.stores.backends import opened, place
-from tests.providers.stores.job_rows import DONE, FOREVER, QUEUED, RUNNING, Model, clear, job
+from tests.providers.stores.job_rows import DONE, FOREVER, INPUT_REQUIRED, QUEUED, RUNNING, Model, clear, job
 
 EXAMPLES = {"memory": 50, "sqlite-memory": 12, "sqlite-file": 8, "postgresql": 8}
 SOAK = {"memory": 500, "sqlite-memory": 75, "sqlite-file": 50, "postgresql": 50}
@@ -112,12 +112,13 @@ class Machine(RuleBasedStateMachine):
         id=IDS,
         own=THEIR_OWN,
         back=BACK,
-        state=st.sampled_from(FINAL_STATES),
+        state=st.sampled_from([*FINAL_STATES, INPUT_REQUIRED]),
         result=st.sampled_from([None, b"{}"]),
         reason=st.sampled_from([None, "why"]),
     )
     def end(self, id: str, own: bool, back: int, state: JobState, result: Any, reason: Any) -> None:
-        facts: dict[str, Any] = {"at": self.now, "result": result, "reason": reason}
+        at = None if state is INPUT_REQUIRED else self.now
+        facts: dict[str, Any] = {"at": at, "result": result, "reason": reason}
         held = self.held(id, own, back)
         done = self.did(self.jobs.end(*held, state, **facts))
         assert done is self.model.end(*held, state, **facts)
@@ -134,6 +135,11 @@ class Machine(RuleBasedStateMachine):
     def cancel(self, id: str, own: bool) -> None:
         tenant, *_ = self.held(id, own)
         assert self.did(self.jobs.cancel(tenant, id, self.now)) is self.model.cancel(tenant, id, self.now)
+
+    @rule(id=IDS, own=THEIR_OWN, wait=SECONDS)
+    def wake(self, id: str, own: bool, wait: float) -> None:
+        tenant, *_ = self.held(id, own)
+        assert self.did(self.jobs.wake(tenant, id, self.now + wait)) is self.model.wake(tenant, id, self.now + wait)
 
     @rule(owners=st.sets(OWNERS))
     def stopped(self, owners: set[str]) -> None:
@@ -309,6 +315,15 @@ class RenewsAll(Sabotaged):
         return await self.inner.renew(owners, until)
 
 
+class WakesWithoutReset(Sabotaged):
+    async def wake(self, tenant: str, id: str, at: float) -> Any:
+        before = await self.inner.get(tenant, id)
+        state = await self.inner.wake(tenant, id, at)
+        if state is QUEUED:
+            self.inner._write(id, (tenant, replace(self.inner._jobs[id][1], attempts=before.attempts)))
+        return state
+
+
 class CancelsWhatRuns(Sabotaged):
     async def cancel(self, tenant: str, id: str, at: float) -> Any:
         found = await self.inner.get(tenant, id)
@@ -325,6 +340,7 @@ BROKEN = [
     ForgetsWhatWaits,
     RenewsAll,
     CancelsWhatRuns,
+    WakesWithoutReset,
 ]
 
 

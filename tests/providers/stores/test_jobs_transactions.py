@@ -16,7 +16,17 @@ from callgate.providers.stores.memory import MemoryStore
 from callgate.providers.stores.sql import SqlStore
 from callgate.testing import FaultyStore, InjectedFault, faults_of
 from tests.providers.stores.backends import Backend
-from tests.providers.stores.job_rows import CANCELLED, DONE, FOREVER, QUEUED, RUNNING, found_in, job, kept
+from tests.providers.stores.job_rows import (
+    CANCELLED,
+    DONE,
+    FOREVER,
+    INPUT_REQUIRED,
+    QUEUED,
+    RUNNING,
+    found_in,
+    job,
+    kept,
+)
 from tests.providers.stores.ledger import effect
 
 
@@ -111,8 +121,8 @@ async def test_a_transaction_that_fails_leaves_no_trace_of_any_change_of_jobs(
             await within.jobs.mark_sent([f"{state} 2" for state in JobState], now)
             assert await within.jobs.prune(FOREVER) == 11
             await within.jobs.add(tenant, job(now, "new"))
-            assert await within.jobs.count() == dict.fromkeys(JobState, 0) | {QUEUED: 1, RUNNING: 4}
-            assert len(await within.jobs.list(tenant)) == 5
+            assert await within.jobs.count() == dict.fromkeys(JobState, 0) | {QUEUED: 1, RUNNING: 4, INPUT_REQUIRED: 3}
+            assert len(await within.jobs.list(tenant)) == 8
             assert [row.id for _, row in await within.jobs.unsent(now, now)] == ["new"]
             raise error
     assert await jobs.list(None) == before

@@ -146,9 +146,9 @@ class Recorded(RedisConnection):
         super().__init__(given._url, given.prefix, given._pool_size)
         self.told: list[list[bytes]] = []
 
-    async def script(self, script: RedisScript, keys: Sequence[bytes], *arguments: Any) -> Any:
+    async def script(self, script: RedisScript, keys: Sequence[bytes], *arguments: Any, withdraw: bool = False) -> Any:
         self.told.append([*keys])
-        return await super().script(script, keys, *arguments)
+        return await super().script(script, keys, *arguments, withdraw=withdraw)
 
 
 async def test_every_script_is_told_all_its_keys_and_they_lie_in_one_slot(store: RedisStore) -> None:

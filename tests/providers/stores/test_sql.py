@@ -284,7 +284,8 @@ async def test_what_is_in_the_ledger_is_never_swept(durable: Backend) -> None:
         await store.effects.claim(tenant, effect(now, state, state=EffectState.CLAIMED))
         await store.effects.settle(tenant, state, 1, state, at=now, expires_at=now)
         await store.suspensions.put(tenant, wait(now, str(number), lasts=0.0, state=list(SuspensionState)[number]))
-        await kept(durable, list(JobState)[number], f"{tenant} {number}")
+    for number, state_of_job in enumerate(JobState):
+        await kept(durable, state_of_job, f"{tenant} {number}")
     await store.pins.put(tenant, Pin("p", "t", "d", now))
     durable.now.move(1e9)
     await database(durable).sweep()

@@ -14,12 +14,15 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
+from callgate import Gate, Options
 from callgate.errors import StoreError
-from callgate.providers.stores import sql_database
+from callgate.providers.stores import sql_database, sql_effects
 from callgate.providers.stores.base import AuditRow, CacheEntry, Grant, Limit
 from callgate.providers.stores.effects import Pin
 from callgate.providers.stores.sql import SqlStore
 from callgate.providers.stores.sql_database import HEAD
+from callgate.providers.stores.sql_part import Columns
+from callgate.providers.stores.sql_suspensions import SUSPENSION_COLUMNS
 from tests.providers.stores.backends import Now, place
 from tests.providers.stores.job_rows import job
 from tests.providers.stores.ledger import effect, wait
@@ -41,6 +44,12 @@ def at_revision(revision: str, monkeypatch: pytest.MonkeyPatch) -> Generator[Non
         yield
 
 
+async def insert(store: SqlStore, table: str, columns: Columns[Any], record: Any) -> None:
+    """Write a row as the version did whose tables have no namespaces."""
+    sql = f"INSERT INTO {table} (tenant, version, {columns.listed}) VALUES ('t', 1, {columns.marks})"
+    await store._database.write(text(sql), columns.values(record))
+
+
 @pytest.fixture(params=["sqlite-file", "postgresql"])
 def shared_sql(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[tuple[str, str]]:
     """A database without tables."""
@@ -56,7 +65,7 @@ def test_the_newest_revision_is_the_one_that_the_store_asks_for() -> None:
 async def test_a_schema_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     store = SqlStore(f"sqlite:///{tmp_path}/store.db")
     await store.open()
-    await store._database.write(text("UPDATE callgate_schema SET version_num = '9999'"), {})
+    await store._database.write(text("UPDATE callgate_schema SET version_num = '9999', serves = '9998'"), {})
     await store.close()
     with pytest.raises(StoreError, match="newer"):
         await store.open()
@@ -118,8 +127,8 @@ async def test_a_database_without_jobs_keeps_its_rows_when_many_bring_it_up_to_d
         old = SqlStore(shared_sql[0], now)
         await old.open()
         assert await old.revision() == "0002"
-        assert (await old.effects.claim("t", effect(now())))[0]
-        await old.suspensions.put("t", waiting)
+        await insert(old, "callgate_effects", sql_effects._COLUMNS, effect(now()))
+        await insert(old, "callgate_waits", SUSPENSION_COLUMNS, waiting)
         await old.pins.put("t", pin)
         await old.audit.append("t", [row])
         with pytest.raises(StoreError):
@@ -138,3 +147,37 @@ async def test_a_database_without_jobs_keeps_its_rows_when_many_bring_it_up_to_d
     assert sum(each is not None for each in taken) == 1
     for each in stores:
         await each.close()
+
+
+async def test_a_newer_schema_that_serves_this_version_is_used_as_it_is(shared_sql: tuple[str, str]) -> None:
+    """Issue 16 A7: after a downgrade of the code by one version."""
+    store = SqlStore(shared_sql[0])
+    await store.open()
+    await store._database.write(text(f"UPDATE callgate_schema SET version_num = '9999', serves = '{HEAD}'"), {})
+    await store.close()
+    await store.open()
+    assert (await store.effects.claim("t", effect(store.time())))[0]
+    assert await store.revision() == "9999"
+    await store.close()
+
+
+@pytest.mark.parametrize("revision", [None, "0003"])
+async def test_without_migration_older_tables_are_refused_with_the_command_to_run(
+    shared_sql: tuple[str, str], monkeypatch: pytest.MonkeyPatch, revision: str | None
+) -> None:
+    """Issue 16 A7: ``Options(migrate=False)``."""
+    if revision is not None:
+        with at_revision(revision, monkeypatch):
+            old = SqlStore(shared_sql[0])
+            await old.open()
+            await old.close()
+    gate = Gate(store=shared_sql[0], options=Options(migrate=False))
+    with pytest.raises(StoreError, match="callgate stores upgrade") as refused:
+        await gate.open()
+    assert (revision or "not there") in str(refused.value)
+    store = SqlStore(shared_sql[0])
+    assert await store.revision() == revision, "nothing was changed"
+    await store.open()
+    await store.close()
+    async with gate:
+        assert gate.is_open

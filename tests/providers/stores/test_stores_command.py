@@ -44,8 +44,8 @@ def tables(address: str) -> set[str]:
         return {name for (name,) in rows}
 
 
-def write_revision(address: str, revision: str) -> None:
-    statement = f"UPDATE callgate_schema SET version_num = '{revision}'"
+def write_revision(address: str, revision: str, serves: str) -> None:
+    statement = f"UPDATE callgate_schema SET version_num = '{revision}', serves = '{serves}'"
     if address.startswith("sqlite"):
         file = sqlite3.connect(address.removeprefix("sqlite:///"))
         with file:
@@ -75,12 +75,21 @@ def test_check_says_whether_they_are_current_and_changes_nothing(address: str) -
 
 def test_tables_of_a_newer_version_are_told_and_left_alone(address: str) -> None:
     stores("upgrade", "--store", address)
-    write_revision(address, "9999")
+    write_revision(address, "9999", serves="9998")
     code, told = stores("check", "--store", address)
     assert (code, f"revision 9999; current is {HEAD}" in told) == (1, True)
     code, told = stores("upgrade", "--store", address)
     assert (code, "newer Callgate" in told) == (2, True)
     assert stores("check", "--store", address)[0] == 1
+
+
+def test_tables_of_a_newer_version_that_serve_this_one_are_current(address: str) -> None:
+    """Issue 16 A7: after a downgrade of the code."""
+    stores("upgrade", "--store", address)
+    write_revision(address, "9999", serves=HEAD)
+    for verb in ("check", "upgrade"):
+        code, told = stores(verb, "--store", address)
+        assert (code, "revision 9999, which also serves this version" in told) == (0, True)
 
 
 def test_a_check_of_a_file_that_is_not_there_does_not_make_it(tmp_path: Path) -> None:

@@ -164,8 +164,11 @@ def tools(log: Log, fate: Fate) -> list[Any]:
 
 
 def without_claim(*_: Any) -> Any:
-    """A step in the place of the claim that claims nothing."""
-    return SYNC, lambda _: None, Step(Stage.AROUND_EXECUTE, "intent")
+    """A step in the place of the claim that claims nothing, and a lookup that finds nothing."""
+
+    async def look(_: Any) -> None: ...
+
+    return (SYNC, lambda _: None, Step(Stage.AROUND_EXECUTE, "intent")), look
 
 
 class Crew:

@@ -216,7 +216,8 @@ class Machine(Checked):
     def roll_back(self, which: int, version: int) -> None:
         """Whoever can write in the store can put back what was there; what it had let run does not run again."""
         at, _ = self.row(which)
-        row, waiting = self.versions[self.handle(which).id][version % len(self.versions[self.handle(which).id])]
+        versions = self.versions[self.without_key(which).id]
+        row, waiting = versions[version % len(versions)]
         self.did(self.world.put_row(at, row, waiting.user.tenant or ""))
         self.model.waits[self.model.waits.index(self.model.find(waiting.id))] = deepcopy(waiting)
 

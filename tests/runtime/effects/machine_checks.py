@@ -74,6 +74,8 @@ class Checked(RuleBasedStateMachine):
 
     def know(self, handle: str, tenant: str | None) -> None:
         name_new(self.model, handle)
+        if handle in [one.text for one in self.handles]:  # a repeat gets the same suspension
+            return
         self.handles.append(Handle(handle, handle.partition(".")[0], tenant, self.model.keys[0]))
 
     def handle(self, which: int) -> Handle:
@@ -86,11 +88,16 @@ class Checked(RuleBasedStateMachine):
         known = [one for one in open if wanted(self.model.find(one.id))] or open or self.handles
         return known[which % len(known)]
 
+    def without_key(self, which: int) -> Handle:
+        """One whose caller gave no key: the rows of a key are a chain, and one that is gone would be a hole in it."""
+        known = [one for one in self.handles if self.model.find(one.id).given is None]
+        return known[which % len(known)]
+
     # ------------------------------------------------------------------ past the gate
 
     def row(self, which: int) -> tuple[tuple[str, str], SuspensionRecord]:
         """The row of a handle, wherever somebody has put it."""
-        id = self.handle(which).id
+        id = self.without_key(which).id
         return next((at, row) for at, row in self.did(self.world.rows()).items() if at[1].startswith(id[:-1]))
 
     def tampered(self, at: tuple[str, str], row: SuspensionRecord, tenant: str) -> None:

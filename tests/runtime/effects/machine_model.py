@@ -17,6 +17,7 @@ Seen: TypeAlias = tuple[Any, ...]
 NOT_PENDING: Seen = ("raised", "NotPending", "not_pending")
 INVALID: Seen = ("raised", "Invalid", "invalid_arguments")
 SUSPENDED: Seen = ("suspended", "suspended", None, False)
+CONFLICT: Seen = ("conflict", "conflict", None, False)
 PLACE, BODY = "approval", "body"
 
 SMALL = Approval(roles={"lead"}, expires=600.0)
@@ -81,6 +82,7 @@ class Waiting:
     state: str = "waiting"
     broken: bool = False
     id: str = ""
+    asked: dict[str, Any] | None = None  # the arguments of the caller, before an approver edited them
 
     def met(self, rules: tuple[Approval, ...], place: str) -> bool:
         """Whether enough different people have approved, for every rule."""
@@ -156,12 +158,14 @@ class Model:
         decided = replace(call, approvals=call.approvals if resumed else [], answers=call.answers if resumed else {})
         if resumed and arguments != call.arguments:
             decided.approvals, decided.answers = [], {}
-        decided.arguments = arguments
+        decided.arguments, decided.asked = arguments, call.asked if resumed else arguments
         rules = rules_of(call.tool, arguments, self.policy)
         if PLACE in decided.answers:
             error, value = decided.answers[PLACE]
             return ("denied", "policy_error", None, False) if error else ("success", None, value, False)
         if rules and not decided.met(rules, PLACE):
+            if not resumed and (known := self._known(call, arguments, named)) is not None:
+                return known
             return self._waits(call, decided, PLACE, rules, min(rule.expires for rule in rules), resumed)
         if not rules and resumed and PLACE in call.answers:  # to other arguments
             return "denied", "stale", None, False
@@ -170,6 +174,10 @@ class Model:
     def _waits(
         self, call: Waiting, decided: Waiting, place: str, rules: tuple[Approval, ...], lasts: float, resumed: bool
     ) -> Seen:
+        for one in self._of_key(call):
+            same = (one.version, one.policy, one.place) == (self.version, self.policy, place)
+            if same and self.is_open(one) and one.id != call.id:
+                return SUSPENDED if one.asked == decided.asked else CONFLICT
         if resumed:
             self._use(call)
         waits = replace(
@@ -191,7 +199,34 @@ class Model:
         """It waits no more."""
         if call.id:
             kept = self.find(call.id)
-            kept.state, kept.signer = state, self.keys[0]
+            kept.state, kept.signer, kept.arguments = state, self.keys[0], call.arguments
+
+    def _of_key(self, call: Waiting) -> list[Waiting]:
+        """What waits, or waited, under the key that its caller gave, oldest first."""
+        whose = (call.user.id, call.user.tenant, call.tool, call.given)
+        return [
+            one
+            for one in self.waits
+            if call.given is not None and (one.user.id, one.user.tenant, one.tool, one.given) == whose
+        ]
+
+    def _known(self, call: Waiting, arguments: dict[str, Any], named: bool) -> Seen | None:
+        """What the ledger answers before anybody is asked; None if the effect may run."""
+        key = None if call.tool in READS else self._key(call, arguments, named)
+        entry = None if key is None else self.ledger.get(key)
+        if entry is None or entry.state == "no_effect" or (entry.until is not None and entry.until <= self.now):
+            return None
+        same = entry.arguments == arguments
+        if entry.state == "unknown" and same and call.tool in AGAIN:
+            return None
+        edited = any(
+            one.signer in self.keys and not one.broken and (one.asked, one.arguments) == (arguments, entry.arguments)
+            for one in self._of_key(call)
+        )
+        if not (same or edited):
+            return CONFLICT
+        unknown: Seen = ("unknown", "outcome_unknown", None, False)
+        return (*entry.told[:3], True) if entry.state == "committed" else unknown
 
     # ------------------------------------------------------------------ the ledger
 

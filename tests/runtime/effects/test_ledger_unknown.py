@@ -129,8 +129,8 @@ async def test_an_approval_that_meets_an_unknown_effect_is_not_used_up_before_it
             waiting = await gate.call(call(), user=ANN)
             return waiting.pending.handle
 
-        await gate.resume(await approved(), Approve(), approver=BOB)
-        handle = await approved()
+        first, handle = await approved(), await approved()
+        await gate.resume(first, Approve(), approver=BOB)
         unknown = await gate.resume(handle, Approve(), approver=BOB)
         assert (unknown.outcome, desk.paid) == (Outcome.UNKNOWN, [5])
         done = await gate.resume(handle, Approve(), approver=BOB)

@@ -14,6 +14,7 @@ from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
 from callgate.providers.stores.memory_effects import MemoryEffects
 from callgate.providers.stores.memory_suspensions import MemorySuspensions
+from callgate.runtime.suspensions.decisions import with_decision
 from callgate.runtime.suspensions.resumption import Resumed, SuspendedCall
 from callgate.runtime.suspensions.suspensions import SuspensionManager
 from tests.runtime.effects.machine import search
@@ -103,17 +104,17 @@ def nobody_is_looked_up_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def approvals_outlive_an_edit(patch: pytest.MonkeyPatch) -> None:
-    real = SuspensionManager._decided
+    real = with_decision
 
-    def decided(self: Any, plan: Any, bound: SuspendedCall, *rest: Any) -> SuspendedCall:
-        after = real(self, plan, bound, *rest)
+    def decided(plan: Any, bound: SuspendedCall, *rest: Any) -> SuspendedCall:
+        after = real(plan, bound, *rest)
         return (
             after
             if after.approvals == bound.approvals
             else replace(after, approvals=(*bound.approvals, *after.approvals))
         )
 
-    patch.setattr(SuspensionManager, "_decided", decided)
+    patch.setattr("callgate.runtime.suspensions.suspensions.with_decision", decided)
 
 
 def everybody_sees_all(patch: pytest.MonkeyPatch) -> None:

@@ -181,7 +181,13 @@ ROW = ("committed(audit)",)
 async def approved(gate: Gate) -> None:
     await REFUND(gate)
     await YES(gate)
-    await REFUND(gate)
+
+
+async def asked_twice(gate: Gate) -> None:
+    """Without a key of the caller, the call of a request is suspended twice; it is one effect."""
+    for _ in range(2):
+        await gate.call(ToolCall(id="c1", name="refund", arguments={"cents": 5}), user=ANN, request_id="r")
+    await YES(gate)
 
 
 CASES = (
@@ -210,7 +216,8 @@ CASES = (
         ("committed(use claim)", "alone(settle)"),
         ("committed(use claim audit)", AUDITED[1]),
     ),
-    Case("an approved replay", approved, YES, "success", ("committed(use claim)",), ("committed(use claim)", *ROW)),
+    Case("an approved replay", asked_twice, YES, "success", ("committed(use claim)",), ("committed(use claim)", *ROW)),
+    Case("a repeat of what was approved", approved, REFUND, "success", (), ROW),
     Case("a call that is declined", REFUND, NO, "denied", ("alone(use)",), ("alone(use)", *ROW)),
 )
 

@@ -76,6 +76,9 @@ def test_overloads_differ_from_the_gates_by_the_user_only() -> None:
 
 def test_the_options_of_submit_are_the_keywords_of_the_queue() -> None:
     taken = {
-        name for name, one in inspect.signature(JobQueue.submit).parameters.items() if one.kind is one.KEYWORD_ONLY
+        name
+        for method in (JobQueue.submit, JobQueue.prepare)
+        for name, one in inspect.signature(method).parameters.items()
+        if one.kind is one.KEYWORD_ONLY
     }
     assert taken == set(get_type_hints(SubmitOptions))

@@ -119,7 +119,7 @@ async def test_a_plan_that_is_refused_at_its_first_call_is_a_result() -> None:
         running = gate.invoke("needs_nothing_given")
         with pytest.raises(ProviderError):
             await running
-        job = await gate.jobs.runner._calls.make(ToolCall(name="needs_nothing_given"), User("u"), {})
+        job = await gate.jobs.runner._calls.make(ToolCall(name="needs_nothing_given"), User("u"), {}, "j1")
     for one in (result, job):
         assert one.error is not None
         assert (one.outcome, one.error.code) == (Outcome.ERROR, "provider")

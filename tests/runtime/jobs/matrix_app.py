@@ -74,8 +74,8 @@ class NotedCalls:
         self.gate, self.calls = gate, calls
         self.refresh, self.version_of, self.fits = calls.refresh, calls.version_of, calls.fits
 
-    async def make(self, call: ToolCall, user: User, options: CallOptions) -> ToolResult:
-        return self.gate.noted(await self.calls.make(call, user, options), call, options)
+    async def make(self, call: ToolCall, user: User, options: CallOptions, job: str) -> ToolResult:
+        return self.gate.noted(await self.calls.make(call, user, options, job), call, options)
 
     async def refuse(self, error: InvocationError, call: ToolCall, user: User, options: CallOptions) -> ToolResult:
         return self.gate.noted(await self.calls.refuse(error, call, user, options), call, options)

@@ -91,7 +91,7 @@ BROKEN = {
     "OTHER = 1": "AttributeError: module 'engine_of_test_broken' has no attribute 'Mine'",
     "Mine = 7": "TypeError: 7 is not a callable object",
     "def Mine(): raise OSError('no disk')": "OSError: no disk",
-    "class Mine: work = open = close = print": "what it returns has no bind, submit, submitted, retry_later, cancel, recover",
+    "class Mine: work = open = close = print": "what it returns has no bind, submit, submit_many, submitted, retry_later, cancel, recover",
 }
 
 

@@ -77,7 +77,7 @@ async def submitted(gate: Gate, names: Collection[str]) -> dict[str, Any]:
             delay, deadline = (0.2, 0.1) if name == LATE else (None, CELLS[name].deadline)
             jobs[name] = await gate.submit(call_of(name), user=USER, request_id=name, delay=delay, deadline=deadline)
         await until(all_are_over)
-        return {name: _plain(result_as_json(await job)) for name, job in jobs.items()}
+        return {name: _plain(result_as_json(await job.settled())) for name, job in jobs.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -225,7 +225,7 @@ async def test_a_worker_that_forgets_deadlines_is_found_out(
     names = [LATE, *(name for name in USUAL if CELLS[name].deadline is not None)]
     gate = matrix_app.gate(EmbeddedJobs(), tmp_path, None, names)
 
-    async def without_deadline(call: ToolCall, user: User, options: Any) -> ToolResult:
+    async def without_deadline(call: ToolCall, user: User, options: Any, _: str) -> ToolResult:
         return await gate.call(call, user=user, **{**options, "deadline": None})
 
     async def runs_all_the_same(_: Any, call: ToolCall, user: User, options: Any) -> ToolResult:
@@ -242,7 +242,7 @@ async def test_a_worker_that_runs_a_call_twice_is_found_out(
     """The control."""
     gate = matrix_app.gate(EmbeddedJobs(), tmp_path, None, UNTOUCHED)
 
-    async def twice(call: ToolCall, user: User, options: Any) -> ToolResult:
+    async def twice(call: ToolCall, user: User, options: Any, _: str) -> ToolResult:
         await gate.call(call, user=user, **options)
         return await gate.call(call, user=user, **options)
 

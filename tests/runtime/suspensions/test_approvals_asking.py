@@ -225,7 +225,7 @@ async def test_a_body_that_asks_goes_on_with_the_answers(store: str) -> None:
         assert (desk.paid, desk.keys) == ([(5, "tea")], ["order 7"])
         for used in (handle, question.handle, sure.handle):
             assert await refused(gate.resume(used, Approve(), approver=DAN)) == ONE_AND_THE_SAME
-        again = await gate.resume(await asked(gate, idempotency_key="order 7"), Approve(), approver=BOB)
+        again = await gate.call(call(), user=ANN, idempotency_key="order 7")
         assert (again.output, again.replayed) == ("paid for tea", True), "the caller's key outlives the questions"
 
 

@@ -14,8 +14,8 @@ from callgate.errors import HookError
 from callgate.hooks.stock.capacity.concurrency import Concurrency
 from callgate.hooks.stock.capacity.quota import Quota
 from callgate.hooks.stock.resilience.circuit_breaker import CircuitBreaker
-from callgate.hooks.stock.resilience.circuits import Circuit, LocalCircuits, Refused
 from callgate.hooks.stock.resilience.recovery import Deadline, Retry, Timeout
+from callgate.providers.circuits import Circuit, LocalCircuits, Refused
 from callgate.providers.clock import SystemClock
 from callgate.providers.stores.base import CacheEntry
 from callgate.providers.stores.memory import MemoryStore
@@ -348,7 +348,7 @@ def test_the_breaker_agrees_with_a_model_of_it() -> None:
 
 def test_circuits_without_recent_failures_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Design 8: memory has a bound that users cannot lift."""
-    monkeypatch.setattr("callgate.hooks.stock.resilience.circuits.MAX_CIRCUITS", 100)
+    monkeypatch.setattr("callgate.providers.circuits.MAX_CIRCUITS", 100)
     hook = CircuitBreaker(5, window=10)
     circuits: Any = hook.local
     assert isinstance(circuits, LocalCircuits)

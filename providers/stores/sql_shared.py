@@ -1,0 +1,116 @@
+"""Group commit of rate limits, concurrency limits and the cache in SQL.
+
+The requests of many calls share one transaction. It locks and reads their rows, computes the results in order of arrival,
+and writes what has changed. Rows are locked in one order, so that processes never wait for each other in a circle: first
+quotas, then permits, then cached values, each sorted by key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from callgate.providers.stores.group_commit import GroupCommit
+from callgate.providers.stores.server_answers import answer_within
+from callgate.providers.stores.sql_batches import (
+    ANSWER_LIMIT,
+    Batches,
+    ConnectionCut,
+    LiteBatches,
+    PostgresBatches,
+    Step,
+)
+from callgate.providers.stores.sql_database import Database
+
+MAX_REQUESTS = 128
+"""The maximum number of requests in one transaction."""
+
+Alone: TypeAlias = Callable[[], Awaitable[Any]]
+"""Serves a request with one statement, without a transaction, while no other request is under way."""
+
+
+class SharedRequests(Protocol):
+    """Requests of one kind in one transaction."""
+
+    def reads(self) -> Sequence[Step]:
+        """Return the steps that lock and read the rows."""
+        ...
+
+    def compute(self, rows: Sequence[list[Any]]) -> Sequence[Step]:
+        """Set the results from the rows of ``reads``. Return the steps that write the changes."""
+        ...
+
+
+class SharedRequest:
+    """One request of a call; the transaction sets ``result``. Subclasses have the arguments.
+
+    ``place`` orders the kinds, and *of* makes the ``SharedRequests`` of those of one kind and of the time.
+    """
+
+    __slots__ = ("alone", "result")
+    place = 0
+    of: Callable[[Sequence[Any], float], SharedRequests]
+
+    def __init__(self, alone: Alone | None = None) -> None:
+        self.alone = alone
+        self.result: Any = None
+
+
+class SharedWriter:
+    """The requests of a store and process; see the module."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._batches: Batches = LiteBatches(database, durable=False) if database.lite else PostgresBatches(database)
+        self._group: GroupCommit[SharedRequest] = GroupCommit(self._serve, self._serve_aside, limit=MAX_REQUESTS)
+
+    async def ask(self, request: SharedRequest, *, withdraw: bool = False) -> Any:
+        """Serve a request and return its result. With *withdraw*, a cancelled caller takes it back if it has not begun.
+
+        Raises:
+            StoreError: the request was not served, or that is unknown.
+        """
+        if self._database.lite:
+            self._database.refuse_nesting()
+        async with self._database.answered():
+            return await self._group.put(request, request, withdraw=withdraw)
+
+    async def close(self) -> None:
+        """Serve what is left, and disconnect."""
+        await self._group.close()
+        await self._batches.close()
+
+    async def _serve(self, requests: Sequence[SharedRequest]) -> list[Any]:
+        alone = requests[0].alone
+        if len(requests) == 1 and alone is not None and self._database.has_answered:
+            with answer_within(ANSWER_LIMIT):
+                return [await alone()]
+        try:
+            return await self._exchange(requests)
+        except ConnectionCut:  # as after a restart of the server
+            return await self._exchange(requests)
+
+    async def _serve_aside(self, requests: Sequence[SharedRequest]) -> list[Any]:
+        return await self._exchange(requests, aside=True)
+
+    async def _exchange(self, requests: Sequence[SharedRequest], *, aside: bool = False) -> list[Any]:
+        kinds: dict[type[SharedRequest], list[SharedRequest]] = {}
+        for request in requests:
+            kinds.setdefault(type(request), []).append(request)
+        now = float(self._database.now())
+        parts = [kind.of(kinds[kind], now) for kind in sorted(kinds, key=lambda kind: kind.place)]
+        asked = [part.reads() for part in parts]
+
+        def compute(rows: list[list[Any]]) -> list[Step]:
+            left = iter(rows)
+            return [
+                step
+                for part, reads in zip(parts, asked, strict=True)
+                for step in part.compute([next(left) for _ in reads])
+            ]
+
+        async with self._batches.begin(aside=aside) as batch:
+            await batch.exchange([step for reads in asked for step in reads], compute)
+        for _ in requests:
+            await self._database.wrote()
+        return [request.result for request in requests]

@@ -1,0 +1,181 @@
+"""Concurrent commands to Redis share batches, and each caller gets its own response or error."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+import redis
+
+from callgate.errors import StoreError
+from callgate.providers.stores import redis_batches
+from callgate.providers.stores.base import Limit
+from callgate.providers.stores.redis import RedisStore
+from callgate.providers.stores.redis_batches import BATCH, RedisBatches
+from callgate.providers.stores.redis_scripts import script
+from tests.harness.tcp_way import way_to
+from tests.providers.stores.backends import REDIS, keyspace
+
+COUNT = script("return redis.call('INCRBY', KEYS[1], ARGV[1])")
+
+
+@pytest.fixture
+async def store() -> AsyncGenerator[RedisStore, None]:
+    with keyspace() as prefix:
+        made = RedisStore(REDIS, prefix=prefix, pool_size=4)
+        await made.open()
+        yield made
+        await made.close()
+
+
+async def together(store: RedisStore, callers: int) -> list[Any]:
+    """Results of callers of one turn: counts of their own, and a wrong type for each third."""
+    connection = store._connection
+
+    async def one(n: int) -> Any:
+        key = connection.key("t", "count", str(n))
+        await connection.run("SET", key, "text" if n % 3 == 0 else n)
+        if n % 2:
+            return await connection.script(COUNT, [key], 1_000)
+        return await connection.run("INCRBY", key, 1_000)
+
+    return await asyncio.gather(*(one(n) for n in range(callers)), return_exceptions=True)
+
+
+def own(results: list[Any]) -> bool:
+    return all(isinstance(found, StoreError) if n % 3 == 0 else found == n + 1_000 for n, found in enumerate(results))
+
+
+@pytest.mark.parametrize("callers", [1, 2, BATCH, 3 * BATCH, 100 * BATCH])
+async def test_each_caller_gets_its_own_response_or_error(store: RedisStore, callers: int) -> None:
+    """Issue 16: an error in the midst of a batch is that of its caller alone. Redis has lost all scripts."""
+    with redis.Redis.from_url(REDIS) as server:
+        server.script_flush()
+    assert own(await together(store, callers))
+
+
+async def test_responses_that_are_mixed_up_are_seen(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: batches that give their responses in another order."""
+
+    def settle(entry: Any, response: Any) -> None:
+        entries = entry.batch.entries
+        entries[-1 - entries.index(entry)].done.set_result(response)
+
+    monkeypatch.setattr(redis_batches._Entry, "settle", settle)
+    monkeypatch.setattr(redis_batches._Entry, "fail", settle)
+    assert not own(await together(store, BATCH))
+
+
+async def test_concurrent_commands_share_an_exchange(store: RedisStore) -> None:
+    """Issue 16: ``shared=None`` is the state before."""
+
+    async def exchanges() -> list[int]:
+        sizes = list[int]()
+        exchange = RedisBatches._exchange
+
+        async def counted(self: RedisBatches, batch: Any) -> None:
+            sizes.append(len(batch.entries))
+            await exchange(self, batch)
+
+        await together(store, BATCH)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(RedisBatches, "_exchange", counted)
+            await asyncio.gather(*(store.consents.find("t", "ann", str(n), "") for n in range(BATCH)))
+        return sizes
+
+    assert await exchanges() == [BATCH]
+    store._connection.shared = None
+    assert await exchanges() == []
+
+
+async def test_an_argument_that_cannot_be_sent_fails_its_caller_alone(store: RedisStore) -> None:
+    connection = store._connection
+    await together(store, BATCH)  # later commands are batched
+    key = connection.key("t", "count", "k")
+    results = await asyncio.gather(
+        *(connection.run("SET", key, value) for value in ("a", None, "b", "\ud800", "c")), return_exceptions=True
+    )
+    assert [isinstance(found, Exception) for found in results] == [False, True, False, True, False]
+
+
+async def used_after_cancellations(store: RedisStore) -> int:
+    """Take 10 units for each of ``BATCH`` callers; then ``BATCH`` take one, as many return one, and half are cancelled."""
+    limit = Limit(1_000, 1e6)
+    await asyncio.gather(*(store.quotas.take("t", "k", limit, 10) for _ in range(BATCH)))
+    with redis.Redis.from_url(REDIS) as server:
+        server.script_flush()
+    taking = [asyncio.create_task(store.quotas.take("t", "k", limit)) for _ in range(BATCH)]
+    giving = [asyncio.create_task(store.quotas.give_back("t", "k", limit)) for _ in range(BATCH)]
+    await asyncio.sleep(0)  # all of them wait for their batches
+    for task in (*taking[::2], *giving[::2]):
+        task.cancel()
+    results = await asyncio.gather(*taking, *giving, return_exceptions=True)
+    assert sum(isinstance(found, asyncio.CancelledError) for found in results) == BATCH
+    shared = store._connection.shared
+    assert shared is not None
+    await shared.close()
+    return limit.amount - (await store.quotas.look("t", "k", limit)).remaining
+
+
+async def test_a_cancelled_caller_neither_loses_nor_doubles_its_command(store: RedisStore) -> None:
+    """Issue 16: what waits is withdrawn if it takes something, and sent if it gives something back."""
+    assert await used_after_cancellations(store) == 10 * BATCH + BATCH // 2 - BATCH
+
+
+@pytest.mark.parametrize("withdraw", [True, False])
+async def test_commands_that_are_all_or_never_withdrawn_are_seen(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch, withdraw: bool
+) -> None:
+    """The control: units that are lost with their callers, or taken for callers that have left."""
+    send = RedisBatches.send
+
+    async def sabotaged(self: RedisBatches, command: Any, *, text: str | None = None, **_: Any) -> Any:
+        return await send(self, command, text=text, withdraw=withdraw)
+
+    monkeypatch.setattr(RedisBatches, "send", sabotaged)
+    assert await used_after_cancellations(store) != 10 * BATCH + BATCH // 2 - BATCH
+
+
+async def test_a_cut_connection_fails_every_caller_of_its_batch_with_an_error_of_its_own() -> None:
+    """Issue 16: and the next commands use another connection."""
+    with keyspace() as prefix, way_to(REDIS) as (way, through):
+        store = RedisStore(through, prefix=prefix)
+        await store.open()
+        try:
+            assert own(await together(store, BATCH))
+            way.silence()
+            waiting = [asyncio.create_task(store._connection.run("PING")) for _ in range(BATCH)]
+            await asyncio.sleep(0.1)
+            way.cut()
+            way.let_through()
+            errors = await asyncio.gather(*waiting, return_exceptions=True)
+            assert all(isinstance(error, StoreError) for error in errors)
+            assert len({id(error) for error in errors}) == BATCH
+            assert own(await together(store, BATCH))
+        finally:
+            way.let_through()
+            await store.close()
+
+
+async def test_a_batch_that_every_caller_has_left_keeps_no_connection() -> None:
+    """Issue 16: a silent server holds neither connections nor later callers."""
+    with keyspace() as prefix, way_to(REDIS) as (way, through):
+        store = RedisStore(through, prefix=prefix, pool_size=1)
+        await store.open()
+        try:
+            assert own(await together(store, BATCH))
+            way.silence()
+            waiting = [asyncio.create_task(store._connection.run("PING")) for _ in range(BATCH)]
+            await asyncio.sleep(0.1)
+            for task in waiting:
+                task.cancel()
+            await asyncio.wait(waiting)
+            way.cut()
+            way.let_through()
+            async with asyncio.timeout(2.0):
+                assert own(await together(store, BATCH))
+        finally:
+            way.let_through()
+            await store.close()

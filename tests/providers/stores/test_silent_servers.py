@@ -1,0 +1,180 @@
+"""A server that takes bytes and answers none: calls end at their deadline, and the cache is passed by.
+
+Real time, since drivers wait for sockets: limits are tiny, and upper bounds generous.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from callgate import Gate, Hook, User, tool
+from callgate.errors import InvocationError, StoreError
+from callgate.hooks import Audit, Cache, Concurrency, Consent, Quota
+from callgate.providers.stores import server_answers
+from callgate.providers.stores.base import Limit
+from callgate.providers.stores.redis import RedisStore
+from callgate.providers.stores.server_answers import BREAKER, answer_within
+from callgate.stores import store_at
+from tests.harness.tcp_way import Way, way_to
+from tests.providers.stores.backends import place
+
+ANN = User("ann", tenant="acme")
+DEADLINE = 0.3
+BOUND = DEADLINE + 1.5
+"""A deadline, the grace of the releases, and room for a busy machine; far less than the timeouts of the drivers."""
+SHARED_HOOKS: dict[str, Callable[[], Hook]] = {
+    "quota": lambda: Quota("1000/hour"),
+    "concurrency": lambda: Concurrency(5, shared=True),
+    "cache": lambda: Cache(60.0, store_timeout=0.25),
+    "consent": lambda: Consent({"look": ["all"]}),
+}
+RAN = list[int]()
+
+
+@tool(effect="read")
+async def look(n: int) -> int:
+    """Look."""
+    return n
+
+
+@tool(effect="irreversible")
+async def pay(n: int) -> int:
+    """Pay."""
+    RAN.append(n)
+    return n
+
+
+@contextmanager
+def distant(kind: str, folder: Path) -> Generator[tuple[Way, Any]]:
+    with place(kind, folder) as (address, prefix), way_to(address) as (way, through):
+        store = RedisStore(through, prefix=prefix) if kind == "redis" else store_at(through)
+        try:
+            yield way, store
+        finally:
+            way.let_through()
+
+
+async def timed(gate: Gate, name: str, n: int, deadline: float | None) -> tuple[Any, float]:
+    began = time.perf_counter()
+    try:
+        result = await gate.invoke(name, {"n": n}, user=ANN, deadline=deadline)
+    except InvocationError as error:
+        result = error
+    return result, time.perf_counter() - began
+
+
+def silence(way: Way, when: str) -> None:
+    """Connections that are open get no more answers; "new": those that are opened are silent, too, and no other is left."""
+    if when == "new":
+        way.cut()
+        way.let_through()
+    way.silence()
+
+
+@pytest.mark.parametrize("when", ["open", "new"])
+@pytest.mark.parametrize("kind", ["redis", "postgresql"])
+@pytest.mark.parametrize("hook", SHARED_HOOKS)
+async def test_calls_end_at_their_deadline(hook: str, kind: str, when: str, tmp_path: Path) -> None:
+    """Issue 16 A6: a call with 2 s took 9.0 s with a shared concurrency limit, 3.0 with a quota, 4.0 on PostgreSQL."""
+    with distant(kind, tmp_path) as (way, store):
+        async with Gate([look], [SHARED_HOOKS[hook]()], store=store, mode="development") as gate:
+            await timed(gate, "look", 1, None)
+            silence(way, when)
+            deadline = 2 * DEADLINE if hook == "cache" else DEADLINE
+            result, seconds = await timed(gate, "look", 2, deadline)
+            way.let_through()
+    assert seconds < BOUND
+    assert result == 2 if hook == "cache" else isinstance(result, InvocationError)
+
+
+@pytest.mark.parametrize("when", ["open", "new"])
+async def test_effects_fail_closed_at_their_deadline(when: str, tmp_path: Path) -> None:
+    """Issue 16 A6: a claim that was cut counts as not recorded, and the tool does not run."""
+    RAN.clear()
+    with distant("postgresql", tmp_path) as (way, store):
+        async with Gate([pay], [Audit()], store=store, mode="development") as gate:
+            assert (await timed(gate, "pay", 1, None))[0] == 1
+            silence(way, when)
+            result, seconds = await timed(gate, "pay", 2, DEADLINE)
+            way.let_through()
+    assert isinstance(result, InvocationError)
+    assert seconds < BOUND
+    assert RAN == [1]
+
+
+@pytest.mark.parametrize("kind", ["redis", "postgresql"])
+async def test_a_call_without_a_deadline_waits_briefly_for_the_cache(kind: str, tmp_path: Path) -> None:
+    """Issue 16 A6: it took 10 s."""
+    with distant(kind, tmp_path) as (way, store):
+        async with Gate([look], [Cache(60.0, store_timeout=0.25)], store=store, mode="development") as gate:
+            await timed(gate, "look", 1, None)
+            way.silence()
+            result, seconds = await timed(gate, "look", 2, None)
+            way.let_through()
+    assert result == 2
+    assert seconds < BOUND
+
+
+@pytest.mark.parametrize("kind", ["redis", "postgresql"])
+async def test_a_silent_server_is_asked_no_more_until_a_probe_is_answered(kind: str, tmp_path: Path) -> None:
+    """Issue 16 A6: a breaker on each store."""
+    with distant(kind, tmp_path) as (way, store):
+        await store.open()
+        try:
+
+            async def take(within: float) -> str:
+                try:
+                    with answer_within(within):
+                        taken = await store.quotas.take("t", "k", Limit(100, 60.0))
+                except StoreError as error:
+                    return str(error)
+                return str(taken.ok)
+
+            answers: Any = store._connection._answers if kind == "redis" else store._database._answers
+            assert await take(5.0) == "True"
+            way.silence()
+            for _ in range(BREAKER.failures):
+                assert "no answer within" in await take(0.22)
+            pieces = way.pieces
+            assert "times in a row" in await take(5.0)
+            assert way.pieces == pieces
+            way.cut()
+            way.let_through()
+            assert "times in a row" in await take(5.0), "the probe is not due"
+            answers._circuits.known[answers._backend].open_until = 0.0  # the time has passed
+            assert await take(5.0) == "True"
+            assert not answers._circuits.known
+        finally:
+            way.let_through()
+            await store.close()
+
+
+async def test_an_answer_keeps_the_circuit_closed(tmp_path: Path) -> None:
+    """Issue 16 A6: failures between answers, as of a locked row, are no outage."""
+    answers = server_answers.ServerAnswers("redis")
+    for _ in range(3 * BREAKER.failures):
+        await answered(answers, fails=True)
+        await answered(answers, fails=False)
+    for _ in range(BREAKER.failures):
+        await answered(answers, fails=True)
+    with pytest.raises(StoreError, match="times in a row"):
+        await answered(answers, fails=False)
+
+
+async def answered(answers: server_answers.ServerAnswers, *, fails: bool) -> None:
+    """A request that took no time, and is taken for one that took long."""
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(server_answers, "SILENCE", 0.0)
+            async with answers.awaited():
+                if fails:
+                    raise StoreError("redis: silence")
+    except StoreError as error:
+        if "times in a row" in str(error):
+            raise

@@ -1,0 +1,68 @@
+"""One service, driven by lines of JSON: the same script runs with the library of two versions. Arguments: name, address."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+from callgate import Approval, Approve, Effects, Gate, ToolCall, User, tool
+from callgate.jobs import EmbeddedJobs
+from callgate.providers.stores.sql_database import HEAD
+
+NAME, ADDRESS = sys.argv[1:3]
+ANN, BOB = User("ann", "acme"), User("bob", "acme", roles={"lead"})
+
+
+@tool(effect="irreversible")
+async def pay(cents: int) -> str:
+    """Pay."""
+    return f"{NAME} paid {cents}"
+
+
+@tool(effect="irreversible", requires_approval=Approval(roles=["lead"]))
+async def transfer(cents: int) -> str:
+    """Transfer."""
+    return f"{NAME} transferred {cents}"
+
+
+async def work(gate: Gate, do: str, value: Any) -> Any:
+    """Do what the test asks for, and return what it reads."""
+    match do:
+        case "call":
+            result = await gate.call(
+                ToolCall(id="c", name="pay", arguments={"cents": 5}), user=ANN, idempotency_key=value
+            )
+            return [result.output, result.replayed]
+        case "submit":
+            return (await gate.submit(ToolCall(id="c", name="pay", arguments={"cents": 5}), user=ANN, key=value)).id
+        case "run":
+            return await gate.jobs.run_invocation()
+        case "result":
+            return (await gate.job(value, user=ANN)).output
+        case "ask":
+            asked = await gate.call(ToolCall(id="c", name="transfer", arguments={"cents": 7}), user=ANN)
+            return asked.pending.handle if asked.pending is not None else repr(asked)
+        case "approve":
+            return (await gate.resume(value, Approve(), approver=BOB)).output
+        case _:
+            raise ValueError(do)
+
+
+async def main() -> None:
+    """Serve until the input ends."""
+    options: dict[str, Any] = {"effects": Effects(durable=True), "signing_keys": ["a key of the tests"]}
+    gate = Gate([pay, transfer], allow_unguarded=True, store=ADDRESS, jobs=EmbeddedJobs(0), **options)
+    async with gate:
+        print(json.dumps(HEAD), flush=True)
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            do, value = json.loads(line)
+            try:
+                done = await work(gate, do, value)
+            except Exception as error:  # noqa: BLE001  (the test shows it)
+                done = f"{type(error).__name__}: {error}"
+            print(json.dumps(done), flush=True)
+
+
+asyncio.run(main())

@@ -1,0 +1,221 @@
+"""Scheduled calls, once for each time; and the rate limits of queues."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from callgate import Gate, Jobs, RegistrationError, UnknownTool, User, tool
+from callgate.jobs import EmbeddedJobs, Schedule
+from callgate.runtime.jobs.schedules import last_time
+from callgate.stores import JobState
+from tests.harness.gate_options import gate_options
+from tests.providers.stores.backends import place
+
+KEY = "a key of the tests, long enough"
+NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC).timestamp()
+RAN: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_ran_yet() -> None:
+    RAN.clear()
+
+
+@tool(effect="read")
+async def report(what: str) -> str:
+    """Make a report."""
+    RAN.append(what)
+    return what
+
+
+class WallClock:
+    """A clock that the test moves; deadlines go by the real one."""
+
+    def __init__(self, now: float) -> None:
+        self.now = now
+
+    def time(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def hourly(**more: Any) -> Schedule:
+    return Schedule(tool="report", cron="0 * * * *", arguments={"what": "sales"}, user=User("robot", "acme"), **more)
+
+
+@asynccontextmanager
+async def a_gate(address: str, clock: WallClock, *schedules: Schedule, **options: Any) -> AsyncGenerator[Gate]:
+    jobs = Jobs(engine=EmbeddedJobs(0), schedules=schedules, **options)
+    given = gate_options(store=address, signing_keys=[KEY], jobs=jobs, clock=clock)
+    async with Gate([report], allow_unguarded=True, **given) as gate:
+        yield gate
+
+
+async def submitted(gate: Gate) -> int:
+    return len(await gate.store.jobs.list(None))
+
+
+# ---------------------------------------------------------------------- once for each time
+
+
+@pytest.mark.parametrize("kind", ["sqlite-file", "postgresql"])
+async def test_of_many_processes_one_submits_the_call_of_each_time(tmp_path: Path, kind: str) -> None:
+    clock = WallClock(NOON + 2.0)
+    with place(kind, tmp_path) as (address, _):
+        async with a_gate(address, clock, hourly()) as one, a_gate(address, clock, hourly()) as other:
+            for hour in range(3):
+                clock.now = NOON + 2.0 + hour * 3_600.0
+                for _ in range(2):
+                    await asyncio.gather(one.jobs.scheduler.tick(), other.jobs.scheduler.tick())
+                assert await submitted(one) == hour + 1
+            while await one.jobs.run_invocation() is not None:
+                pass
+            assert RAN == ["sales"] * 3
+
+
+async def test_a_schedule_without_the_time_in_its_key_would_be_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: without the key two processes submit twice."""
+    clock, address = WallClock(NOON + 2.0), f"sqlite:///{tmp_path}/a.db"
+    async with a_gate(address, clock, hourly()) as one, a_gate(address, clock, hourly()) as other:
+        for gate in (one, other):
+            submit = gate.jobs.submit
+
+            async def without_key(*given: Any, submit: Any = submit, key: str = "", **more: Any) -> Any:
+                return await submit(*given, **more)
+
+            monkeypatch.setattr(gate.jobs, "submit", without_key)
+            await gate.jobs.scheduler.tick()
+        assert await submitted(one) == 2
+
+
+async def test_of_several_missed_times_the_last_is_caught_up_while_it_is_not_too_old(tmp_path: Path) -> None:
+    clock, address = WallClock(NOON + 1.0), f"sqlite:///{tmp_path}/a.db"
+    async with a_gate(address, clock, hourly(catch_up=1_800.0)) as gate:
+        await gate.jobs.scheduler.tick()
+        assert await submitted(gate) == 1
+        clock.now += 5 * 3_600.0 + 1_700.0
+        await gate.jobs.scheduler.tick()
+        assert await submitted(gate) == 2, "one of the five"
+        clock.now += 3_600.0 + 200.0  # 1,901 seconds late
+        await gate.jobs.scheduler.tick()
+        assert await submitted(gate) == 2, "too old"
+        clock.now += 1_800.0
+        await gate.jobs.scheduler.tick()
+        assert await submitted(gate) == 3, "the next time"
+
+
+async def test_two_schedules_of_one_tool_have_names(tmp_path: Path) -> None:
+    with pytest.raises(RegistrationError, match="two schedules have one name"):
+        Jobs(schedules=[hourly(), hourly()])
+    clock = WallClock(NOON + 1.0)
+    async with a_gate(f"sqlite:///{tmp_path}/a.db", clock, hourly(name="a"), hourly(name="b", queue="q")) as gate:
+        await gate.jobs.scheduler.tick()
+        assert {job.queue for _, job in await gate.store.jobs.list("acme")} == {"default", "q"}
+
+
+async def test_a_failing_store_delays_a_run_and_does_not_lose_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = WallClock(NOON + 1.0)
+    async with a_gate(f"sqlite:///{tmp_path}/a.db", clock, hourly()) as gate:
+
+        async def fails(*_given: Any, **_more: Any) -> None:
+            raise OSError("no disk")
+
+        monkeypatch.setattr(gate.jobs, "submit", fails)
+        with pytest.raises(OSError, match="no disk"):
+            await gate.jobs.scheduler.tick()
+        monkeypatch.undo()
+        await gate.jobs.scheduler.tick()
+        assert await submitted(gate) == 1
+
+
+async def test_the_gate_runs_its_schedules_while_it_is_open(tmp_path: Path) -> None:
+    async with a_gate(f"sqlite:///{tmp_path}/a.db", WallClock(NOON + 1.0), hourly()) as gate:
+        await gate.maintain()
+        assert await submitted(gate) == 1
+
+
+@pytest.mark.parametrize(
+    ("zone", "now", "expected"),
+    [
+        ("UTC", "2026-03-02T03:00:00+00:00", "2026-03-02T03:00:00+00:00"),
+        ("UTC", "2026-03-02T02:59:59.9+00:00", "2026-03-01T03:00:00+00:00"),
+        ("Europe/Berlin", "2026-03-02T02:30:00+00:00", "2026-03-02T02:00:00+00:00"),
+        ("Europe/Berlin", "2026-07-02T01:30:00+00:00", "2026-07-02T01:00:00+00:00"),
+    ],
+)
+def test_the_times_are_those_of_the_zone(zone: str, now: str, expected: str) -> None:
+    at = last_time(Schedule(tool="report", cron="0 3 * * *", zone=zone), datetime.fromisoformat(now).timestamp())
+    assert at == datetime.fromisoformat(expected).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"cron": "never"}, "is not five fields"),
+        ({"cron": "0 0 * * * *"}, "is not five fields"),
+        ({"cron": "99 * * * *"}, "is not five fields"),
+        ({"cron": "0 3 * * *", "zone": "Mars/Base"}, "the time zone 'Mars/Base' is unknown"),
+    ],
+)
+def test_times_that_cannot_be_read_are_refused(wrong: dict[str, str], why: str) -> None:
+    with pytest.raises(RegistrationError, match=why):
+        Schedule(tool="report", **wrong)  # type: ignore[arg-type]
+
+
+async def test_what_could_never_run_is_refused_at_the_opening(tmp_path: Path) -> None:
+    clock, address = WallClock(NOON), f"sqlite:///{tmp_path}/a.db"
+    with pytest.raises(UnknownTool):
+        async with a_gate(address, clock, Schedule(tool="gone", cron="* * * * *")):
+            pass
+    with pytest.raises(RegistrationError, match="catch_up is less than"):
+        async with a_gate(address, clock, hourly(catch_up=10.0), keep=10.0):
+            pass
+
+
+# ---------------------------------------------------------------------- rates
+
+
+@pytest.mark.parametrize("kind", ["sqlite-file", "postgresql"])
+async def test_the_jobs_of_a_queue_run_at_its_rate_in_all_workers_and_each_is_put_off_once(
+    tmp_path: Path, kind: str
+) -> None:
+    clock, rates = WallClock(NOON), {"mail": (2, 10.0)}
+    with place(kind, tmp_path) as (address, _):
+        async with a_gate(address, clock, rates=rates) as one, a_gate(address, clock, rates=rates) as other:
+            for n in range(6):
+                await one.submit("report", {"what": f"mail {n}"}, user=User("ann"), queue="mail")
+            await one.submit("report", {"what": "free"}, user=User("ann"))
+            looks = 0
+            while (await one.jobs.run_invocation()) is not None or (await other.jobs.run_invocation()) is not None:
+                looks += 1
+            assert looks <= 7
+            assert len(RAN) == 3
+            assert "free" in RAN
+            for seconds in range(1, 61):
+                clock.now = NOON + seconds
+                for gate in (one, other):
+                    while await gate.jobs.run_invocation() is not None:
+                        looks += 1
+                assert len(RAN) <= 1 + 2 * (1 + seconds // 10)
+            assert len(RAN) == 7
+            assert {job.state for _, job in await one.store.jobs.list(None)} == {JobState.DONE}
+            assert {job.attempts for _, job in await one.store.jobs.list(None)} == {1}
+
+
+def test_a_rate_out_of_range_is_refused() -> None:
+    for rate in ((0, 1.0), (1, 0.0)):
+        with pytest.raises(RegistrationError, match="a rate is at least one call"):
+            Jobs(rates={"mail": rate})
