@@ -7,9 +7,11 @@ import os
 import shutil
 import socket
 import subprocess
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import psycopg
 import pytest
@@ -52,19 +54,42 @@ ignore_startup_parameters = extra_float_digits{"," * bool(ignores)}{ignores}
     )
     root = ["--user=nobody"] if os.geteuid() == 0 else []  # PgBouncer does not run as root
     process = subprocess.Popen([binary, *root, str(ini)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    log = list[str]()
+    up = threading.Event()  # it takes clients when it says that it is up
+    reader = threading.Thread(target=_keep, args=(process.stdout, log, up), daemon=True)
+    reader.start()
     try:
-        assert process.stdout is not None
-        log = []
-        for line in process.stdout:  # it takes clients when it says that it is up
-            log.append(line)
-            if "process up" in line:
-                break
-        else:
-            pytest.fail(f"PgBouncer has ended: {''.join(log)}")
+        up.wait(10)
+        if process.poll() is not None or not up.is_set():
+            pytest.fail(f"PgBouncer has not started: {''.join(log)}")
         yield f"postgresql://127.0.0.1:{port}/pooled"
+    except BaseException:
+        print(sessions_of_the_server())
+        raise
     finally:
         process.terminate()
-        process.communicate(timeout=10)
+        process.wait(10)
+        reader.join(10)
+        process.stdout.close()
+        print("".join(log))  # pytest shows it where a test fails
+
+
+def _keep(output: IO[str], log: list[str], up: threading.Event) -> None:
+    """Read all that a process prints, so that it never waits for a reader."""
+    for line in output:
+        log.append(line)
+        if "process up" in line:
+            up.set()
+    up.set()
+
+
+def sessions_of_the_server() -> str:
+    """What PostgreSQL says about its sessions, a line each."""
+    query = """SELECT pid, application_name, state, wait_event, now() - state_change, left(query, 120)
+        FROM pg_stat_activity WHERE backend_type = 'client backend'"""
+    with psycopg.connect(POSTGRES) as connection:
+        return "\n".join(map(str, connection.execute(query).fetchall()))
 
 
 def ask(address: str, *statements: str) -> list[str]:
