@@ -83,8 +83,8 @@ def _rules(demand: Any) -> list[Approval]:
 def decide(ctx: Any, rules: list[Approval]) -> Awaitable[None] | None:
     """Continue if the rules are met; otherwise end the call with the approver's response, or suspend it.
 
-    Before a person is asked, the ledger answers the repeat of an effect: the awaitable that is returned does both. A response in place of the tool's output is not an approval. The tool then does not run, even if no rule applies
-    now.
+    Before a person is asked, the ledger answers the repeat of an effect: the awaitable that is returned does both.
+    A response in place of the tool's output is not an approval. The tool then does not run, even if no rule applies now.
     """
     resumed = ctx.run.resumed
     if resumed is not None:

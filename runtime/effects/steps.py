@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from callgate.errors import (
     Conflict,
+    ControlRespond,
     InFlight,
     InvocationError,
     NotPending,
@@ -55,7 +56,7 @@ def effect_step(ledger: Ledger, plan: Any) -> tuple[Compiled, Callable[[Any], Aw
     The release of the step settles the claim.
     """
     steps = EffectSteps(ledger, plan)
-    step = Step(Stage.AROUND_EXECUTE, "intent")
+    step = steps.step
     end = Step(Stage.DID_AUDIT, "outcome")
     if plan.trace:
         step.release = (ASYNC, traced(end, steps.end), end)
@@ -89,6 +90,7 @@ class EffectSteps:
         self.began = not record.injected and record.context_parameter is None  # no step runs in between: see ``bodies``
         self.identify: Identify = identifier(record, ledger.namespace)
         self.together = _recorders(plan, ledger.store)
+        self.step = Step(Stage.AROUND_EXECUTE, "intent")
         self.reconcilers = reconcilers_of(plan)
         self.carried = plan.carries and hasattr(ledger.store, "effects_in")
         self.state = EffectState.CLAIMED if self.carried else EffectState.RUNNING
@@ -163,7 +165,13 @@ class EffectSteps:
         if key is not None:
             effect = self._effect(ctx, key, ctx.input_hash)
             ctx.run.idempotency_key = given  # the suspension records only a key of the caller
-            await self._answer_repeat(ctx, ctx.user.tenant or "", effect, self._known)
+            try:
+                await self._answer_repeat(ctx, ctx.user.tenant or "", effect, self._known)
+            except ControlRespond:
+                raise
+            except Exception:
+                ctx.run.step = self.step  # the ledger answers, as in ``begin``: the policy that asked it did not fail
+                raise
 
     async def end(self, ctx: Any) -> None:
         """Record the outcome."""

@@ -88,6 +88,17 @@ class Machine(Checked):
         self.resume(self.good(which), Approve(), person)
 
     @precondition(some_waits)
+    @rule(which=WHICH)
+    def approve_and_repeat(self, which: int) -> None:
+        """The ledger answers what it has recorded, before anybody is asked again."""
+        handle = self.good(which, lambda one: one.given is not None)
+        waiting = self.model.find(handle.id)
+        self.resume(handle, Approve(), CID)
+        same = [one for one in self.asked if (one[0], one[2].id) == (waiting.tool, waiting.user.id)]
+        for asked in same[-1:]:
+            self.put(asked)
+
+    @precondition(some_waits)
     @rule(which=WHICH, decision=DECISIONS, person=PEOPLE)
     def decide(self, which: int, decision: Any, person: User) -> None:
         self.resume(self.good(which), decision, person)
