@@ -23,7 +23,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 MISSING := $(filter-out $(wildcard $(LINKS)),$(LINKS))
 MOVED   := $(shell [ "$$(cat .venv/.made-in 2>/dev/null)" = "$$(pwd -P)" ] || echo moved)
 
-.PHONY: help install run run-workers test test-versions soak check format wheel-check bench bench-selection bench-semantic bench-workers bench-state test-semantic docs pages page-check clean example-fastapi example-django example-flask example-celery example-chat example-approvals moved $(MISSING)
+.PHONY: help install run run-workers test test-versions soak check format wheel-check bench bench-selection bench-semantic bench-workers bench-state bench-simulation test-semantic docs pages page-check clean example-fastapi example-django example-flask example-celery example-chat example-approvals moved $(MISSING)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,6 +100,9 @@ bench-workers: $(READY) ## calls in workers, beside the engine alone, minutes; n
 
 bench-state: $(READY) ## effects, audit and stock hooks on a store, beside before and SQL by hand, 3 minutes; ARGS="--quick"
 	@$(PYTHON) -m benchmarks.state $(ARGS)
+
+bench-simulation: $(READY) ## simulate calls on PostgreSQL and SQLite, compare with a measurement, and plan 10,000 a second
+	@$(PYTHON) -m benchmarks.simulation $(ARGS)
 
 bench-semantic: $(SEMANTIC)/.installed ## score tool selection by meaning, in an environment of its own: 2 GB, minutes
 	@$(SEMANTIC)/bin/python -m benchmarks.semantic $(ARGS)

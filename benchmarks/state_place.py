@@ -134,8 +134,15 @@ def places(kinds: Collection[str]) -> Generator[tuple[dict[str, Make], dict[str,
 @asynccontextmanager
 async def paying(address: str, *, before: bool = False) -> AsyncGenerator[Call]:
     """Open a gate with ``Audit``, and give effectful calls through it."""
+    async with paying_on(store_of(address, before=before)) as call:
+        yield call
+
+
+@asynccontextmanager
+async def paying_on(store: Any) -> AsyncGenerator[Call]:
+    """The same, on a store that the caller has made."""
     numbers = itertools.count()
-    async with Gate([pay], [Audit()], store=store_of(address, before=before), allow_unguarded=True) as gate:
+    async with Gate([pay], [Audit()], store=store, allow_unguarded=True) as gate:
 
         async def call() -> None:
             result = await gate.call("pay", {"n": next(numbers)}, user=ANN)

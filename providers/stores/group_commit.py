@@ -20,10 +20,10 @@ Write: TypeAlias = Callable[[Sequence[C]], Awaitable[Sequence[Any]]]
 
 MAX_BATCH = 256
 """The maximum number of changes in one transaction."""
-_TURNS = 2
-"""Turns of the event loop after a transaction, in which the callers that it answered may ask for the next one.
+_TURNS_ALONE, _TURNS = 2, 32
+"""Turns of the event loop after a transaction of one change, and at most of more, in which its callers may ask again.
 
-Without them the callers are two groups that take turns, with half the changes in each transaction.
+Without them the callers are two groups that take turns: every second transaction is small, and all others wait for it.
 """
 CLOSE_LIMIT = 5.0
 """Seconds that closing waits for a database that does not answer."""
@@ -112,8 +112,11 @@ class GroupCommit(Generic[C]):
         waiting = self._waiting
         try:
             while batch := self._next():
+                expected = len(batch) + len(waiting)
                 await self._settle(batch, self._write)
-                for _ in range(_TURNS):
+                for _ in range(_TURNS if len(batch) > 1 else _TURNS_ALONE):
+                    if len(waiting) >= expected:
+                        break
                     await asyncio.sleep(0)
         finally:  # also when the event loop ends: no caller may wait forever
             if self._waiting is waiting:
