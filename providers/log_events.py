@@ -176,6 +176,12 @@ class LogEvent(StrEnum):
         "provider status request_bytes response_bytes seconds retries",
         "a request to a model's provider ended, answered or not; no content is logged",
     )
+    ANSWER_LOST = (
+        "model.answer_lost",
+        WARNING,
+        "provider problem calls",
+        "a model's answer is not known to be whole; none of its calls runs",
+    )
     PICK_FAILED = (
         "pick.failed",
         WARNING,

@@ -22,6 +22,7 @@ _WHY = {
     Ending.MAX_CALLS: "the conversation has reached its limit of calls",
     Ending.TOKENS: "the conversation has used up its tokens",
     Ending.DEADLINE: "the conversation's time is over",
+    Ending.REFUSED: "the answer with the call was refused",
 }
 
 

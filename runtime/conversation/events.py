@@ -14,8 +14,10 @@ class Ending(StrEnum):
     """The reason why a conversation ended.
 
     ``done``: the model answered without calling a tool. ``max_rounds``, ``max_calls``, ``failures``, ``tokens`` and
-    ``deadline`` are limits. ``suspended``: a call waits for a person or a client. ``refused``: the model or a filter
-    refused to answer. ``truncated``: the last answer is incomplete. ``error``: the provider gave no valid answer.
+    ``deadline`` are limits. ``suspended``: a call waits for a person or a client. ``waiting``: the client must act on
+    ``reply.waiting``. ``refused``: the model or a filter refused to answer. ``truncated``: the last answer is incomplete.
+    ``empty``: the last answer has neither text nor a call. ``lost``: the last answer is not known to be whole; none of
+    its calls ran, and it is not in the history. ``error``: the provider gave no valid answer.
     """
 
     DONE = "done"
@@ -25,8 +27,11 @@ class Ending(StrEnum):
     TOKENS = "tokens"
     DEADLINE = "deadline"
     SUSPENDED = "suspended"
+    WAITING = "waiting"
     REFUSED = "refused"
     TRUNCATED = "truncated"
+    EMPTY = "empty"
+    LOST = "lost"
     ERROR = "error"
 
 

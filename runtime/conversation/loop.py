@@ -26,6 +26,7 @@ from callgate.runtime.conversation.state import Progress, answer, load_state
 from callgate.runtime.faces.bound import Bound
 from callgate.runtime.faces.placement import RunOn
 from callgate.runtime.models.wire.codec import Codec, Messages, Translation, as_messages
+from callgate.runtime.models.wire.endings import ReplyEnding
 from callgate.runtime.models.wire.reply import CallReady, Done, ReasoningDelta, Reply, ReplyEvent, TextDelta
 from callgate.tools.arguments.hydration import Repairer
 from callgate.tools.calls import ANONYMOUS, Outcome, ToolCall, ToolResult, User
@@ -34,10 +35,14 @@ from callgate.tools.execution import TaskIds
 from callgate.tools.naming import did_you_mean
 
 Tell: TypeAlias = Callable[[ConversationEvent], Awaitable[None]]
-REFUSALS = frozenset(
-    {"refusal", "content_filter", "safety", "recitation", "blocklist", "prohibited_content", "spii", "image_safety"}
-)
-"""Stop reasons, in lower case, of an answer that the model or a filter refuses."""
+_ENDED = {
+    ReplyEnding.DONE: Ending.DONE,
+    ReplyEnding.TRUNCATED: Ending.TRUNCATED,
+    ReplyEnding.REFUSED: Ending.REFUSED,
+    ReplyEnding.WAITING: Ending.WAITING,
+    ReplyEnding.EMPTY: Ending.EMPTY,
+}
+"""How a conversation ends after an answer without calls; after a pause it goes on."""
 
 
 class Model(Protocol):
@@ -141,12 +146,15 @@ class Talk:
         self.reply = reply
         progress.rounds += 1
         progress.count(reply.usage)
+        if reply.ending is ReplyEnding.LOST:  # its calls have no results: the history stays as it was
+            self.error = ModelError(reply.problem or "the answer is not whole", provider=self.client.codec.name)
+            return Ending.LOST
         progress.messages += reply.messages
         if reply.calls:
             progress.open = reply.calls
-            return await self._answer()
+            return await self._answer() or (Ending.WAITING if reply.ending is ReplyEnding.WAITING else None)
         await self.tell(RoundEnded(progress.rounds, reply, (), tuple(progress.messages)))
-        return _ending_of(reply)
+        return _ENDED.get(reply.ending)
 
     async def _ask(self) -> Reply | Ending:
         """Return the model's answer, or the reason why there is none."""
@@ -161,7 +169,7 @@ class Talk:
             if limit.expired():
                 return Ending.DEADLINE
             raise
-        if reply.error is not None:
+        if reply.ending is ReplyEnding.FAILED:
             self.error = ModelError("the provider answered with an error", provider=self.client.codec.name)
             return Ending.ERROR
         return reply
@@ -214,7 +222,7 @@ class Talk:
 
         if again:
             self._offer()
-        over = self._over()
+        over = self._over() or (Ending.REFUSED if self.reply and self.reply.ending is ReplyEnding.REFUSED else None)
         room = 0 if over else len(calls) if again else max(0, self.options.max_calls - progress.called)
         admitted, left = calls[:room], calls[room:]
         if not again:
@@ -306,10 +314,3 @@ def _start(messages: Messages, options: LoopOptions, wire: str, user: User) -> P
 def _comes_again(result: ToolResult) -> bool:
     """Return whether the gate gets a call again on resumption, which has its own deadline."""
     return result.outcome is Outcome.SUSPENDED or limit_of(result) is Ending.DEADLINE
-
-
-def _ending_of(reply: Reply) -> Ending:
-    """Return the reason for the end after an answer without tool calls."""
-    if reply.stop is not None and reply.stop.lower() in REFUSALS:
-        return Ending.REFUSED
-    return Ending.TRUNCATED if reply.truncated else Ending.DONE

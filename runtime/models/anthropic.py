@@ -9,9 +9,10 @@ from callgate.runtime.models.wire.anthropic_view import strict_views
 from callgate.runtime.models.wire.base import BaseCodec, ReplyFields, described
 from callgate.runtime.models.wire.client import Client
 from callgate.runtime.models.wire.codec import Codec, Request, Translation, translated, without_system
+from callgate.runtime.models.wire.endings import table
 from callgate.runtime.models.wire.folds.anthropic import AnthropicFold
 from callgate.runtime.models.wire.history import arguments_object, legal_name
-from callgate.runtime.models.wire.reading import RawCall, count, cut_short, text_or_empty, text_or_none, with_calls
+from callgate.runtime.models.wire.reading import NO_REASON, RawCall, count, text_or_empty, text_or_none, with_calls
 from callgate.runtime.models.wire.reply import Usage
 from callgate.runtime.models.wire.result_text import result_text
 from callgate.runtime.models.wire.schema_views import View, plain_view
@@ -19,6 +20,14 @@ from callgate.runtime.models.wire.shapes import items, mapping
 from callgate.tools.calls import ToolCall, ToolResult
 from callgate.tools.definition import ToolDefinition
 
+ENDINGS = table(
+    done="end_turn stop_sequence",
+    calls="tool_use",
+    paused="pause_turn compaction",
+    truncated="max_tokens model_context_window_exceeded",
+    refused="refusal",
+)
+"""Stop reasons. After a pause the same history is sent again."""
 MAX_TOKENS = 4096
 """The ``max_tokens`` of a request whose options set none: the API requires one."""
 _SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
@@ -35,6 +44,7 @@ class AnthropicCodec(BaseCodec):
     """
 
     name = "anthropic"
+    endings = ENDINGS
 
     def __init__(self, *, strict: bool = False) -> None:
         self._strict = strict
@@ -56,7 +66,18 @@ class AnthropicCodec(BaseCodec):
         ]
         return [{"role": "user", "content": blocks}] if blocks else []
 
-    def calls_in(self, body: Mapping[str, Any]) -> list[RawCall]:
+    def is_answer(self, body: Mapping[str, Any]) -> bool:
+        """It has content, also if that is empty."""
+        return isinstance(body.get("content"), list | tuple)
+
+    def reason_in(self, body: Mapping[str, Any]) -> object:
+        """``stop_reason``."""
+        return body.get("stop_reason")
+
+    def unfinished_in(self, body: Mapping[str, Any]) -> str | None:
+        return None if body.get("stop_reason") else NO_REASON
+
+    def calls_in(self, body: Mapping[str, Any], cut: bool) -> list[RawCall]:
         """The ``tool_use`` blocks; calls that the provider ran itself (``server_tool_use``, ``mcp_tool_use``) are left out.
 
         The provider writes one block after the other. So in a response that was cut short, only a call in the last
@@ -68,7 +89,7 @@ class AnthropicCodec(BaseCodec):
             call = mapping(block)
             if call.get("type") == "tool_use":
                 found.append(RawCall(call.get("name"), call.get("input"), call.get("id"), block))
-        if found and found[-1].chunk is blocks[-1] and cut_short(body.get("stop_reason")):
+        if found and found[-1].chunk is blocks[-1] and cut:
             found[-1] = found[-1]._replace(truncated=True)
         return found
 
@@ -81,7 +102,6 @@ class AnthropicCodec(BaseCodec):
                 text_or_empty(block.get("thinking")) for block in blocks if block.get("type") == "thinking"
             ),
             stop=text_or_none(body.get("stop_reason")),
-            truncated=cut_short(body.get("stop_reason")),
             usage=_usage(mapping(body.get("usage"))),
             model=text_or_none(body.get("model")),
             id=text_or_none(body.get("id")),

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from callgate.runtime.models.wire.base import BaseCodec, ReplyFields, described
+from callgate.runtime.models.wire.base import BaseCodec, Content, ReplyFields, described
 from callgate.runtime.models.wire.client import Client
 from callgate.runtime.models.wire.codec import Codec, Request, Translation, translated, without_system
+from callgate.runtime.models.wire.endings import table
 from callgate.runtime.models.wire.folds.gemini import GeminiFold, call_of
 from callgate.runtime.models.wire.gemini_view import JSON_SCHEMA, gemini_view, openapi_view
 from callgate.runtime.models.wire.history import arguments_object, provider_call_id
 from callgate.runtime.models.wire.names import GEMINI_NAME
-from callgate.runtime.models.wire.reading import RawCall, count, text_or_empty, text_or_none, with_calls
+from callgate.runtime.models.wire.reading import NO_REASON, RawCall, count, text_or_empty, text_or_none, with_calls
 from callgate.runtime.models.wire.reply import Usage
 from callgate.runtime.models.wire.result_text import result_text
 from callgate.runtime.models.wire.schema_views import View
@@ -23,7 +24,15 @@ from callgate.tools.calls import ToolCall, ToolResult
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.values import thaw
 
-_WELL = frozenset({"STOP", "FINISH_REASON_UNSPECIFIED", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS"})
+ENDINGS = table(
+    done="STOP FINISH_REASON_UNSPECIFIED",
+    calls="UNEXPECTED_TOOL_CALL TOO_MANY_TOOL_CALLS",
+    truncated="MAX_TOKENS MALFORMED_FUNCTION_CALL MALFORMED_RESPONSE",
+    refused="SAFETY RECITATION LANGUAGE BLOCKLIST PROHIBITED_CONTENT SPII IMAGE_SAFETY IMAGE_PROHIBITED_CONTENT"
+    " IMAGE_RECITATION MODEL_ARMOR ESCALATION JAILBREAK",
+    failed="OTHER IMAGE_OTHER NO_IMAGE MISSING_THOUGHT_SIGNATURE",
+)
+"""Finish reasons, and reasons why a prompt was blocked."""
 _NUMBERED = ("FINISH_REASON_UNSPECIFIED", "STOP", "MAX_TOKENS", "SAFETY", "RECITATION")
 """Names of numeric finish reasons, which some clients of Vertex keep; above 4 the two APIs number differently."""
 
@@ -39,6 +48,7 @@ class GeminiCodec(BaseCodec):
     """
 
     name = "gemini"
+    endings = ENDINGS
 
     def __init__(self, *, openapi: bool = False) -> None:
         self._view = openapi_view if openapi else gemini_view
@@ -57,9 +67,23 @@ class GeminiCodec(BaseCodec):
         parts = [{"functionResponse": _response(result, translation)} for result in results]
         return [{"role": "user", "parts": parts}] if parts else []
 
-    def calls_in(self, body: Mapping[str, Any]) -> Iterator[RawCall]:
+    def is_answer(self, body: Mapping[str, Any]) -> bool:
+        """It has a candidate, or says why the prompt was blocked."""
+        return bool(_candidate(body) or _blocked(body))
+
+    def reason_in(self, body: Mapping[str, Any]) -> object:
+        """``candidates[0].finishReason``, else ``promptFeedback.blockReason``."""
+        return _reason(body) or _blocked(body)
+
+    def unfinished_in(self, body: Mapping[str, Any]) -> str | None:
+        return None if _reason(body) or _blocked(body) else NO_REASON
+
+    def content_in(self, body: Mapping[str, Any]) -> Content:
+        """Images and other data, and results of code that the provider ran."""
+        return {"media": any(mapping(part).get("inlineData") or mapping(part).get("fileData") for part in _parts(body))}
+
+    def calls_in(self, body: Mapping[str, Any], cut: bool) -> Iterator[RawCall]:
         """``functionCall`` in ``candidates[0].content.parts``; all count as truncated if the response was cut short."""
-        cut = _cut(body)
         for part in _parts(body):
             call = call_of(part)
             if call:
@@ -69,12 +93,10 @@ class GeminiCodec(BaseCodec):
     def fields_in(self, body: Mapping[str, Any]) -> ReplyFields:
         """The fields of the first candidate; ``stop`` is the finish reason, or the reason why the prompt was blocked."""
         parts = [mapping(part) for part in _parts(body)]
-        blocked = text_or_none(mapping(body.get("promptFeedback")).get("blockReason"))
         return ReplyFields(
             text="".join(text_or_empty(part.get("text")) for part in parts if not part.get("thought")),
             reasoning="".join(text_or_empty(part.get("text")) for part in parts if part.get("thought")),
-            stop=_reason(body) or blocked,
-            truncated=_cut(body) or blocked is not None,
+            stop=_reason(body) or _blocked(body),
             usage=_usage(mapping(body.get("usageMetadata"))),
             model=text_or_none(body.get("modelVersion")),
             id=text_or_none(body.get("responseId")),
@@ -135,9 +157,8 @@ def _reason(body: Mapping[str, Any]) -> str | None:
     return text_or_none(reason)
 
 
-def _cut(body: Mapping[str, Any]) -> bool:
-    reason = _reason(body)
-    return reason is not None and reason not in _WELL
+def _blocked(body: Mapping[str, Any]) -> str | None:
+    return text_or_none(mapping(body.get("promptFeedback")).get("blockReason"))
 
 
 def _call_back(part: Mapping[str, Any], function_call: Mapping[str, Any]) -> dict[str, Any]:

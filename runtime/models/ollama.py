@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from callgate.runtime.models.wire.base import BaseCodec, ReplyFields, described
+from callgate.runtime.models.wire.base import BaseCodec, Content, ReplyFields, described
 from callgate.runtime.models.wire.client import Client
 from callgate.runtime.models.wire.codec import Codec, Request, Translation, translated
+from callgate.runtime.models.wire.endings import table
 from callgate.runtime.models.wire.folds.ollama import OllamaFold
 from callgate.runtime.models.wire.framing import JsonLines
 from callgate.runtime.models.wire.history import arguments_object, without_nulls
-from callgate.runtime.models.wire.reading import RawCall, count, cut_short, text_or_empty, text_or_none
+from callgate.runtime.models.wire.reading import RawCall, count, text_or_empty, text_or_none
 from callgate.runtime.models.wire.reply import Usage
 from callgate.runtime.models.wire.result_text import result_text
 from callgate.runtime.models.wire.schema_views import View, plain_view
 from callgate.runtime.models.wire.shapes import items, mapping
 from callgate.tools.calls import ToolCall, ToolResult
 from callgate.tools.definition import ToolDefinition
+
+ENDINGS = table(done="stop", truncated="length", lost="load unload")
+"""Done reasons; ``load`` and ``unload`` answer a request without messages."""
 
 
 class OllamaCodec(BaseCodec):
@@ -29,6 +33,7 @@ class OllamaCodec(BaseCodec):
 
     name = "ollama"
     framing = JsonLines
+    endings = ENDINGS
 
     def translate(self, definitions: Sequence[ToolDefinition]) -> Translation:
         """Build ``{"tools": [{type, function: {name, description, parameters, type}}]}``; see ``Codec``."""
@@ -42,9 +47,22 @@ class OllamaCodec(BaseCodec):
             for name, result in zip(names, results, strict=True)
         ]
 
-    def calls_in(self, body: Mapping[str, Any]) -> Iterator[RawCall]:
+    def is_answer(self, body: Mapping[str, Any]) -> bool:
+        """It has a message."""
+        return bool(mapping(body.get("message")))
+
+    def reason_in(self, body: Mapping[str, Any]) -> object:
+        """``done_reason``, which older servers do not send."""
+        return body.get("done_reason")
+
+    def unfinished_in(self, body: Mapping[str, Any]) -> str | None:
+        return "done is false" if body.get("done") is False else None
+
+    def content_in(self, body: Mapping[str, Any]) -> Content:
+        return {"media": bool(items(mapping(body.get("message")).get("images")))}
+
+    def calls_in(self, body: Mapping[str, Any], cut: bool) -> Iterator[RawCall]:
         """``message.tool_calls``; all count as truncated if the response was cut short."""
-        cut = cut_short(body.get("done_reason"))
         for entry in items(mapping(body.get("message")).get("tool_calls")):
             call = mapping(entry)
             function = mapping(call.get("function"))
@@ -56,7 +74,6 @@ class OllamaCodec(BaseCodec):
             text=text_or_empty(message.get("content")),
             reasoning=text_or_empty(message.get("thinking")),
             stop=text_or_none(body.get("done_reason")),
-            truncated=cut_short(body.get("done_reason")),
             usage=Usage(count(body, "prompt_eval_count"), count(body, "eval_count")),
             model=text_or_none(body.get("model")),
         )

@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from callgate.runtime.models.wire.base import OPENAI_DESCRIPTION, BaseCodec, ReplyFields, described, openai_usage
+from callgate.runtime.models.wire.base import (
+    OPENAI_DESCRIPTION,
+    BaseCodec,
+    Content,
+    ReplyFields,
+    described,
+    openai_usage,
+)
 from callgate.runtime.models.wire.client import Client
 from callgate.runtime.models.wire.codec import Codec, Request, Translation, translated
+from callgate.runtime.models.wire.endings import table
 from callgate.runtime.models.wire.folds.chat import REASONING, ChatFold, details_text, thinking_text
 from callgate.runtime.models.wire.history import arguments_text, legal_name, without_nulls
-from callgate.runtime.models.wire.reading import RawCall, cut_short, error_of, text_or_empty, text_or_none
+from callgate.runtime.models.wire.reading import RawCall, error_of, text_or_empty, text_or_none
 from callgate.runtime.models.wire.result_text import result_text
 from callgate.runtime.models.wire.schema_views import View
 from callgate.runtime.models.wire.shapes import items, mapping
@@ -18,6 +26,14 @@ from callgate.runtime.models.wire.strict_view import openai_view
 from callgate.tools.calls import ToolCall, ToolResult
 from callgate.tools.definition import ToolDefinition
 
+ENDINGS = table(
+    done="stop eos eos_token end_turn stop_sequence",
+    calls="tool_calls function_call tool_use",
+    truncated="length max_tokens model_length model_context_window_exceeded time_limit repetition",
+    refused="content_filter refusal safety recitation sensitive guardrail_intervened",
+    failed="error abort insufficient_system_resource network_error timeout",
+)
+"""Finish reasons of OpenAI and of servers compatible with it."""
 _NOT_SENT_BACK = ("annotations", "audio", "channel", "function_call", "parsed", "refusal", "tool_calls")
 
 
@@ -29,6 +45,7 @@ class ChatCodec(BaseCodec):
     """
 
     name = "openai_chat"
+    endings = ENDINGS
 
     def translate(self, definitions: Sequence[ToolDefinition]) -> Translation:
         """Build ``{"tools": [{type, function: {name, description, parameters, strict}}]}``; see ``Codec``."""
@@ -42,11 +59,25 @@ class ChatCodec(BaseCodec):
         """The error of the body, or of the first choice."""
         return error_of(body) or error_of(_choice(body))
 
-    def calls_in(self, body: Mapping[str, Any]) -> list[RawCall]:
+    def is_answer(self, body: Mapping[str, Any]) -> bool:
+        """The first choice has a message."""
+        return bool(mapping(_choice(body).get("message")))
+
+    def reason_in(self, body: Mapping[str, Any]) -> object:
+        """``choices[0].finish_reason``."""
+        return _choice(body).get("finish_reason")
+
+    def content_in(self, body: Mapping[str, Any]) -> Content:
+        """A refusal; audio and images."""
+        message = mapping(_choice(body).get("message"))
+        parts = [part for part in items(message.get("content")) if text_or_none(mapping(part).get("type")) != "text"]
+        media = message.get("audio") or message.get("images") or any(not thinking_text(part) for part in parts)
+        return {"refused": bool(text_or_none(message.get("refusal"))), "media": bool(media)}
+
+    def calls_in(self, body: Mapping[str, Any], cut: bool) -> list[RawCall]:
         """``choices[0].message.tool_calls``; all count as truncated if the response was cut short."""
         choice = _choice(body)
         message = mapping(choice.get("message"))
-        cut = cut_short(choice.get("finish_reason"))
         found: list[RawCall] = []
         for entry in items(message.get("tool_calls")):
             call = mapping(entry)
@@ -72,7 +103,6 @@ class ChatCodec(BaseCodec):
             text=_text(message.get("content")) + text_or_empty(message.get("refusal")),
             reasoning=_reasoning(message),
             stop=text_or_none(reason),
-            truncated=cut_short(reason),
             usage=openai_usage(usage, "prompt_tokens", "completion_tokens"),
             model=text_or_none(body.get("model")),
             id=text_or_none(body.get("id")),

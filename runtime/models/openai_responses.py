@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from callgate.runtime.models.wire.base import OPENAI_DESCRIPTION, BaseCodec, ReplyFields, described, openai_usage
+from callgate.runtime.models.wire.base import (
+    OPENAI_DESCRIPTION,
+    BaseCodec,
+    Content,
+    ReplyFields,
+    described,
+    openai_usage,
+)
 from callgate.runtime.models.wire.client import Client
 from callgate.runtime.models.wire.codec import Codec, Request, Translation, translated
+from callgate.runtime.models.wire.endings import table
 from callgate.runtime.models.wire.folds.responses import CALLS, ResponsesFold, item_type, message_text, reasoning_text
 from callgate.runtime.models.wire.history import arguments_text, legal_name, without_nulls
 from callgate.runtime.models.wire.reading import RawCall, text_or_none, with_calls
@@ -18,7 +26,13 @@ from callgate.runtime.models.wire.strict_view import openai_view
 from callgate.tools.calls import ToolCall, ToolResult
 from callgate.tools.definition import ToolDefinition
 
-_CUT = frozenset({"incomplete", "failed", "cancelled"})
+ENDINGS = table(
+    done="completed",
+    truncated="incomplete max_output_tokens",
+    refused="content_filter",
+    failed="failed cancelled",
+)
+"""Statuses, and reasons of an incomplete response."""
 
 
 class ResponsesCodec(BaseCodec):
@@ -29,6 +43,7 @@ class ResponsesCodec(BaseCodec):
     """
 
     name = "openai_responses"
+    endings = ENDINGS
 
     def translate(self, definitions: Sequence[ToolDefinition]) -> Translation:
         """Build ``{"tools": [{type, name, description, parameters, strict}]}``; see ``Codec``."""
@@ -41,20 +56,48 @@ class ResponsesCodec(BaseCodec):
             for result in results
         ]
 
-    def calls_in(self, body: Mapping[str, Any]) -> list[RawCall]:
+    def is_answer(self, body: Mapping[str, Any]) -> bool:
+        """It has output, also if that is empty."""
+        return isinstance(body.get("output"), list | tuple)
+
+    def reason_in(self, body: Mapping[str, Any]) -> object:
+        """The reason of an incomplete response, else its status."""
+        reason = mapping(body.get("incomplete_details")).get("reason")
+        status = body.get("status")
+        if _running(status):
+            return None
+        return reason if reason and status == "incomplete" else status
+
+    def unfinished_in(self, body: Mapping[str, Any]) -> str | None:
+        status = body.get("status")
+        return f"the status is {status!r}" if _running(status) or not status else None
+
+    def content_in(self, body: Mapping[str, Any]) -> Content:
+        """A refusal; images that the provider made."""
+        output = [mapping(item) for item in items(body.get("output"))]
+        parts = [mapping(part) for item in output for part in items(item.get("content"))]
+        return {
+            "refused": any(part.get("type") == "refusal" for part in parts),
+            "media": any(item.get("type") == "image_generation_call" for item in output),
+        }
+
+    def calls_in(self, body: Mapping[str, Any], cut: bool) -> list[RawCall]:
         """The ``function_call`` items.
 
         The provider writes one item after the other. In a response that was cut short, a call is truncated if its
         status is not ``completed``, or if it is the last item.
         """
         output = items(body.get("output"))
-        cut = _cut(body)
         found: list[RawCall] = []
         for position, item in enumerate(output, 1):
             call = mapping(item)
             if item_type(call) in CALLS:
                 status = call.get("status")
-                truncated = status == "incomplete" or (cut and (status != "completed" or position == len(output)))
+                truncated = (
+                    status == "incomplete"
+                    or _running(status)
+                    or (cut and (status != "completed" or position == len(output)))
+                )
                 call_id = call.get("call_id") or call.get("id")
                 found.append(RawCall(call.get("name"), call.get(CALLS[item_type(call)]), call_id, item, truncated))
         return found
@@ -67,7 +110,6 @@ class ResponsesCodec(BaseCodec):
             text="".join(message_text(item) for item in output if item.get("type") == "message"),
             reasoning="".join(reasoning_text(item) for item in output if item.get("type") == "reasoning"),
             stop=text_or_none(reason) or text_or_none(body.get("status")),
-            truncated=_cut(body),
             usage=openai_usage(mapping(body.get("usage")), "input_tokens", "output_tokens"),
             model=text_or_none(body.get("model")),
             id=text_or_none(body.get("id")),
@@ -105,9 +147,8 @@ def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, A
     }
 
 
-def _cut(body: Mapping[str, Any]) -> bool:
-    status = body.get("status")
-    return isinstance(status, str) and status in _CUT
+def _running(status: object) -> bool:
+    return isinstance(status, str) and status in {"queued", "in_progress"}
 
 
 CODEC: Codec = ResponsesCodec()

@@ -46,6 +46,7 @@ NAMES = {
     "job.left",
     "job.not_sent",
     "job.store_failed",
+    "model.answer_lost",
     "model.exchange",
     "suspension.damaged",
     "suspension.expired",

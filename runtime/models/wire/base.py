@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+from copy import copy
+from dataclasses import replace
+from typing import Any, ClassVar, Self, TypedDict
 
 from callgate.runtime.models.wire.codec import Messages, Request, Translation, as_messages, request_body
-from callgate.runtime.models.wire.decoder import Decoder, Fold
+from callgate.runtime.models.wire.decoder import NO_ANSWER, Cut, Decoder, Fold
+from callgate.runtime.models.wire.endings import GOOD, INCOMPLETE, NO_CALL_RUNS, Endings, ReplyEnding
 from callgate.runtime.models.wire.framing import Framing, Sniffed
 from callgate.runtime.models.wire.reading import RawCall, count, error_of, pair, response_body
 from callgate.runtime.models.wire.reply import Reply, Usage
@@ -22,10 +25,18 @@ class ReplyFields(TypedDict, total=False):
     text: str
     reasoning: str
     stop: str | None
-    truncated: bool
     usage: Usage
     model: str | None
     id: str | None
+    waiting: tuple[Mapping[str, Any], ...]
+    provider_ran: tuple[Mapping[str, Any], ...]
+
+
+class Content(TypedDict, total=False):
+    """Content besides text and calls on which the ending of an answer depends."""
+
+    refused: bool
+    media: bool
 
 
 class BaseCodec(ABC):
@@ -36,25 +47,105 @@ class BaseCodec(ABC):
 
     framing: type[Framing] = Sniffed
     """Splits a stream into chunks. The default reads server-sent events, and also a response that is not streamed."""
+    endings: ClassVar[Endings]
+    """The closed table of the wire, in the provider's spelling; upper and lower case are the same."""
+    _words: Endings
+
+    def __init_subclass__(cls) -> None:
+        cls._words = {word.lower(): ending for word, ending in cls.endings.items()}
+
+    def with_endings(self, endings: Mapping[str, str]) -> Self:
+        """Copy the codec, with more *endings* for a server with reasons of its own; they override those of the table.
+
+        Raises:
+            ValueError: a value is no ``ReplyEnding``.
+        """
+        made = copy(self)
+        made._words = {**self._words, **{word.lower(): ReplyEnding(ending) for word, ending in endings.items()}}
+        return made
 
     def calls(self, response: Mapping[str, Any], translation: Translation | None = None) -> list[ToolCall]:
         """See ``Codec``."""
         body = response_body(response)
-        return [] if self.error_in(body) else [call for _, call in pair(self.calls_in(body), translation)]
+        if self.error_in(body):
+            return []
+        ending, _ = self._ending_of(body)
+        return [call for _, call in self._calls_of(body, ending, translation)]
+
+    def _calls_of(
+        self, body: Mapping[str, Any], ending: ReplyEnding, translation: Translation | None
+    ) -> list[tuple[RawCall, ToolCall]]:
+        found = pair(self.calls_in(body, ending in INCOMPLETE), translation)
+        if ending not in NO_CALL_RUNS:
+            return found
+        return [(raw, call if call.truncated else replace(call, truncated=True)) for raw, call in found]
 
     def reply(self, response: Mapping[str, Any], translation: Translation | None = None) -> Reply:
         """See ``Codec``."""
-        body = response_body(response)
+        return self._reply(response_body(response), translation)
+
+    def _reply(self, body: Mapping[str, Any], translation: Translation | None, cut: Cut | None = None) -> Reply:
+        """Read a body; *cut* says why the stream that it was assembled from is not whole, if it is not."""
         error = self.error_in(body)
-        found = [] if error else pair(self.calls_in(body), translation)
-        calls = tuple(call for _, call in found)
-        messages = () if error else tuple(self.history_of(body, found))
-        return Reply(calls=calls, messages=messages, error=error, body=body, **self.fields_in(body))
+        ending, problem = self._ending_of(body)
+        unfinished = cut.reason if cut else self.unfinished_in(body) if ending in GOOD else None
+        if unfinished:
+            ending, problem = ReplyEnding.LOST, unfinished
+        if error is None and not (self.is_answer(body) if cut is None else cut.began):
+            error, problem = {"message": NO_ANSWER}, NO_ANSWER
+        fields = self.fields_in(body)
+        if error is None and ending in GOOD and self.content_in(body).get("refused"):
+            ending = ReplyEnding.REFUSED
+        found = [] if error else self._calls_of(body, ending, translation)
+        if error is None and ending in GOOD:
+            ending = self._by_content(ending, body, fields, bool(found))
+        if error is None and ending is ReplyEnding.FAILED:
+            error = {
+                "message": f"the answer ended with {fields.get('stop')!r}" + ("" if found else " and without a call")
+            }
+        ending = ReplyEnding.FAILED if error else ending
+        return Reply(
+            calls=tuple(call for _, call in found),
+            messages=() if error else tuple(self.history_of(body, found)),
+            truncated=ending in INCOMPLETE and (cut is not None or problem != NO_ANSWER),
+            error=error,
+            body=body,
+            judged=ending,
+            problem=problem,
+            **fields,
+        )
+
+    def _ending_of(self, body: Mapping[str, Any]) -> tuple[ReplyEnding, str | None]:
+        """Return the ending that the stop reason means, and the problem if the answer is lost."""
+        reason = self.reason_in(body)
+        if reason is None or reason == "":
+            return ReplyEnding.DONE, None
+        ending = self._words.get(reason.lower()) if isinstance(reason, str) else None
+        if ending is None or ending is ReplyEnding.LOST:
+            return (
+                ReplyEnding.LOST,
+                f"the stop reason {str(reason)[:80]!r} is {'unknown' if ending is None else 'no end'}",
+            )
+        return ending, None
+
+    def _by_content(
+        self, ending: ReplyEnding, body: Mapping[str, Any], fields: ReplyFields, called: bool
+    ) -> ReplyEnding:
+        """Return the ending of an answer with a good stop reason, which its content decides."""
+        if fields.get("waiting"):
+            return ReplyEnding.WAITING
+        if called:
+            return ReplyEnding.CALLS
+        if ending is ReplyEnding.CALLS:
+            return ReplyEnding.FAILED  # it says that it calls a tool
+        if ending is ReplyEnding.DONE and not (fields.get("text") or self.content_in(body).get("media")):
+            return ReplyEnding.EMPTY
+        return ending
 
     def decoder(self, translation: Translation | None = None) -> Decoder:
         """See ``Codec``."""
         fold = self.new_fold(translation.names.tool if translation else str)
-        return Decoder(fold, lambda body: self.reply(body, translation), self.framing())
+        return Decoder(fold, lambda body, cut: self._reply(body, translation, cut), self.framing())
 
     def request(
         self,
@@ -75,9 +166,25 @@ class BaseCodec(ABC):
         """The provider's error, if the response is one."""
         return error_of(body)
 
+    def content_in(self, body: Mapping[str, Any]) -> Content:
+        """Content besides text and calls on which the ending depends."""
+        return {}
+
+    def unfinished_in(self, body: Mapping[str, Any]) -> str | None:
+        """Why the body is not a finished answer, such as a missing stop reason that the provider always sends, or None."""
+        return None
+
     @abstractmethod
-    def calls_in(self, body: Mapping[str, Any]) -> Iterable[RawCall]:
-        """The calls of a response, in order and as the wire spells them."""
+    def is_answer(self, body: Mapping[str, Any]) -> bool:
+        """True if the body has the form of an answer of this wire."""
+
+    @abstractmethod
+    def reason_in(self, body: Mapping[str, Any]) -> object:
+        """The stop reason or status, as the provider sent it; None if it sent none."""
+
+    @abstractmethod
+    def calls_in(self, body: Mapping[str, Any], cut: bool) -> Iterable[RawCall]:
+        """The calls of a response, in order and as the wire spells them; *cut*: the last of them may be incomplete."""
 
     @abstractmethod
     def fields_in(self, body: Mapping[str, Any]) -> ReplyFields:

@@ -6,15 +6,19 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from callgate.errors import StreamCut
+from callgate.errors import RegistrationError, StreamCut
+from callgate.providers.logs import LogEvent, emit
 from callgate.providers.scrubbing import Scrubber
+from callgate.runtime.models.wire.base import BaseCodec
 from callgate.runtime.models.wire.base_client import BaseClient, HttpClient
 from callgate.runtime.models.wire.codec import Codec, Messages, Translation
-from callgate.runtime.models.wire.decoder import Decoder
+from callgate.runtime.models.wire.decoder import CUT, NO_ANSWER, SAMPLE, Decoder
+from callgate.runtime.models.wire.endings import ReplyEnding
+from callgate.runtime.models.wire.history import as_json
 from callgate.runtime.models.wire.http_request import HttpRequest
 from callgate.runtime.models.wire.keys import KeySource
 from callgate.runtime.models.wire.offered_tools import Tools, ToolTranslator
-from callgate.runtime.models.wire.provider_errors import error_message, parse_json
+from callgate.runtime.models.wire.provider_errors import error_message, one_line, parse_json
 from callgate.runtime.models.wire.reply import CallReady, Done, ReasoningDelta, Reply, ReplyEvent, TextDelta
 from callgate.runtime.models.wire.retry_policy import Retries, Timeouts
 from callgate.runtime.models.wire.shapes import is_mapping
@@ -39,6 +43,8 @@ class Client(BaseClient):
         headers: additional headers. A value whose name sounds like a secret is treated as one.
         options: the wire's own parameters for every request, such as ``{"temperature": 0}``; None removes one.
         insecure: allow a key to be sent to another machine over plain http.
+        endings: stop reasons of a server with words of its own, such as ``{"finished": "done"}``, added to the closed
+            table of the wire (see ``ReplyEnding``). An answer with any other reason is lost: none of its calls runs.
 
     Raises:
         RegistrationError: no key for the provider's own address, or an invalid key or address; the message quotes
@@ -59,7 +65,10 @@ class Client(BaseClient):
         headers: Mapping[str, str] | None = None,
         options: Mapping[str, Any] | None = None,
         insecure: bool = False,
+        endings: Mapping[str, str] | None = None,
     ) -> None:
+        if endings:
+            self.codec = _with_endings(self.codec, endings)
         super().__init__(self.codec.name, base_url, model, api_key, http, timeout, retries, headers, insecure)
         self._options = dict(options or {})
         self._translator = ToolTranslator(self.codec)
@@ -145,10 +154,10 @@ class Client(BaseClient):
             while part := await response.read():
                 for event in decoder.feed(part):
                     yield event
-                if decoder.ended:
+                if decoder.closed:
                     response.finish()
-        cut = response.failure.message if response.failure else "the stream ended before its end mark"
-        for event in self._last_events(decoder, cut, sent.scrubber):
+        broken = None if response.failure is None or decoder.closed else response.failure.message
+        for event in self._last_events(decoder, broken, sent.scrubber):
             yield event
 
     # ------------------------------------------------------------------ inside
@@ -184,9 +193,12 @@ class Client(BaseClient):
     ) -> Reply:
         reply = self.codec.reply(body, translation)
         if reply.error is not None:
+            if reply.problem == NO_ANSWER:
+                raise self._model_error(_no_answer(as_json(body), scrubber), status)
             raise self._model_error(
                 f"the provider answered with an error: {error_message(reply.error, scrubber.text)}", status
             )
+        self._log_lost(reply)
         return reply
 
     def _events_of_whole(
@@ -202,21 +214,46 @@ class Client(BaseClient):
         events += [CallReady(call) for call in reply.calls if not call.truncated]
         return [*events, Done(reply)]
 
-    def _last_events(self, decoder: Decoder, cut: str, scrubber: Scrubber) -> Iterator[ReplyEvent]:
-        """The last events of a stream.
+    def _last_events(self, decoder: Decoder, broken: str | None, scrubber: Scrubber) -> Iterator[ReplyEvent]:
+        """The last events of a stream; *broken* says how it broke off.
 
         Raises:
-            StreamCut: the stream is incomplete, or reported an error.
+            StreamCut: the stream is not one whole answer, or reported an error.
         """
         events = decoder.end()
         last = events[-1]
         assert isinstance(last, Done)
-        error = last.reply.error
-        if decoder.ended and error is None:
+        reply = last.reply
+        if decoder.ended and reply.error is None and broken is None:
+            self._log_lost(reply)
             yield from events
             return
         yield from (event for event in events[:-1] if not isinstance(event, CallReady))
-        if error is not None:
-            cut = f"the provider reported an error: {error_message(error, scrubber.text)}"
-        reply = replace(last.reply, truncated=True, calls=tuple(replace(c, truncated=True) for c in last.reply.calls))
+        if reply.problem == NO_ANSWER:
+            cut = broken or _no_answer(decoder.sample.decode("utf-8", "replace"), scrubber)
+        elif reply.error is not None:
+            cut = f"the provider reported an error: {error_message(reply.error, scrubber.text)}"
+        else:
+            cut = broken or reply.problem or CUT
+        calls = tuple(replace(call, truncated=True) for call in reply.calls)
+        ending = ReplyEnding.LOST if reply.error is None else ReplyEnding.FAILED
+        reply = replace(reply, truncated=True, calls=calls, judged=ending, problem=cut)
+        self._log_lost(reply)
         raise StreamCut(f"{self.codec.name}: {cut}", reply=reply, provider=self.codec.name)
+
+    def _log_lost(self, reply: Reply) -> None:
+        if reply.ending is ReplyEnding.LOST:
+            emit(LogEvent.ANSWER_LOST, provider=self.codec.name, problem=reply.problem, calls=len(reply.calls))
+
+
+def _no_answer(body: str, scrubber: Scrubber) -> str:
+    return f"{NO_ANSWER}: {one_line(body, scrubber.text)[:SAMPLE] or 'it is empty'}"
+
+
+def _with_endings(codec: Codec, endings: Mapping[str, str]) -> Codec:
+    if not isinstance(codec, BaseCodec):
+        raise RegistrationError(f"the wire {codec.name!r} takes no endings=")
+    try:
+        return codec.with_endings(endings)
+    except ValueError as error:
+        raise RegistrationError(f"endings: {error}; give one of {', '.join(ReplyEnding)}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from jiter import from_json
@@ -16,10 +16,16 @@ from callgate.runtime.models.wire.reply import CallReady, Done, Reply, ReplyEven
 class Fold(Protocol):
     """Assembles the chunks of a wire's stream into the body that the same response would have in one piece.
 
-    ``ended`` is True once the wire's end mark has arrived. Unexpected chunks must not raise.
+    ``began`` is True once a chunk was part of an answer of this wire. ``ended`` is True if the answer is whole when the
+    stream ends now. ``closed`` is True once the wire's last mark has arrived: the server sends nothing more. ``lost`` is
+    the reason why the chunks are not one whole answer, such as a second answer in the stream. Unexpected chunks must
+    not raise.
     """
 
+    began: bool
     ended: bool
+    closed: bool
+    lost: str | None
 
     def add(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
         """Add a chunk, and append its deltas to *events*."""
@@ -30,6 +36,20 @@ class Fold(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Why a stream is not one whole answer; ``began`` as in ``Fold``."""
+
+    reason: str
+    began: bool
+
+
+SECOND = "a second answer begins inside the stream"
+NO_ANSWER = "the body is no answer of this API"
+CUT = "the stream ended before its end mark"
+SAMPLE = 200
+
+
 class Decoder:
     """Reads one streamed response from its bytes, which may be split anywhere.
 
@@ -38,38 +58,44 @@ class Decoder:
     broken JSON the response counts as cut.
     """
 
-    def __init__(self, fold: Fold, reply: Callable[[dict[str, Any]], Reply], framing: Framing) -> None:
+    def __init__(self, fold: Fold, reply: Callable[[dict[str, Any], Cut | None], Reply], framing: Framing) -> None:
         self._fold = fold
         self._reply = reply
         self._framing = framing
-        self._lost = False
+        self.sample = b""  # the first bytes, for a message about a body that is no answer
         self._closed = False
 
     @property
     def ended(self) -> bool:
-        """True once the wire's end mark has arrived, if no payload was lost."""
-        return self._fold.ended and not self._lost
+        """True if the answer is whole when the stream ends now."""
+        return self._fold.ended and self._fold.began and self._fold.lost is None
+
+    @property
+    def closed(self) -> bool:
+        """True once the server sends nothing more: its last mark has arrived."""
+        return self._fold.closed
 
     def feed(self, data: bytes) -> list[ReplyEvent]:
         """Return the deltas of the chunks that these bytes complete."""
         events: list[ReplyEvent] = []
+        if len(self.sample) < SAMPLE:
+            self.sample += data[: SAMPLE - len(self.sample)]
         self._add_payloads(self._framing.feed(data), events)
         return events
 
     def end(self) -> list[ReplyEvent]:
         """Return the last deltas, the complete calls and ``Done`` at the end of the bytes; a second call returns nothing.
 
-        Without the end mark, the reply and all its calls are marked as truncated, and no call is ready.
+        Unless the stream is one whole answer, the reply is lost, its calls are marked as truncated, and none is ready.
         """
         events: list[ReplyEvent] = []
         if self._closed:
             return events
         self._closed = True
         self._add_payloads(self._framing.end(), events)
-        reply = self._reply(self._fold.body())
-        if not self.ended:
-            cut = tuple(replace(call, truncated=True) for call in reply.calls)
-            reply = replace(reply, calls=cut, truncated=True)
+        fold = self._fold
+        cut = None if self.ended else Cut(fold.lost or CUT, fold.began)
+        reply = self._reply(fold.body(), cut)
         events += [CallReady(call) for call in reply.calls if not call.truncated]
         events.append(Done(reply))
         return events
@@ -95,7 +121,7 @@ class Decoder:
     def _add_unusual(self, payload: bytes, events: list[ReplyEvent]) -> None:
         """Read ``[DONE]``, JSON that jiter refuses (a lone surrogate, great depth), and events without a blank line between."""
         if payload == b"[DONE]":
-            self._fold.ended = True
+            self._fold.ended = self._fold.closed = True
             return
         if payload[:1] not in {b"{", b"["}:
             return
@@ -103,7 +129,8 @@ class Decoder:
             chunk = json.loads(payload.decode("utf-8", "replace"), strict=False)
         except (ValueError, RecursionError):
             lines = payload.split(b"\n")
-            self._lost = self._lost or len(lines) == 1
+            if len(lines) == 1:
+                self._fold.lost = self._fold.lost or "a piece of the stream is broken JSON"
             self._add_payloads(lines if len(lines) > 1 else (), events)
             return
         self._add(chunk, events)

@@ -10,17 +10,7 @@ from callgate.runtime.models.wire.reverse import canonical_arguments
 from callgate.runtime.models.wire.shapes import is_mapping, mapping
 from callgate.tools.calls import ToolCall
 
-CUT_SHORT = frozenset(
-    {
-        "length",
-        "max_tokens",
-        "model_length",
-        "model_context_window_exceeded",
-        "content_filter",
-        "refusal",
-        "error",
-    }
-)
+NO_REASON = "it has no stop reason"
 
 
 class RawCall(NamedTuple):
@@ -49,11 +39,6 @@ def response_body(response: Any) -> Mapping[str, Any]:
         hint = "; pass response.model_dump()" if hasattr(response, "model_dump") else ""
         raise WireError(f"a response must be a JSON object, not {type(response).__name__}{hint}")
     return response
-
-
-def cut_short(reason: Any) -> bool:
-    """True if a finish or stop reason means that the response may end in the middle of a call."""
-    return isinstance(reason, str) and reason.lower() in CUT_SHORT
 
 
 def error_of(body: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from callgate.runtime.models.wire.endings import ReplyEnding
 from callgate.tools.calls import ToolCall
+
+REFUSALS = frozenset(
+    {"refusal", "content_filter", "safety", "recitation", "blocklist", "prohibited_content", "spii", "image_safety"}
+)
+"""Stop reasons, in lower case, of a refused answer, for a ``Reply`` that no codec of Callgate made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,11 @@ class Reply:
         truncated: the answer is incomplete because of its length, a filter, or a cut stream.
         error: the provider's error body, if it sent an error instead of a message.
         body: the response in the form that is not streamed; a stream is assembled into it.
+        judged: how the answer ended, by the closed table of its wire. None derives ``ending`` from the content.
+        problem: the reason why the answer is lost, or None.
+        waiting: the items that the client must act on and that are no calls of a tool, as the provider sent them.
+        provider_ran: the calls that the provider ran itself, as it sent them.
+        looks_like_call: the text looks like a tool call that the server did not read. Callgate does not run it.
     """
 
     calls: tuple[ToolCall, ...] = ()
@@ -44,6 +55,26 @@ class Reply:
     id: str | None = None
     error: Mapping[str, Any] | None = None
     body: Mapping[str, Any] = field(default_factory=dict[str, Any], repr=False, compare=False)
+    judged: ReplyEnding | None = None
+    problem: str | None = None
+    waiting: tuple[Mapping[str, Any], ...] = ()
+    provider_ran: tuple[Mapping[str, Any], ...] = ()
+    looks_like_call: bool = False
+
+    @property
+    def ending(self) -> ReplyEnding:
+        """The way in which the answer ended."""
+        if self.judged is not None:
+            return self.judged
+        if self.error is not None:
+            return ReplyEnding.FAILED
+        if self.stop is not None and self.stop.lower() in REFUSALS:
+            return ReplyEnding.REFUSED
+        if self.truncated:
+            return ReplyEnding.TRUNCATED
+        if self.calls:
+            return ReplyEnding.CALLS
+        return ReplyEnding.DONE if self.text else ReplyEnding.EMPTY
 
 
 @dataclass(frozen=True, slots=True)

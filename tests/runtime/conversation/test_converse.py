@@ -316,7 +316,7 @@ STOPS: dict[str, tuple[Reply, Ending]] = {
     "a filter in capitals": (says("", stop="SAFETY"), Ending.REFUSED),
     "too long": (says("half a", stop="length", truncated=True), Ending.TRUNCATED),
     "an error body": (Reply(error={"message": "overloaded"}), Ending.ERROR),
-    "nothing at all": (Reply(), Ending.DONE),
+    "nothing at all": (Reply(), Ending.EMPTY),
 }
 
 

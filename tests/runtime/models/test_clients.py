@@ -269,6 +269,10 @@ async def test_a_stream_that_ends_too_early_is_cut_and_no_call_of_it_is_ready(wi
 async def test_a_connection_that_breaks_after_the_end_mark_has_lost_nothing(wire: Wire) -> None:
     pieces: list[Any] = [*wire.chunks("Hm", [call()]), httpx.ReadError("gone")]
     client = wire.make(lambda _: wire.flowing(pieces))
+    if wire.name == "gemini":  # it has no mark after which nothing follows
+        with pytest.raises(StreamCut):
+            await read(client.stream("go", [WEATHER]))
+        return
     events = await read(client.stream("go", [WEATHER]))
     assert isinstance(events[-1], Done)
     assert len([event for event in events if isinstance(event, CallReady)]) == 1

@@ -283,11 +283,15 @@ def test_pieces_that_dribble_in_for_ever_end_at_the_limit_for_all() -> None:
 def test_a_slow_stream_that_never_falls_silent_may_take_its_time() -> None:
     events, took = streams(CHAT, slowly(CHAT.chunks("abcdefgh", []), 50))
     assert events[-1].reply.text == "abcdefgh"
-    assert 400 <= took < 406  # eight pieces; what comes after the finish reason is not waited for so long
+    assert 400 <= took < 460  # eight pieces, and the end mark; what comes after it is not waited for so long
 
 
 @each_wire
 def test_a_server_that_keeps_the_connection_open_after_the_end_mark_is_not_waited_for(wire: Wire) -> None:
+    if wire.name == "gemini":  # its finish reason may come early: only the end of the body says that nothing follows
+        with pytest.raises(StreamCut):
+            streams(wire, [*wire.chunks("Hm", []), hangs])
+        return
     events, took = streams(wire, [*wire.chunks("Hm", []), hangs])
     assert events[-1].reply.text == "Hm"
     assert took < 6

@@ -200,7 +200,9 @@ def test_a_name_that_the_api_would_refuse_is_made_legal_in_the_history(wire: str
 
 def test_a_phantom_is_neither_a_call_nor_in_the_history() -> None:
     empty = {"name": "", "arguments": ""}
-    (sent,) = codec("openai_chat").reply(chat({"function": empty}, content="hi", function_call=empty)).messages
+    (sent,) = (
+        codec("openai_chat").reply(chat({"function": empty}, content="hi", function_call=empty, finish="stop")).messages
+    )
     assert sent == {"role": "assistant", "content": "hi"}
     assert codec("anthropic").reply(message({"type": "tool_use"})).messages == ()
     assert codec("openai_responses").reply(response({"type": "function_call"})).messages == ()
@@ -227,7 +229,9 @@ def test_what_chat_servers_send_but_do_not_take_stays_out_of_the_history() -> No
             ],
         },
     )
-    assert codec("openai_chat").reply(chat(audio={"id": "a", "data": "b"})).messages[0]["audio"] == {"id": "a"}
+    assert codec("openai_chat").reply(chat(audio={"id": "a", "data": "b"}, finish="stop")).messages[0]["audio"] == {
+        "id": "a"
+    }
 
 
 def test_blocks_of_anthropic_go_back_as_they_are_save_empty_text() -> None:

@@ -147,13 +147,14 @@ def test_a_streamed_input_that_is_no_json_is_an_empty_object_in_the_history_only
     assert reply.messages[0]["content"] == [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]
 
 
-@pytest.mark.parametrize("last", [[end(), STOP], [end()], [STOP]], ids=["both", "no_message_stop", "no_stop_reason"])
-def test_a_stop_reason_or_message_stop_ends_an_answer(last: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("last", [[end(), STOP], [end()]], ids=["both", "no_message_stop"])
+def test_a_stop_reason_ends_an_answer(last: list[dict[str, Any]]) -> None:
     assert not read("anthropic", sse(START, *call(0, "a", "{}"), *last)).truncated
 
 
-def test_without_either_the_answer_was_cut() -> None:
-    reply = read("anthropic", sse(START, *call(0, "a", "{}")))
+@pytest.mark.parametrize("last", [[], [STOP]], ids=["neither", "no_stop_reason"])
+def test_without_a_stop_reason_the_answer_is_lost(last: list[dict[str, Any]]) -> None:
+    reply = read("anthropic", sse(START, *call(0, "a", "{}"), *last))
     assert reply.truncated
     assert reply.calls[0].truncated
 

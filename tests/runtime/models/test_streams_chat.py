@@ -133,7 +133,7 @@ def test_each_call_gets_its_own_pieces(case: str, done: bool) -> None:
     events = decode("openai_chat", [stream])
     reply = reply_of(events)
     assert brief(reply) == expected
-    assert not reply.truncated
+    assert reply.truncated is (not expected)  # a finish reason that announces calls, and no call
     for (tool, shown), call in zip(shown_calls(events), reply.calls, strict=False):
         assert tool == call.name
         assert isinstance(call.arguments, dict) or shown == call.arguments

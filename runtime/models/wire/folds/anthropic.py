@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from callgate.runtime.models.wire.decoder import SECOND
 from callgate.runtime.models.wire.history import as_json, join_pieces
 from callgate.runtime.models.wire.reading import text_or_empty, text_or_none
 from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, ReplyEvent, text_delta
@@ -41,7 +42,8 @@ class AnthropicFold:
     """Assembles events into a message; see ``Fold``. A stop reason or ``message_stop`` ends it."""
 
     def __init__(self, tool_of: Callable[[str], str]) -> None:
-        self.ended = False
+        self.began = self.ended = self.closed = False
+        self.lost: str | None = None
         self._tool_of = tool_of
         self._message: dict[str, Any] = {}
         self._blocks: list[_Block] = []
@@ -58,6 +60,8 @@ class AnthropicFold:
         elif kind == "content_block_start":
             self._start(chunk.get("index"), mapping(chunk.get("content_block")), events)
         elif kind == "message_start":
+            if self.began:
+                self.lost = SECOND
             self._begin(mapping(chunk.get("message")), events)
         elif kind == "message_delta":
             self._message |= {key: value for key, value in mapping(chunk.get("delta")).items() if value is not None}
@@ -65,7 +69,7 @@ class AnthropicFold:
             self._message["usage"] = {**mapping(self._message.get("usage")), **usage}
             self.ended = self.ended or bool(self._message.get("stop_reason"))
         elif kind == "message_stop":
-            self.ended = True
+            self.ended = self.closed = True
         elif chunk.get("error"):
             self._message.setdefault("error", chunk["error"])
             self.ended = True
@@ -78,12 +82,14 @@ class AnthropicFold:
         return {**self._message, "content": [block.whole() for block in self._blocks]}
 
     def _begin(self, message: Mapping[str, Any], events: list[ReplyEvent]) -> None:
+        self.began = True
         self._message |= {key: value for key, value in message.items() if key != "content"}
         for index, block in enumerate(items(message.get("content"))):
             self._start(index, mapping(block), events)
 
     def _start(self, index: Any, content: Mapping[str, Any], events: list[ReplyEvent]) -> None:
         """Begin a block; if its index is used already, the earlier block stays unchanged."""
+        self.began = True
         kind, name = content.get("type"), content.get("name")
         block = _Block(dict(content), self._calls, self._tool_of(name) if isinstance(name, str) else "")
         self._blocks.append(block)

@@ -24,7 +24,8 @@ class ChatFold:
     """
 
     def __init__(self, tool_of: Callable[[str], str]) -> None:
-        self.ended = False
+        self.began = self.ended = self.closed = False
+        self.lost: str | None = None
         self._tool_of = tool_of
         self._head: dict[str, Any] | None = None
         self._late: dict[str, Any] = {}
@@ -53,6 +54,7 @@ class ChatFold:
             if self._which is None:
                 self._which = choice.get("index") or 0
             if (choice.get("index") or 0) == self._which:
+                self.began = True
                 self._add_choice(choice, events)
 
     def body(self) -> dict[str, Any]:

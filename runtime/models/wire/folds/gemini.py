@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from callgate.runtime.models.wire.decoder import SECOND
 from callgate.runtime.models.wire.history import as_json, join_pieces
 from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, ReplyEvent, text_delta
 from callgate.runtime.models.wire.shapes import items, mapping
@@ -30,7 +31,8 @@ class GeminiFold:
     """
 
     def __init__(self, tool_of: Callable[[str], str]) -> None:
-        self.ended = False
+        self.began = self.ended = self.closed = False
+        self.lost: str | None = None
         self._tool_of = tool_of
         self._head: dict[str, Any] = {}
         self._candidate: dict[str, Any] = {}
@@ -51,11 +53,14 @@ class GeminiFold:
             if key == "candidates":
                 for candidate in items(value):
                     if isinstance(candidate, dict) and not candidate.get("index"):
+                        self.began = True
                         self._add_candidate(candidate, events)
             elif value is not None:
+                if key == "responseId" and self._head.get(key, value) != value:
+                    self.lost = SECOND
                 self._head[key] = value
                 if key == "promptFeedback" and mapping(value).get("blockReason"):
-                    self.ended = True
+                    self.began = self.ended = True
 
     def body(self) -> dict[str, Any]:
         """The response."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from callgate.runtime.models.wire.decoder import SECOND
 from callgate.runtime.models.wire.history import as_json, join_pieces
 from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, ReplyEvent, text_delta
 from callgate.runtime.models.wire.shapes import items, mapping
@@ -16,7 +17,8 @@ class OllamaFold:
     """Assembles lines; see ``Fold``. Calls arrive whole, in any line."""
 
     def __init__(self, tool_of: Callable[[str], str]) -> None:
-        self.ended = False
+        self.began = self.ended = self.closed = False
+        self.lost: str | None = None
         self._tool_of = tool_of
         self._last: dict[str, Any] = {}
         self._fields: dict[str, Any] = {}
@@ -28,6 +30,9 @@ class OllamaFold:
         """Add one line."""
         message = chunk.get("message")
         if isinstance(message, dict):
+            if self.closed:
+                self.lost = SECOND
+            self.began = True
             content = message.get("content")
             if content.__class__ is str and content:
                 self._text.append(content)
@@ -51,6 +56,7 @@ class OllamaFold:
         """Add the fields beside the message: of the first line, the last line, or a line without a message."""
         known = {key: value for key, value in self._last.items() if value is not None}
         self._last = {**known, **chunk} if chunk.get("done") else {**chunk, **known}
+        self.closed = self.closed or bool(chunk.get("done"))
         self.ended = self.ended or bool(chunk.get("done") or chunk.get("error"))
 
     def _add_rest(self, message: dict[str, Any], events: list[ReplyEvent]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from callgate.runtime.models.wire.decoder import SECOND
 from callgate.runtime.models.wire.history import join_pieces, without_nulls
 from callgate.runtime.models.wire.reading import text_or_empty
 from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, ReplyEvent, text_delta
@@ -78,7 +79,8 @@ class ResponsesFold:
     """
 
     def __init__(self, tool_of: Callable[[str], str]) -> None:
-        self.ended = False
+        self.began = self.ended = self.closed = False
+        self.lost: str | None = None
         self._tool_of = tool_of
         self._response: dict[str, Any] = {}
         self._error: Any = None
@@ -92,10 +94,14 @@ class ResponsesFold:
         if isinstance(kind, str):
             take = _TAKE.get(kind)
             if take is not None:
+                if kind == "response.created" and self.began:
+                    self.lost = SECOND
+                self.began = self.began or kind != "error"
                 take(self, chunk, events)
         elif chunk.get("object") == "response" or chunk.get(
             "error"
         ):  # a whole response or an error instead of an event
+            self.began = "output" in chunk
             self._end({"response": chunk}, events)
 
     def body(self) -> dict[str, Any]:
@@ -119,7 +125,7 @@ class ResponsesFold:
     def _end(self, chunk: Mapping[str, Any], events: list[ReplyEvent]) -> None:
         response = mapping(chunk.get("response"))
         self._response = {**self._response, **response}
-        self.ended = True
+        self.ended = self.closed = True
         if not self._items:
             for index, item in enumerate(items(response.get("output"))):
                 self._done({"output_index": index, "item": item}, events)
