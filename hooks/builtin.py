@@ -8,6 +8,7 @@ from typing import Any
 from callgate.errors import Denied, Invalid, SchemaRefused
 from callgate.hooks.facts import FROZEN, LIVE
 from callgate.hooks.unvalidated import NoSchemaPolicy, NoSchemaRules
+from callgate.providers.registry import MISSING
 from callgate.tools.arguments.hydration import Hydrator
 from callgate.tools.arguments.parse_errors import ParseError
 from callgate.tools.arguments.parsing import parse_arguments
@@ -16,7 +17,7 @@ from callgate.tools.calls import Issue
 from callgate.tools.limits import DEFAULT_LIMITS, Limits
 from callgate.tools.record import ToolRecord
 from callgate.tools.schemas.validation import Validator, explain
-from callgate.tools.values import deeper_than, digest, dump, json_bytes, thaw
+from callgate.tools.values import deeper_than, digest, dump, hash_of, json_bytes, thaw
 
 
 def _admits(schema: Any, kinds: set[str]) -> bool:
@@ -65,6 +66,7 @@ class BuiltIns:
         no_schema: NoSchemaPolicy | None = None,
     ) -> None:
         definition = record.definition
+        self.settle, self.identity, self.misfits = record.settle, record.identity, record.misfits
         self.roles = frozenset(definition.allowed_roles)
         self.arguments = arguments
         self.output = output
@@ -110,6 +112,8 @@ class BuiltIns:
         slowly = self._admit_slowly if checked else self._parse_slowly
         check = self.arguments.check if checked and self.arguments is not None else None
         read = strict_reader(check, self.limits, floats=self.floats)
+        if checked and self.settle is not None:
+            read = _then(read, self.settle)
         state, fast = (FROZEN, check is not None) if checked else (LIVE, True)
 
         def step(ctx: Any) -> None:
@@ -132,6 +136,10 @@ class BuiltIns:
         hydrated = ctx.run.hydration
         if hydrated is None or ctx.run.input is not hydrated:
             ctx.run.input = self._read(ctx)
+            if self.misfits and ctx.run.resumed is not None:  # settled before the call was suspended
+                ctx.run.input = {
+                    name: value for name, value in ctx.run.input.items() if self.misfits.get(name, MISSING) != value
+                }
         elif hydrated.success:
             ctx.run.input = thaw(hydrated.arguments)
         else:
@@ -143,6 +151,8 @@ class BuiltIns:
         self._parse_slowly(ctx)
         if not hydrated or self.arguments is None:  # else hydration has validated them
             self.validate(ctx)
+        if self.settle is not None:
+            ctx.run.input = self.settle(ctx.run.input)
         ctx.run.input_state = FROZEN
         if self.unvalidated is not None:
             self.unvalidated.admit(ctx)
@@ -166,6 +176,8 @@ class BuiltIns:
             if not isinstance(run.input, dict):
                 raise Invalid("a hook left no object", issues=[Issue("", "type", "expected object")])
             self.validate(ctx)
+        if self.settle is not None:
+            run.settle(self.settle(run.input))
         run.input_state = FROZEN
         if self.unvalidated is not None:
             self.unvalidated.admit(ctx)
@@ -183,6 +195,18 @@ class BuiltIns:
             raise unparsable(error) from error
         ctx.run.parse_rules = parsed.rules
         return parsed.value
+
+    def settled(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return valid arguments with the defaults and conversions of the tool's types, as JSON.
+
+        Raises:
+            Invalid: the types refuse them.
+        """
+        return arguments if self.settle is None else self.settle(arguments)
+
+    def hash_of(self, arguments: Any) -> str:
+        """Return the SHA-256 of settled arguments, the same for equal values."""
+        return hash_of(arguments if self.identity is None else self.identity(arguments))
 
     def parse_again(self, run: Any, raw: Any) -> Any:
         """Return the arguments as they were parsed, for the history; *raw* is what the parser read."""
@@ -271,6 +295,10 @@ class BuiltIns:
             return dump(output)
         except (TypeError, ValueError, RecursionError) as error:
             raise bad_output(f"the output is not JSON: {type(output).__name__}") from error
+
+
+def _then(read: Callable[[str], Any], settle: Callable[[Any], Any]) -> Callable[[str], Any]:
+    return lambda raw: settle(read(raw))
 
 
 def _finite(value: Any) -> bool:

@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any, cast
 
 from callgate.errors import ControlRespond, Invalid, StageError
-from callgate.hooks.facts import LIVE, RAW, Suppressed, Suspension
+from callgate.hooks.facts import FROZEN, LIVE, RAW, Suppressed, Suspension
 from callgate.hooks.frozen_views import input_view, output_view, raw_view
 from callgate.hooks.history import Kept, kept_now, kept_own
 from callgate.hooks.stages import Stage
@@ -184,6 +184,12 @@ class Run:
         if self.input_state == LIVE:
             self.shown_input = input_view(self.input)
 
+    def settle(self, settled: dict[str, Any]) -> None:
+        """Make *settled* the input: the arguments with defaults and conversions, just before they are frozen."""
+        self.input = settled
+        if "shown_input" in self.__dict__:
+            self.shown_input = input_view(settled)
+
     def masked_view(self) -> Any:
         """Return the arguments that records may show."""
         shown = self.masked
@@ -198,7 +204,7 @@ class Run:
         value = self.latest_input() if self.input_state == RAW else self.input
         if isinstance(value, str):
             return sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
-        return hash_of(value)
+        return self.plan.builtins.hash_of(value) if self.input_state == FROZEN else hash_of(value)
 
     def latest_input(self) -> Any:
         """Return a view of the arguments as they are now: before they are parsed, as given or as a hook set them."""

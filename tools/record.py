@@ -54,6 +54,10 @@ class RecordSettings(AuthorSettings, total=False):
     injected: Sequence[Injected]
     context_parameter: str | None
     convert: Callable[[dict[str, Any]], Any] | None
+    settle: Callable[[dict[str, Any]], dict[str, Any]] | None
+    identity: Callable[[dict[str, Any]], dict[str, Any]] | None
+    misfits: Mapping[str, Any]
+    converts: bool
     to_json: Callable[[Any], Any] | None
     from_json: Callable[[Any], Any] | None
     hooks_by_stage: Mapping[Any, Sequence[Any]]
@@ -90,8 +94,12 @@ class ToolRecord:
     ``execute`` is called as ``style`` says. ``is_async`` says that it is async (for ``COMPONENT``: that ``run`` is).
     ``injected`` are the parameters that the gate supplies; ``context_parameter`` is the name of the parameter that
     receives the ``ToolContext``, if any.
-    ``convert`` turns validated JSON arguments into the annotated types; None where they have them already. It raises
-    ``Invalid`` (stage ``instantiate``) for values that only those types refuse. For ``COMPONENT`` it may return any object.
+    ``settle`` adds defaults and the conversions of the annotated types to validated JSON arguments, before they are
+    frozen; the result is JSON. It raises ``Invalid`` (stage ``instantiate``) for values that only those types refuse.
+    ``identity`` maps settled arguments to a form in which equal values are equal, for keys; None: they are themselves.
+    ``misfits`` are defaults that the schema refuses: settled arguments show them, and a caller cannot send them.
+    ``convert`` turns settled arguments into the annotated types; None where they have them already, and not used where
+    ``converts`` is False, since settling was enough. For ``COMPONENT`` it may return any object.
     ``to_json`` turns the tool's return value into JSON, and ``from_json`` back into the annotated return type; None
     where the return type is JSON already.
     ``streams``: ``execute`` (or ``run``) is an async generator; ``to_json`` is for each part, ``from_json`` for the list.
@@ -112,6 +120,10 @@ class ToolRecord:
     injected: Sequence[Injected] = ()
     context_parameter: str | None = None
     convert: Callable[[dict[str, Any]], Any] | None = None
+    settle: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    identity: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    misfits: Mapping[str, Any] = field(default_factory=dict)
+    converts: bool = True
     to_json: Callable[[Any], Any] | None = None
     from_json: Callable[[Any], Any] | None = None
     hooks: Sequence[Any] = ()

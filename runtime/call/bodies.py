@@ -26,7 +26,7 @@ def arguments_of(plan: Plan) -> Callable[[dict[str, Any]], dict[str, Any]] | Non
 
     Nested values are copied for each attempt, so changes by a tool stay in that attempt.
     """
-    convert, flat = plan.record.convert, plan.builtins.flat
+    convert, flat = plan.record.convert if plan.record.converts else None, plan.builtins.flat
     if flat:
         return convert
     if convert is None:

@@ -31,12 +31,14 @@ def identifier(record: ToolRecord, namespace: str = "") -> Identify:
     if a tool passes its key to a service without tenants.
     """
     tool, fields, by_arguments = record.id, tuple(record.definition.key), record.dedupe == "arguments"
+    identity = record.identity
 
     def identify(ctx: Any) -> str | None:
         if ctx.run.idempotency_key is not None:
             return given_key(ctx.user, tool, ctx.run.idempotency_key, namespace)
         if fields:
-            what: list[Any] = ["declared", [ctx.run.input.get(name) for name in fields]]
+            values = ctx.run.input if identity is None else identity(ctx.run.input)
+            what: list[Any] = ["declared", [values.get(name) for name in fields]]
         elif by_arguments:
             what = ["arguments", ctx.input_hash]
         elif ctx.run.outer is not None and ctx.run.outer.claim is not None:

@@ -125,7 +125,9 @@ def with_decision(
             raise Invalid("its arguments were not read yet: there is nothing to edit", code="not_editable")
         arguments = parse_arguments(dict(decision.arguments), limits=plan.builtins.limits).value
         check_value(plan.builtins.arguments, arguments)
-        bound = replace(bound, arguments=arguments, input_hash=hash_of(arguments), approvals=(), answers={})
+        arguments = plan.builtins.settled(arguments)
+        edited = plan.builtins.hash_of(arguments)
+        bound = replace(bound, arguments=arguments, input_hash=edited, approvals=(), answers={})
     said = bound.answers.get(bound.place)
     agree = said is None or hash_of(said.value) == hash_of(answer.value)
     if bound.rules:  # an approver counts once, with current roles; a different answer drops the others

@@ -88,7 +88,8 @@ def hydrate_and_construct(hydrator: Hydrator, found: HydrationResult) -> Hydrati
         return found
     given: Any = thaw(found.arguments)
     try:
-        tool = record.execute(given if record.convert is None else record.convert(given))
+        settled = given if record.settle is None else record.settle(given)
+        tool = record.execute(settled if record.convert is None else record.convert(settled))
     except InvocationError as error:
         detail = getattr(error, "issues", ()) or {"code": error.code}
         return _refused(found, error.public, detail)
@@ -171,8 +172,8 @@ class Hydrator:
             began = time.perf_counter()
             self.validator.check(arguments)
             took = time.perf_counter() - began
-            if self.record.convert is not None:
-                self.record.convert(thaw(arguments))
+            if self.record.settle is not None:
+                self.record.settle(thaw(arguments))  # the gate settles them where it freezes them
         except Exception:  # noqa: BLE001
             return None
         token = Attestation(self, call, raw, arguments, wire, took)
@@ -214,9 +215,9 @@ class Hydrator:
             return _failed(call, facts, "validate", "; ".join(map(str, issues))[:2000], issues)
         if facts.get("validator") is not None:
             facts |= {"validated": arguments, "is_validated": True}
-        if self.record.convert is not None:
+        if self.record.settle is not None:
             try:
-                self.record.convert(thaw(arguments))
+                self.record.settle(thaw(arguments))
             except Invalid as error:
                 return _failed(call, facts, "instantiate", error.public, error.issues)
             except Exception as error:  # noqa: BLE001  (a converter may raise anything; its text may hold values)

@@ -14,6 +14,7 @@ from callgate.errors import DefinitionError
 from callgate.tools.arguments import conversion
 from callgate.tools.declaring.component import ToolComponent, component_record, make_component, read_constructor
 from callgate.tools.declaring.executor import executor_record, is_executor
+from callgate.tools.declaring.settling import Defaults, Settling, prove, settle_typed
 from callgate.tools.declaring.signature import read_colour, read_docstring, read_signature, resolve_hints
 from callgate.tools.declaring.typed import json_schema, make_adapter, read_output
 from callgate.tools.definition import Effect, NoSchemaMode, ToolAnnotations, ToolDefinition
@@ -274,6 +275,10 @@ def _function_record(function: Any, options: Mapping[str, Any]) -> ToolRecord:
         injected=found.injected,
         context_parameter=found.context_parameter,
         convert=found.convert,
+        settle=found.settling.settle,
+        identity=found.settling.identity,
+        misfits=found.settling.misfits,
+        converts=found.typed,
         to_json=found.output.to_json,
         from_json=found.output.from_json,
         streams=found.streams,
@@ -288,7 +293,7 @@ def _class_tool(cls: Any, options: Mapping[str, Any]) -> type:
     declared, record = _split(options)
     run = _run_of(cls)
     constructor = read_constructor(cls)
-    schema, convert = _object_schema(constructor.hint, where)
+    schema, convert, settling = _object_schema(constructor.hint, where)
     is_async, streams, returned = read_colour(run, resolve_hints(run, where).get("return", Any), where)
     wanted = declared.pop("output_schema", None)
     output = read_output(returned, f"{where}.run", schema=wanted is None, parts=streams)
@@ -308,6 +313,8 @@ def _class_tool(cls: Any, options: Mapping[str, Any]) -> type:
         injected=constructor.injected,
         context_parameter=constructor.context_parameter,
         convert=convert,
+        settle=settling.settle,
+        identity=settling.identity,
         to_json=output.to_json,
         from_json=output.from_json,
         streams=streams,
@@ -332,10 +339,10 @@ def _run_of(cls: type) -> Callable[..., Any]:
     return run
 
 
-def _object_schema(hint: Any, where: str) -> tuple[dict[str, Any] | None, conversion.Convert | None]:
+def _object_schema(hint: Any, where: str) -> tuple[dict[str, Any] | None, conversion.Convert | None, Settling]:
     """Read the type of a constructor's arguments object: a TypedDict, dataclass or model has a schema."""
     if conversion.is_mapping(hint):
-        return None, None
+        return None, None, Settling()
     if not conversion.is_structured(hint):
         raise DefinitionError(
             f"{where}: the constructor's first parameter receives all the arguments as one object; annotate it with "
@@ -343,4 +350,7 @@ def _object_schema(hint: Any, where: str) -> tuple[dict[str, Any] | None, conver
         )
     adapter = make_adapter(hint, where)
     schema = {"additionalProperties": False} | json_schema(adapter)
-    return schema, None if conversion.kind_of(hint) == "same" else conversion.typed_convert(adapter)
+    if conversion.kind_of(hint) == "same":
+        return schema, None, Settling()
+    proven = prove(hint, f"{where}: the arguments")
+    return schema, conversion.typed_convert(adapter), settle_typed(adapter, Defaults(), proven=proven)

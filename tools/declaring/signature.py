@@ -14,6 +14,16 @@ from callgate.providers.markers import Injected, find_injected, hints_of
 from callgate.tools.arguments import conversion
 from callgate.tools.arguments.conversion import Convert
 from callgate.tools.context import ToolContext
+from callgate.tools.declaring.settling import (
+    Defaults,
+    Settling,
+    defaults_of,
+    guarded,
+    prove,
+    settle_flat,
+    settle_typed,
+    without,
+)
 from callgate.tools.declaring.typed import Argument, Output, arguments_adapter, parameters_schema, read_output
 from callgate.tools.definition_rules import DESCRIPTION_LIMIT
 
@@ -23,10 +33,12 @@ _ITERATORS = (AsyncIterator, AsyncIterable, AsyncGenerator)
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The signature of a callable. ``streams``: it is an async generator, and ``output`` describes its parts."""
+    """The signature of a callable. ``typed``: its body takes other values than settled JSON. ``streams``: it is an async generator, and ``output`` describes its parts."""
 
     parameters: Mapping[str, Any] | None
     convert: Convert | None
+    settling: Settling
+    typed: bool
     output: Output
     injected: tuple[Injected, ...]
     context_parameter: str | None
@@ -74,19 +86,28 @@ def read_signature(
         raise DefinitionError(f"{where}: **kwargs has no schema; name the parameters, or give `parameters`")
     generating = generate and parameters is None
     adapter = None
-    if generating or any(conversion.kind_of(item.hint) == "typed" for item in arguments.given):
+    typed = any(conversion.kind_of(item.hint) == "typed" for item in arguments.given)
+    if generating or typed:
         adapter = arguments_adapter(arguments.given, where, variadic=arguments.variadic)
-    convert = _convert(arguments, adapter)
+    defaults = defaults_of(arguments.given)
+    own = parameters  # the author's schema, if there is one
     if generating:
-        parameters = parameters_schema(arguments.given, adapter)
-    elif parameters is None or _leaves_room(parameters, arguments, where):
+        parameters = parameters_schema(arguments.given, adapter, defaults.fitting)
+    elif own is not None and "properties" in own:  # a settled call is validated again when it is resumed
+        defaults = defaults.only(own["properties"])
+    convert, settling = _converting(arguments, adapter, defaults, where)
+    if not generating and (own is None or _leaves_room(own, arguments, where)):
         accepted = None if arguments.variadic else frozenset(item.wire for item in arguments.given)
         required = frozenset(item.wire for item in arguments.given if item.required)
-        convert = conversion.guarded(convert, accepted, arguments.hidden, required)
+        guards = (accepted, arguments.hidden, required)
+        convert = conversion.guarded(convert, *guards)
+        settling = guarded(settling, conversion.guarded(None, *guards))
     colour, streams, returned = read_colour(call, hints.get("return", Parameter.empty), where)
     return Signature(
         parameters=parameters,
         convert=convert,
+        settling=settling,
+        typed=typed,
         output=read_output(returned, where, schema=output, parts=streams),
         injected=arguments.injected,
         context_parameter=arguments.context_parameter,
@@ -166,12 +187,20 @@ def _argument(parameter: Parameter, hint: Any, documented: str | None, where: st
     )
 
 
-def _convert(arguments: Arguments, adapter: Any) -> Convert | None:
-    kinds = {item.name: conversion.kind_of(item.hint) for item in arguments.given}
+def _converting(arguments: Arguments, adapter: Any, defaults: Defaults, where: str) -> tuple[Convert | None, Settling]:
+    """Return the conversion of settled arguments to those of the body, and how arguments are settled."""
+    kinds = {item.wire: conversion.kind_of(item.hint) for item in arguments.given}
     if "typed" in kinds.values():
-        return conversion.typed_convert(adapter)
+        typed = [item for item in arguments.given if kinds[item.wire] == "typed"]
+        checked = [prove(item.hint, f"{where}: parameter {item.name!r}") for item in typed]  # each may refuse
+        proven = all(checked)
+        wires = {item.name: item.wire for item in arguments.given if item.name != item.wire}
+        convert, misfits = conversion.typed_convert(adapter), defaults.misfits
+        settling = settle_typed(adapter, defaults, wires, proven=proven)
+        return (lambda settled: convert(without(settled, misfits))) if misfits else convert, settling
     ints = [name for name, kind in kinds.items() if kind == "int"]
-    return conversion.flat_convert(ints, [name for name, kind in kinds.items() if kind == "float"])
+    numbers = conversion.flat_convert(ints, [name for name, kind in kinds.items() if kind == "float"])
+    return numbers, settle_flat(numbers, defaults)
 
 
 def _leaves_room(schema: Mapping[str, Any], arguments: Arguments, where: str) -> bool:

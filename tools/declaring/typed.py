@@ -94,31 +94,18 @@ def json_schema(adapter: Any, *, mode: str = "validation") -> dict[str, Any]:
     return schema | ({"$defs": definitions} if definitions else {})
 
 
-def parameters_schema(given: Sequence[Argument], adapter: Any) -> dict[str, Any]:
-    """The schema of all arguments: an object without additional properties."""
+def parameters_schema(given: Sequence[Argument], adapter: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of all arguments, with *defaults* by wire name: an object without additional properties."""
     found = json_schema(adapter)
     properties = found.get("properties", {})
     for item in given:
-        if not item.required and "default" not in properties[item.wire]:
-            properties[item.wire] |= _default(item)
+        if item.wire in defaults and "default" not in properties[item.wire]:
+            properties[item.wire] |= {"default": defaults[item.wire]}
     schema: dict[str, Any] = {"type": "object", "properties": properties}
     if "required" in found:
         schema["required"] = found["required"]
     schema["additionalProperties"] = False
     return schema | ({"$defs": found["$defs"]} if "$defs" in found else {})
-
-
-def _default(item: Argument) -> dict[str, Any]:
-    """Return ``{"default": ...}`` for a default that is JSON and fits the type; others are left out."""
-    from pydantic import TypeAdapter
-    from pydantic_core import PydanticSerializationError, ValidationError
-
-    adapter: TypeAdapter[Any] = TypeAdapter(item.hint)
-    try:
-        adapter.validate_python(item.default)
-        return {"default": adapter.dump_python(item.default, mode="json", warnings="error")}
-    except (ValidationError, PydanticSerializationError, ValueError):
-        return {}
 
 
 def read_output(hint: Any, where: str, *, schema: bool = True, parts: bool = False) -> Output:

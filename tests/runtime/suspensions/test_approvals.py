@@ -49,7 +49,7 @@ async def test_an_approval_runs_exactly_what_was_shown_once(store: str) -> None:
         handle = handle_of(result)
         assert desk.paid == []
         shown = await gate.waits.look(handle, BOB)
-        assert (shown.tool, shown.arguments, shown.text) == ("pay", {"cents": 5}, "pay(cents=5)")
+        assert (shown.tool, shown.arguments, shown.text) == ("pay", {"cents": 5, "how": "ok"}, 'pay(cents=5, how="ok")')
         assert (shown.requested_by, shown.needed, shown.approvals, shown.schema) == ("ann", (1,), (), None)
         done = await gate.resume(handle, Approve(), approver=BOB)
         assert (done.outcome, done.output, done.call_id, done.replayed) == (Outcome.SUCCESS, "paid 1", "c1", False)
@@ -110,7 +110,7 @@ async def test_an_edit_is_validated_authorised_and_bound_anew() -> None:
         still = await gate.resume(handle, Edit({"cents": 6}), approver=CID)
         assert still.outcome is Outcome.SUSPENDED
         shown = await gate.waits.look(handle, CID)
-        assert (shown.text, shown.approvals) == ("pay(cents=6)", ("cid",)), (
+        assert (shown.text, shown.approvals) == ('pay(cents=6, how="ok")', ("cid",)), (
             "who approved of 5 cents did not approve of 6"
         )
         done = await gate.resume(handle, Approve(), approver=BOB)
@@ -126,7 +126,7 @@ async def test_an_edit_that_a_policy_forbids_does_not_run_and_uses_nothing_up() 
         result = await gate.resume(handle, Edit({"cents": 5000}), approver=BOB)
         assert (result.outcome, code(result)) == (Outcome.DENIED, "too_much")
         assert desk.paid == []
-        assert (await gate.waits.look(handle, BOB)).text == "pay(cents=5)"
+        assert (await gate.waits.look(handle, BOB)).text == 'pay(cents=5, how="ok")'
         assert (await gate.resume(handle, Approve(), approver=BOB)).output == "paid 1"
         assert desk.paid == [5]
 

@@ -79,7 +79,7 @@ async def test_what_says_whether_approval_is_needed_and_fails_or_says_nonsense_d
     hooks = [RequireApproval(LEAD, when=asks)] if asker == "policy" else []
     async with gate_of(made, hooks) as gate:
         result = await gate.call(call(5), user=ANN)
-        assert seen == [{"cents": 5}], "the validated arguments"
+        assert seen == [{"cents": 5, "how": "ok"}], "the validated arguments"
         if expected == DENIED:
             assert (result.outcome, code(result)) == (Outcome.DENIED, "policy_error")
         else:
@@ -97,7 +97,7 @@ async def test_what_changes_the_arguments_it_is_asked_about_changes_nothing_else
 
     async with gate_of(desk.tool(requires_approval=meddles)) as gate:
         handle = await asked(gate)
-        assert (await gate.waits.look(handle, BOB)).text == "pay(cents=5)"
+        assert (await gate.waits.look(handle, BOB)).text == 'pay(cents=5, how="ok")'
         await gate.resume(handle, Approve(), approver=BOB)
         assert desk.paid == [5]
 
@@ -168,7 +168,7 @@ async def test_arguments_that_come_to_something_else_when_resumed_are_asked_abou
         drifts.today = 2
         again = handle_of(await gate.resume(handle, Approve(), approver=CID))
         shown = await gate.waits.look(again, BOB)
-        assert (shown.text, shown.approvals) == ("pay(cents=2)", ())
+        assert (shown.text, shown.approvals) == ('pay(cents=2, how="ok")', ())
         assert (await gate.resume(again, Approve(), approver=BOB)).outcome is Outcome.SUSPENDED
         assert desk.paid == []
         assert (await gate.resume(again, Approve(), approver=CID)).ok

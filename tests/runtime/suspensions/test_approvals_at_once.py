@@ -110,7 +110,7 @@ async def test_an_approval_does_not_count_for_arguments_that_were_edited_at_once
         assert isinstance(approved, InvocationError)
         assert approved.code == "not_pending"
         shown = await gate.waits.look(handle, CID)
-        assert (shown.text, shown.approvals) == ("pay(cents=6)", ("bob",))
+        assert (shown.text, shown.approvals) == ('pay(cents=6, how="ok")', ("bob",))
         assert (await gate.resume(handle, Approve(), approver=CID)).ok
         assert desk.paid == [6]
 

@@ -79,7 +79,7 @@ async def test_a_tool_without_a_schema_waits_for_a_person_or_runs_as_its_mode_sa
         waiting = await gate.call(call(tool="ask"), user=ANN)
         assert (waiting.provenance["validated"], waiting.provenance["no_schema_mode"]) == (False, "human-approval")
         handle = handle_of(waiting)
-        assert (await gate.waits.look(handle, EVE)).text == "ask(cents=5)"
+        assert (await gate.waits.look(handle, EVE)).text == 'ask(cents=5, how="ok")'
         assert desk.paid == [5, 5]
         with pytest.raises(Denied):
             await gate.resume(handle, Approve(), approver=ANN)
@@ -153,6 +153,6 @@ async def test_people_see_what_they_may_decide_and_nothing_else() -> None:
         assert len(await gate.waits.pending(DAN, limit=1000)) == 120
         for person in (ANN, EVE, RAE):
             assert await gate.waits.pending(person) == []
-        assert (await gate.waits.look(mine[0], ANN)).arguments == {"cents": 7}, "who asked may look, too"
+        assert (await gate.waits.look(mine[0], ANN)).arguments == {"cents": 7, "how": "ok"}, "who asked may look, too"
         for person in (DAN, EVE, RAE, ROB):
             assert await refused(gate.waits.look(mine[0], person)) == ONE_AND_THE_SAME

@@ -58,7 +58,7 @@ async def test_any_process_with_the_key_goes_on_with_what_waits(kind: str, tmp_p
         async with process(address, desk) as first:
             handle = handle_of(await first.call(call(7), user=ANN, idempotency_key="k", session_id="s", request_id="r"))
         async with process(address, desk) as second, process(address, desk) as third:
-            assert [one.text for one in await second.waits.pending(BOB)] == ["pay(cents=7)"]
+            assert [one.text for one in await second.waits.pending(BOB)] == ['pay(cents=7, how="ok")']
             told = await asyncio.gather(
                 *(gate.resume(handle, Approve(), approver=who) for gate, who in ((second, BOB), (third, CID)) * 4),
                 return_exceptions=True,

@@ -156,6 +156,6 @@ async def test_what_an_approver_has_edited_is_shown_as_it_would_run() -> None:
 
     async with gate_of(transfer) as gate:
         handle = await asked(gate, ANN, ToolCall(id="c1", name="transfer", arguments='{"cents": 5.0}'))
-        assert (await gate.waits.look(handle, BOB)).text == "transfer(cents=5.0)"
+        assert (await gate.waits.look(handle, BOB)).text == "transfer(cents=5)"
         await gate.resume(handle, Edit({"cents": 6}), approver=BOB)
         assert (await gate.waits.look(handle, User("eve", "acme"))).text == "transfer(cents=6)"

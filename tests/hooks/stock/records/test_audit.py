@@ -127,7 +127,7 @@ async def test_a_row_says_who_called_what_how_it_ended_and_why() -> None:
         "roles": ["clerk"],
         "scopes": [],
         "input_hash": first["input_hash"],
-        "input": {"n": 2},
+        "input": {"n": 2, "note": ""},
         "masked": [],
         "rules": first["rules"],
         "definition": gate.registry.get("look").definition.digest,

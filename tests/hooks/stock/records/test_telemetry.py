@@ -226,7 +226,7 @@ async def test_masked_arguments_are_on_the_span_only_when_asked_for() -> None:
             await gate.call(asked("pay", cents=1, password="canary-password"), user=USER)
             await gate.call(asked("pay", cents="x", password="canary-password"), user=USER)
         shown = [span.attributes.get("gen_ai.tool.call.arguments") for span in spans.ended]
-        assert shown == ['{"cents":1,"password":"***"}' if arguments else None, None]
+        assert shown == ['{"cents":1,"password":"***","note":""}' if arguments else None, None]
         assert "canary" not in "".join(span.to_json() for span in spans.ended)
 
 
