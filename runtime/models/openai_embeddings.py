@@ -23,7 +23,7 @@ class OpenAIEmbeddings(BaseClient):
         model: the model's name.
         api_key: the key, or a sync or async function that returns the current key. Default: ``OPENAI_API_KEY`` if
             *base_url* is not given, so that the key goes to OpenAI only.
-        http: an ``httpx.AsyncClient`` of your own; it is not closed. See ``Client``.
+        http: an ``httpx.AsyncClient`` or ``httpx2.AsyncClient`` of your own; it is not closed. See ``Client``.
         dimensions: the length of the vectors, for models that can shorten them.
         version: a part of the cache key of vectors; change it when the server replaces the model under the same name.
         batch: the maximum number of texts in one request.

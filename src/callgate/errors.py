@@ -166,9 +166,9 @@ class ModelError(CallgateError):
 
 
 class StreamCut(ModelError):
-    """A streamed response broke off, or reported an error, before its end; ``reply`` is the received part.
+    """A response broke off, or reported an error, before its end.
 
-    Every call in it is marked as truncated: none may run.
+    ``reply`` is the received part of a stream, None for a whole answer. Its calls are marked as truncated: none may run.
     """
 
     code = "stream_cut"

@@ -10,12 +10,15 @@ from callgate.runtime.models.wire.address import Address
 from callgate.runtime.models.wire.http_request import HttpRequest
 from callgate.runtime.models.wire.keys import Credentials, KeySource, environment_key
 from callgate.runtime.models.wire.provider_errors import parse_json
-from callgate.runtime.models.wire.retry_policy import Retries, Timeouts
+from callgate.runtime.models.wire.retry_policy import Retries, Timeouts, milliseconds
 from callgate.runtime.models.wire.shapes import is_mapping
 
 
 class HttpClient(Protocol):
-    """An ``httpx.AsyncClient``, described by a protocol so that httpx is loaded with the first client only."""
+    """An ``AsyncClient`` of httpx or httpx2.
+
+    It is a protocol, so that httpx is loaded with the first client only, and httpx2 only by a caller that uses it.
+    """
 
     @property
     def is_closed(self) -> bool:
@@ -98,16 +101,18 @@ class BaseClient:
 
         Raises:
             ModelError: the request failed, or the response is not a JSON object.
+            StreamCut: the response broke off.
         """
         async with self._sender.response(sent) as response:
             body = await response.whole()
         if response.failure is not None:
-            raise self._model_error(response.failure.message, response.status)
+            raise response.failure.error(self._provider)
         value = parse_json(body)
         if not is_mapping(value):
             reason = f"the response is not a JSON object ({response.media or 'no content type'})"
             raise self._model_error(reason, response.status)
         return value, response.status
 
-    def _model_error(self, message: str, status: int | None) -> ModelError:
-        return ModelError(f"{self._provider}: {message}", status=status, provider=self._provider)
+    def _model_error(self, message: str, status: int | None, retry_after: float | None = None) -> ModelError:
+        wait = milliseconds(retry_after)
+        return ModelError(f"{self._provider}: {message}", status=status, retry_after=wait, provider=self._provider)

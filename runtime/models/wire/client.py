@@ -18,9 +18,9 @@ from callgate.runtime.models.wire.history import as_json
 from callgate.runtime.models.wire.http_request import HttpRequest
 from callgate.runtime.models.wire.keys import KeySource
 from callgate.runtime.models.wire.offered_tools import Tools, ToolTranslator
-from callgate.runtime.models.wire.provider_errors import error_message, one_line, parse_json
+from callgate.runtime.models.wire.provider_errors import error_message, one_line, parse_json, retry_delay
 from callgate.runtime.models.wire.reply import CallReady, Done, ReasoningDelta, Reply, ReplyEvent, TextDelta
-from callgate.runtime.models.wire.retry_policy import Retries, Timeouts
+from callgate.runtime.models.wire.retry_policy import Retries, Timeouts, milliseconds
 from callgate.runtime.models.wire.shapes import is_mapping
 from callgate.tools.arguments.hydration import HydrationResult, Repairer
 from callgate.tools.calls import ANONYMOUS, User
@@ -36,9 +36,11 @@ class Client(BaseClient):
         model: the default model; a request can name another.
         api_key: the key, or a sync or async function that returns the current key. Default: the provider's usual
             environment variable if *base_url* is not given, so that the key goes to its provider only.
-        http: an ``httpx.AsyncClient`` of your own, for proxies, certificates and transports. Its settings apply, except
-            for redirects and timeouts; it is not closed. The default client uses the environment's proxies.
-        timeout: the read timeout in seconds, or ``Timeouts``; None means no timeout at all.
+        http: an ``httpx.AsyncClient`` or ``httpx2.AsyncClient`` of your own, for proxies, certificates and transports.
+            Its settings apply, except for redirects and timeouts; it is not closed. The default client is one of httpx
+            and uses the environment's proxies.
+        timeout: the seconds that the provider may be silent, before its answer begins or within it, or ``Timeouts``; None
+            means no timeout at all.
         retries: the number of retries, or ``Retries``.
         headers: additional headers. A value whose name sounds like a secret is treated as one.
         options: the wire's own parameters for every request, such as ``{"temperature": 0}``; None removes one.
@@ -60,7 +62,7 @@ class Client(BaseClient):
         model: str,
         api_key: KeySource | None = None,
         http: HttpClient | None = None,
-        timeout: float | Timeouts | None = 60.0,
+        timeout: float | Timeouts | None = 300.0,
         retries: int | Retries = 2,
         headers: Mapping[str, str] | None = None,
         options: Mapping[str, Any] | None = None,
@@ -90,6 +92,7 @@ class Client(BaseClient):
 
         Raises:
             ModelError: the provider refused, could not be reached, or sent an invalid response.
+            StreamCut: the response broke off.
             DefinitionError, TypeError: one of the *tools* cannot be offered; nothing was sent.
         """
         offered = self._translator.of(tools, user, checked=False)
@@ -112,6 +115,7 @@ class Client(BaseClient):
 
         Raises:
             ModelError: the provider refused, could not be reached, or sent an invalid response.
+            StreamCut: the response broke off.
             DefinitionError, TypeError: one of the *tools* cannot be offered or checked; nothing was sent.
         """
         offered = self._translator.of(tools, user, checked=True)
@@ -193,11 +197,10 @@ class Client(BaseClient):
     ) -> Reply:
         reply = self.codec.reply(body, translation)
         if reply.error is not None:
+            reason = f"the provider answered with an error: {error_message(reply.error, scrubber.text)}"
             if reply.problem == NO_ANSWER:
-                raise self._model_error(_no_answer(as_json(body), scrubber), status)
-            raise self._model_error(
-                f"the provider answered with an error: {error_message(reply.error, scrubber.text)}", status
-            )
+                reason = _no_answer(as_json(body), scrubber)
+            raise self._model_error(reason, status, retry_delay(body))
         self._log_lost(reply)
         return reply
 
@@ -239,7 +242,8 @@ class Client(BaseClient):
         ending = ReplyEnding.LOST if reply.error is None else ReplyEnding.FAILED
         reply = replace(reply, truncated=True, calls=calls, judged=ending, problem=cut)
         self._log_lost(reply)
-        raise StreamCut(f"{self.codec.name}: {cut}", reply=reply, provider=self.codec.name)
+        wait = None if reply.error is None else milliseconds(retry_delay(reply.error))
+        raise StreamCut(f"{self.codec.name}: {cut}", reply=reply, retry_after=wait, provider=self.codec.name)
 
     def _log_lost(self, reply: Reply) -> None:
         if reply.ending is ReplyEnding.LOST:

@@ -7,8 +7,12 @@ from typing import Protocol
 
 _BOM = b"\xef\xbb\xbf"
 _SPACE = b" \t\r\n"
+_KEPT = 256
+"""Bytes of an incomplete line that a ``ContentWatch`` keeps; a longer line is content, unless it is a comment."""
 _OUTSIDE = re.compile(rb'["{}]')
 _INSIDE = re.compile(rb'["\\]')
+_PING = rb'\{[^{}\n]{0,99}"type": ?"(?:ping|keep-?alive|heartbeat)"[^{}\n]{0,99}\}'
+_CONTENT = re.compile(rb"(?m)^(?!:|(?:event|id|retry)(?::|$)|(?:data)?:?[ \t]*(?:" + _PING + rb")?[ \t]*$).")
 
 
 class Framing(Protocol):
@@ -166,3 +170,22 @@ class Sniffed:
     def end(self) -> list[bytes]:
         """Return the incomplete payload at the end."""
         return self._framing.end() if self._framing else []
+
+
+class ContentWatch:
+    """Tells the content of a stream from comments, blank lines and pings, which only keep its connection open."""
+
+    def __init__(self) -> None:
+        self._line = b""  # the beginning of a line that is not complete
+
+    def feed(self, data: bytes) -> bool:
+        """Return whether *data* brings content: at least one line of it, or a part of a long line."""
+        if self._line:
+            data = self._line + data
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        self._line = data[end : end + _KEPT]
+        lines = data[:end].replace(b"\r", b"\n") if b"\r" in data else data
+        if _CONTENT.search(lines, 0, end):
+            return True
+        rest = data[end:]
+        return len(rest) > _KEPT and rest[:1] != b":" and not rest.isspace()

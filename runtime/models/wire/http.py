@@ -1,28 +1,39 @@
 """HTTP requests to a model provider with httpx: timeouts, retries and size limits. Loaded with the first client.
 
-No object of httpx leaves this module, and none of its errors is chained: they hold the whole request with its key.
+No object of httpx leaves this module, and none of its errors is chained: they hold the whole request with its key. A
+caller may give a client of httpx2, which has the same classes. They are taken from the module of that client, so that
+httpx2 is never imported here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 import httpx
 
-from callgate.errors import ModelError, RegistrationError
+from callgate.errors import ModelError, RegistrationError, StreamCut
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.scrubbing import Scrubber
 from callgate.runtime.call.leases import RELEASE_LIMIT, Carried
 from callgate.runtime.models.wire.decompression import ENCODINGS, Decompressor
+from callgate.runtime.models.wire.framing import ContentWatch
 from callgate.runtime.models.wire.http_request import HttpRequest
-from callgate.runtime.models.wire.provider_errors import error_body_message, one_line
+from callgate.runtime.models.wire.provider_errors import error_body_message, one_line, retry_delay
 from callgate.runtime.models.wire.repeated_timeout import RepeatedTimeout
-from callgate.runtime.models.wire.retry_policy import Retries, Timeouts, is_retryable, retry_after_seconds
+from callgate.runtime.models.wire.retry_policy import (
+    Retries,
+    Timeouts,
+    is_retryable,
+    milliseconds,
+    retry_after_seconds,
+)
 
 MAX_RESPONSE = 32 * 1024 * 1024
 """Maximum size in bytes of a response that is not streamed, decompressed."""
@@ -36,32 +47,41 @@ LINGER = 5.0
 It is not shorter because some servers send the mark in every piece, and the usage may follow it."""
 
 _POOL = httpx.Limits(max_connections=1000, max_keepalive_connections=100)
-_SAFE_TO_QUOTE = (httpx.ConnectError, httpx.ProxyError, httpx.RemoteProtocolError, httpx.DecodingError)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The reason why a request failed or a response broke off; ``retryable`` if the same request may succeed later."""
+    """The reason why a request failed, or why a response broke off (``cut``).
+
+    ``retryable`` if the same request may succeed later.
+    """
 
     message: str
     status: int | None = None
     retryable: bool = False
     retry_after: float | None = None
+    cut: bool = False
 
     def error(self, provider: str) -> ModelError:
         """Make the exception. Never call it inside an ``except`` block, which would chain the error of httpx."""
-        wait = None if self.retry_after is None else round(self.retry_after * 1000)
-        return ModelError(f"{provider}: {self.message}", status=self.status, retry_after=wait, provider=provider)
+        kind = StreamCut if self.cut else ModelError
+        wait = milliseconds(self.retry_after)
+        return kind(f"{provider}: {self.message}", status=self.status, retry_after=wait, provider=provider)
 
 
 class ProviderResponse:
     """A response with a success status, whose body is still to be read. ``failure`` is set if it breaks off."""
 
     __slots__ = (
+        "_content",
         "_deadline",
         "_decompressor",
+        "_idle",
         "_left",
+        "_library",
+        "_loop",
         "_parts",
+        "_quiet",
         "_read",
         "_response",
         "_scrubber",
@@ -73,18 +93,29 @@ class ProviderResponse:
     )
 
     def __init__(
-        self, response: httpx.Response, limits: Timeouts, deadline: float | None, max_bytes: int, scrubber: Scrubber
+        self,
+        response: httpx.Response,
+        library: ModuleType,
+        limits: Timeouts,
+        deadline: float | None,
+        max_bytes: int,
+        sent: HttpRequest,
     ) -> None:
         self.status = response.status_code
-        self.media = one_line(response.headers.get("content-type", "").partition(";")[0].lower(), scrubber.text)[:100]
+        media = response.headers.get("content-type", "").partition(";")[0].lower()
+        self.media = one_line(media, sent.scrubber.text)[:100]
         self.failure: Failure | None = None
         encoding = response.headers.get("content-encoding", "identity").strip().lower()
         read = response.is_stream_consumed  # by an event hook of *http*, which decompressed it as well
         # response.aiter_raw() closes the response at its end; a cancellation at that moment would leave it half closed
         self._parts: AsyncIterator[bytes] = response.aiter_bytes() if read else aiter(_stream(response))
         self._decompressor = Decompressor() if encoding in ENCODINGS and not read else None
-        self._response, self._scrubber = response, scrubber
+        self._response, self._library, self._scrubber = response, library, sent.scrubber
         self._read, self._deadline, self._left = limits.read, deadline, max_bytes
+        self._idle = (limits.idle or limits.read) if sent.streamed else None
+        self._quiet = 0.0  # seconds waited since the last content
+        self._content = ContentWatch()
+        self._loop = asyncio.get_running_loop()
         self.received = 0
         self._timeout = RepeatedTimeout()
         if encoding not in ENCODINGS and encoding != "identity":
@@ -93,7 +124,12 @@ class ProviderResponse:
     async def read(self) -> bytes:
         """Return the next bytes, decompressed; none at the end, or if the response breaks off and ``failure`` is set."""
         part = b""
-        limit = _earliest(self._read, self._deadline)
+        began = self._loop.time()
+        limit = _earliest(
+            self._deadline,
+            None if self._read is None else began + self._read,
+            None if self._idle is None else began + self._idle - self._quiet,
+        )
         try:
             while not part and self.failure is None:
                 part = await self._timeout.wait(anext(self._parts), limit)
@@ -101,9 +137,11 @@ class ProviderResponse:
                     part = self._decompressor.feed(part, self._left)
         except StopAsyncIteration:
             return b""
-        except (TimeoutError, httpx.HTTPError, httpx.StreamError, OSError, zlib.error) as error:
-            self.failure = _broken(error, self._scrubber, self.status)
+        except (TimeoutError, OSError, zlib.error, self._library.HTTPError, self._library.StreamError) as error:
+            self.failure = _broken(error, self._library, self._scrubber, self.status)
             return b""
+        if self._idle is not None:
+            self._quiet = 0.0 if self._content.feed(part) else self._quiet + self._loop.time() - began
         self._left -= len(part)
         self.received += len(part)
         if self._left < 0:
@@ -119,8 +157,8 @@ class ProviderResponse:
         return b"".join(parts)
 
     def finish(self) -> None:
-        """Shorten the read timeout to ``LINGER``: the end mark has arrived."""
-        self._read = LINGER if self._read is None else min(self._read, LINGER)
+        """Shorten the timeouts to ``LINGER``: the end mark has arrived."""
+        self._read = self._idle = LINGER if self._read is None else min(self._read, LINGER)
 
     async def close(self) -> None:
         """Close the response under a shield; if it was not read to its end, the connection closes too."""
@@ -128,7 +166,7 @@ class ProviderResponse:
         closing = Carried(self._response.aclose(), limit=RELEASE_LIMIT)
         try:
             await closing.run()
-        except (httpx.HTTPError, OSError):
+        except (self._library.HTTPError, OSError):
             pass  # the connection is gone, which is the goal
         if closing.held is not None:
             raise closing.held
@@ -138,16 +176,15 @@ class Sender:
     """Sends the requests of one client, with *http* or with an HTTP client of its own.
 
     Raises:
-        RegistrationError: *http* is not an ``httpx.AsyncClient``.
+        RegistrationError: *http* is not an ``AsyncClient`` of httpx or httpx2.
     """
 
     def __init__(self, provider: str, http: Any, limits: Timeouts, retries: Retries) -> None:
-        if http is not None and not isinstance(http, httpx.AsyncClient):
-            raise RegistrationError(f"http must be an httpx.AsyncClient, not {type(http).__name__}")
+        self._library = _library_of(http)
         self._own = http is None
         self._client: httpx.AsyncClient = http or httpx.AsyncClient(limits=_POOL)  # with the environment's proxies
         self._provider, self._limits, self._retries = provider, limits, retries
-        self._timeout = httpx.Timeout(limits.read, connect=limits.connect, pool=None)
+        self._timeout = self._library.Timeout(limits.read, connect=limits.connect, pool=None)
 
     async def close(self) -> None:
         """Close the HTTP client, unless the caller gave it."""
@@ -161,9 +198,9 @@ class Sender:
         Raises:
             ModelError: the request failed, after as many attempts as ``Retries`` allows.
         """
-        deadline = _earliest(self._limits.total, None)
         clock = asyncio.get_running_loop().time
         began, failures, found = clock(), 0, None
+        deadline = None if self._limits.total is None else began + self._limits.total
         try:
             while isinstance(found := await self._attempt(sent, deadline), Failure):
                 failures += 1
@@ -204,11 +241,11 @@ class Sender:
                     "POST", sent.url, content=sent.body, headers=sent.headers, timeout=self._timeout
                 )
                 response = await self._client.send(request, stream=True, follow_redirects=False)
-        except (TimeoutError, httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            return _no_response(error, sent.scrubber)
+        except (TimeoutError, OSError, self._library.HTTPError, self._library.InvalidURL) as error:
+            return _no_response(error, self._library, sent.scrubber)
         success = response.is_success
         max_bytes = (MAX_STREAM if sent.streamed else MAX_RESPONSE) if success else MAX_ERROR_RESPONSE
-        body = ProviderResponse(response, self._limits, deadline, max_bytes, sent.scrubber)
+        body = ProviderResponse(response, self._library, self._limits, deadline, max_bytes, sent)
         if success:
             return body
         try:
@@ -222,44 +259,57 @@ class Sender:
             return Failure(
                 f"it answered {status}, a redirect, which is not followed because the API key would go with it", status
             )
-        message = error_body_message(await body.whole(), scrubber.text)
-        retry_after = retry_after_seconds(response.headers, self._retries.now())
+        content = await body.whole()
+        message = error_body_message(content, scrubber.text)
+        now, delay = self._retries.now(), retry_delay(content)
+        retry_after = retry_after_seconds(response.headers, now, status=status, in_body=delay)
         reason = f"it answered {status}{message and f': {message}'}"
         return Failure(reason, status, is_retryable(status, response.headers), retry_after)
 
 
+def _library_of(http: object) -> ModuleType:
+    """httpx, or httpx2 if *http* is a client of it.
+
+    Raises:
+        RegistrationError: *http* is an object of another kind.
+    """
+    for library in (httpx, sys.modules.get("httpx2")):
+        if library is not None and (http is None or isinstance(http, library.AsyncClient)):
+            return library
+    raise RegistrationError(f"http must be an httpx.AsyncClient or httpx2.AsyncClient, not {type(http).__name__}")
+
+
 def _stream(response: httpx.Response) -> httpx.AsyncByteStream:
-    assert isinstance(response.stream, httpx.AsyncByteStream)
-    return response.stream
+    return cast("httpx.AsyncByteStream", response.stream)  # a client that is asynchronous has no other
 
 
-def _earliest(seconds: float | None, deadline: float | None) -> float | None:
-    """The earlier of *seconds* from now and *deadline*, on the loop's clock."""
-    if seconds is None:
-        return deadline
-    limit = asyncio.get_running_loop().time() + seconds
-    return limit if deadline is None else min(limit, deadline)
+def _earliest(*times: float | None) -> float | None:
+    """The earliest of some times on the loop's clock; None if there is none."""
+    return min((time for time in times if time is not None), default=None)
 
 
-def _no_response(error: Exception, scrubber: Scrubber) -> Failure:
+def _no_response(error: Exception, library: ModuleType, scrubber: Scrubber) -> Failure:
     """The failure of a request without a response."""
     if isinstance(error, TimeoutError):
         return Failure("the request timed out")
-    permanent = isinstance(error, httpx.LocalProtocolError | httpx.UnsupportedProtocol | httpx.PoolTimeout)
-    retryable = isinstance(error, httpx.TransportError) and not permanent
-    return Failure(f"no response: {_error_text(error, scrubber)}", retryable=retryable)
+    text = f"no response: {_error_text(error, library, scrubber)}"
+    if isinstance(error, library.ReadTimeout):
+        return Failure(f"{text}; the request was not repeated, because the provider may have run it")
+    permanent = isinstance(error, library.LocalProtocolError | library.UnsupportedProtocol | library.PoolTimeout)
+    return Failure(text, retryable=isinstance(error, library.TransportError) and not permanent)
 
 
-def _broken(error: Exception, scrubber: Scrubber, status: int) -> Failure:
+def _broken(error: Exception, library: ModuleType, scrubber: Scrubber, status: int) -> Failure:
     """The failure of a response that broke off."""
     if isinstance(error, zlib.error):
         return Failure("the response does not have its content encoding", status)
-    silent = isinstance(error, TimeoutError | httpx.TimeoutException)
-    reason = "the response timed out" if silent else f"the response broke off: {_error_text(error, scrubber)}"
-    return Failure(reason, status)
+    silent = isinstance(error, TimeoutError | library.TimeoutException)
+    reason = "the response timed out" if silent else f"the response broke off: {_error_text(error, library, scrubber)}"
+    return Failure(reason, status, cut=True)
 
 
-def _error_text(error: Exception, scrubber: Scrubber) -> str:
+def _error_text(error: Exception, library: ModuleType, scrubber: Scrubber) -> str:
     """The type of an error, and its text if that cannot contain parts of the request."""
-    text = one_line(str(error), scrubber.text) if isinstance(error, _SAFE_TO_QUOTE) else ""
+    safe = library.ConnectError | library.ProxyError | library.RemoteProtocolError | library.DecodingError
+    text = one_line(str(error), scrubber.text) if isinstance(error, safe) else ""
     return f"{type(error).__name__}{text and f' ({text})'}"

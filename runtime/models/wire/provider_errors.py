@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jiter
 
+from callgate.runtime.models.wire.retry_policy import finite
 from callgate.runtime.models.wire.shapes import is_mapping, items, mapping
 
 MAX_MESSAGE = 500
 """Characters of a provider's message that an error quotes."""
 _UNSHOWN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\s]+")
+_RETRY_DELAY = re.compile(r"""retryDelay[\\"']*\s*:\s*[\\"']*(\d+(?:\.\d*)?)s""", re.ASCII)
 _MARKUP = re.compile(r"\s*<(?:!doctype|html|\?xml|head|body)", re.IGNORECASE)
 
 
@@ -50,6 +52,15 @@ def error_message(error: Any, scrub: Callable[[str], str]) -> str:
     kind = next((inner[name] for name in ("code", "type", "status") if isinstance(inner.get(name), str)), "")
     words = next((inner[name] for name in ("message", "detail", "msg") if isinstance(inner.get(name), str)), "")
     return one_line(": ".join(filter(None, [kind, words or _dumped(inner)])), scrub)
+
+
+def retry_delay(error: bytes | Mapping[str, Any]) -> float | None:
+    """The seconds in the ``retryDelay`` of a ``google.rpc.RetryInfo``; None if there is none.
+
+    It is searched as text: proxies wrap Gemini's error in a list, in an event, or as text in an error of their own.
+    """
+    found = _RETRY_DELAY.search(error.decode("utf-8", "replace") if isinstance(error, bytes) else _dumped(error))
+    return finite(float(found[1])) if found else None
 
 
 def one_line(text: str, scrub: Callable[[str], str]) -> str:

@@ -92,13 +92,13 @@ PASSING = [
     httpx.ConnectError("refused"),
     httpx.ConnectTimeout("late"),
     httpx.ReadError(""),
-    httpx.ReadTimeout("late"),
     httpx.WriteError(""),
     httpx.RemoteProtocolError("Server disconnected without sending a response."),
     httpx.ProxyError("502 Bad Gateway"),
     *(refused(status) for status in (408, 409, 429, 500, 502, 503, 504, 529)),
 ]
 LASTING = [
+    httpx.ReadTimeout("late"),
     *(refused(status) for status in (300, 301, 307, 308, 400, 401, 403, 404, 405, 413, 415, 422, 451)),
     refused(429, x_should_retry="false"),
     httpx.UnsupportedProtocol("no"),

@@ -41,7 +41,7 @@ def logs() -> Iterator[io.StringIO]:
     handler = logging.StreamHandler(said)
     handler.setFormatter(logging.Formatter("%(name)s %(message)s %(args)r"))
     root = logging.getLogger()
-    names = ["httpx", "httpcore", "callgate", "asyncio"]
+    names = ["httpx", "httpx2", "httpcore", "httpcore2", "callgate", "asyncio"]
     kept = {name: logging.getLogger(name).level for name in names} | {"": root.level}
     for name in ["", *names]:
         logging.getLogger(name).setLevel(logging.DEBUG)
