@@ -182,6 +182,12 @@ class LogEvent(StrEnum):
         "provider problem calls",
         "a model's answer is not known to be whole; none of its calls runs",
     )
+    MODEL_RETRIED = (
+        "model.retried",
+        WARNING,
+        "provider round wait",
+        "an answer broke off or is lost, and none of its calls has run; the conversation asks the model again",
+    )
     PICK_FAILED = (
         "pick.failed",
         WARNING,

@@ -35,6 +35,8 @@ class ConverseOptions(TypedDict, total=False):
     run_on: where calls run, as in ``Gate.call_many``; default: as each tool declares. The model sees no difference.
     repair: a plain or async function that makes new arguments for a call whose parse or validation failed, at most once
         for each call. The gate then does as its ``on_repair`` says: by default the call waits for approval.
+    retry_cut: if true, ask the model again, once in each round, when its answer breaks off or is lost, whole or streamed.
+        No call of such an answer has run; the provider may bill it. Default False: the conversation ends.
     stream: if true, read the model's answer as a stream; default True for ``converse_events``, else False.
     resume: the ``state`` of a suspended conversation, in place of messages.
     results: with ``resume``, results of suspended calls, by call id. The gate gets calls without a result again.
@@ -53,6 +55,7 @@ class ConverseOptions(TypedDict, total=False):
     at_once: int
     run_on: RunOn | None
     repair: Repairer | None
+    retry_cut: bool
     stream: bool
     resume: Mapping[str, Any] | None
     results: Mapping[str, ToolResult]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
 
+from callgate.errors import ModelError
 from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, Reply, TextDelta, Usage
 from callgate.tools.calls import Outcome, ToolCall, ToolResult
 
@@ -89,6 +90,14 @@ class RoundStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundRestarted:
+    """The answer broke off, or is lost, and the model is asked again: discard the pieces of this round."""
+
+    round: int
+    error: ModelError
+
+
+@dataclass(frozen=True, slots=True)
 class CallsStarted:
     """The model makes these calls, including calls that a limit or the gate refuses."""
 
@@ -125,5 +134,13 @@ class Ended:
 
 
 ConversationEvent: TypeAlias = (
-    RoundStarted | TextDelta | ReasoningDelta | CallDelta | CallsStarted | CallFinished | RoundEnded | Ended
+    RoundStarted
+    | TextDelta
+    | ReasoningDelta
+    | CallDelta
+    | RoundRestarted
+    | CallsStarted
+    | CallFinished
+    | RoundEnded
+    | Ended
 )

@@ -8,7 +8,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-from callgate.errors import GateClosed, ModelError
+from callgate.errors import GateClosed, ModelError, StreamCut
+from callgate.providers.logs import LogEvent, emit
 from callgate.runtime.conversation.calls import Calls, failures_after, limit_of, not_run, shown
 from callgate.runtime.conversation.events import (
     Called,
@@ -19,6 +20,7 @@ from callgate.runtime.conversation.events import (
     Ended,
     Ending,
     RoundEnded,
+    RoundRestarted,
     RoundStarted,
 )
 from callgate.runtime.conversation.gates import ConversationGate
@@ -43,6 +45,9 @@ _ENDED = {
     ReplyEnding.EMPTY: Ending.EMPTY,
 }
 """How a conversation ends after an answer without calls; after a pause it goes on."""
+
+MAX_WAIT = 60.0
+"""Maximum seconds that a provider may ask for before an answer that broke off is requested again."""
 
 
 class Model(Protocol):
@@ -84,6 +89,7 @@ class LoopOptions:
     run_on: RunOn | None = None
     repair: Repairer | None = None
     stream: bool = False
+    retry_cut: bool = False
     resume: Mapping[str, Any] | None = None
     results: Mapping[str, ToolResult] = field(default_factory=dict[str, ToolResult])
 
@@ -141,13 +147,15 @@ class Talk:
         self._offer()
         await self.tell(RoundStarted(progress.rounds + 1, tuple(self.translation.tools)))
         reply = await self._ask()
+        if self.options.retry_cut and (lost := self._lost(reply)) is not None:
+            reply = await self._ask_again(reply, lost)
         if isinstance(reply, Ending):
             return reply
         self.reply = reply
         progress.rounds += 1
         progress.count(reply.usage)
-        if reply.ending is ReplyEnding.LOST:  # its calls have no results: the history stays as it was
-            self.error = ModelError(reply.problem or "the answer is not whole", provider=self.client.codec.name)
+        if (lost := self._lost(reply)) is not None:  # its calls have no results: the history stays as it was
+            self.error = lost
             return Ending.LOST
         progress.messages += reply.messages
         if reply.calls:
@@ -164,6 +172,8 @@ class Talk:
                 reply = await (self._streamed() if self.options.stream else self._whole())
         except ModelError as error:
             self.error = error
+            if isinstance(error, StreamCut) and error.reply is not None:
+                self.progress.count(error.reply.usage)
             return Ending.ERROR
         except TimeoutError:
             if limit.expired():
@@ -173,6 +183,29 @@ class Talk:
             self.error = ModelError("the provider answered with an error", provider=self.client.codec.name)
             return Ending.ERROR
         return reply
+
+    async def _ask_again(self, first: Reply | Ending, lost: ModelError) -> Reply | Ending:
+        """Ask once more after an answer that broke off, or return *first* if the provider asks for too long a wait."""
+        wait, number = (lost.retry_after or 0) / 1000, self.progress.rounds + 1
+        if wait > MAX_WAIT:
+            return first
+        if isinstance(first, Reply):
+            self.progress.count(first.usage)
+        if (over := self._over(wait)) is not None:
+            return over
+        self.error = None
+        emit(LogEvent.MODEL_RETRIED, provider=lost.provider, round=number, wait=wait)
+        await self.tell(RoundRestarted(number, lost))
+        await asyncio.sleep(wait)
+        return await self._ask()
+
+    def _lost(self, reply: Reply | Ending) -> ModelError | None:
+        """Return the error of an answer that broke off or is not known to be whole; None for any other."""
+        if isinstance(reply, Ending):
+            return self.error if isinstance(self.error, StreamCut) else None
+        if reply.ending is ReplyEnding.LOST:
+            return ModelError(reply.problem or "the answer is not whole", provider=self.client.codec.name)
+        return None
 
     async def _whole(self) -> Reply:
         reply = await self.client.reply(list(self.progress.messages), self.translation)
@@ -251,12 +284,12 @@ class Talk:
         if visible != self.visible:
             self.visible, self.translation = visible, self.client.codec.translate(visible)
 
-    def _over(self) -> Ending | None:
-        """Return the limit on tokens or time that is reached; None if there is none."""
+    def _over(self, wait: float = 0.0) -> Ending | None:
+        """Return the limit on tokens or time that is reached after a wait; None if there is none."""
         most = self.options.max_tokens
         if most is not None and self.progress.tokens >= most:
             return Ending.TOKENS
-        if self.until is not None and self.until <= asyncio.get_running_loop().time():
+        if self.until is not None and self.until <= asyncio.get_running_loop().time() + wait:
             return Ending.DEADLINE
         return None
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from callgate.runtime.conversation.events import Ended as Ended
     from callgate.runtime.conversation.events import Ending as Ending
     from callgate.runtime.conversation.events import RoundEnded as RoundEnded
+    from callgate.runtime.conversation.events import RoundRestarted as RoundRestarted
     from callgate.runtime.conversation.events import RoundStarted as RoundStarted
     from callgate.runtime.conversation.loop import Model as Model
     from callgate.runtime.conversation.state import StateRefused as StateRefused
@@ -65,6 +66,7 @@ else:
             "Reply": "callgate.runtime.models.wire.reply",
             "Retries": "callgate.runtime.models.wire.retry_policy",
             "RoundEnded": "callgate.runtime.conversation.events",
+            "RoundRestarted": "callgate.runtime.conversation.events",
             "RoundStarted": "callgate.runtime.conversation.events",
             "StateRefused": "callgate.runtime.conversation.state",
             "TextDelta": "callgate.runtime.models.wire.reply",
