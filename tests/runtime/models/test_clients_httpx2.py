@@ -171,7 +171,11 @@ async def test_silence_and_pings_are_limited(library: ModuleType) -> None:
         assert len(server.requests) == 2
 
 
-@pytest.mark.parametrize("http", [httpx2.Client(), httpx.Client(), object(), httpx2, 0], ids=repr)
+@pytest.mark.parametrize(
+    "http",
+    [httpx2.Client(), httpx.Client(), object(), httpx2, 0],
+    ids=["httpx2 client", "httpx client", "object", "module", "number"],
+)
 def test_an_object_of_another_kind_is_refused(http: Any) -> None:
     with pytest.raises(RegistrationError, match=r"an httpx\.AsyncClient or httpx2\.AsyncClient, not"):
         CHAT.make(http=http)
