@@ -48,6 +48,7 @@ NAMES = {
     "job.store_failed",
     "model.answer_lost",
     "model.exchange",
+    "model.retried",
     "suspension.damaged",
     "suspension.expired",
     "suspension.resumed",
