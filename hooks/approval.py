@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import TypeAlias
 
 from callgate.errors import ControlSuspend, Denied
-from callgate.hooks.facts import Suspension
+from callgate.hooks.context import InvokeContext
+from callgate.hooks.facts import OnRepair, Suspension
 from callgate.tools.approval import Approval, Demand, Requirement, rule_of
 from callgate.tools.values import thaw
 
 PLACE = "approval"
 """The name of the one place in the lifecycle where a call is suspended for approval."""
 
-Source: TypeAlias = Callable[[Any], Demand | Awaitable[Demand]]
+Source: TypeAlias = Callable[[InvokeContext], Demand | Awaitable[Demand]]
 """A function from a context to the approval that the call needs."""
-
-
-OnRepair: TypeAlias = Literal["approve", "run", "refuse"]
-"""What a gate does with a call whose arguments a repairer wrote: ask for approval, run it, or refuse it."""
 
 _REPAIRED = Approval(reason="A repairer, not the model, wrote these arguments.")
 
@@ -27,7 +24,7 @@ _REPAIRED = Approval(reason="A repairer, not the model, wrote these arguments.")
 def of_repaired(on_repair: OnRepair, *, has_approvers: bool) -> Source:
     """Return the rule for a call whose arguments a repairer wrote."""
 
-    def rule(_: Any) -> Demand:
+    def rule(_: InvokeContext) -> Demand:
         if on_repair == "run":
             return None
         if on_repair == "approve" and has_approvers:
@@ -52,10 +49,10 @@ def of_tool(requirement: Requirement) -> Source | None:
     return None if rule is None else lambda _: rule
 
 
-def approval_step(sources: Sequence[Source]) -> Callable[[Any], Any]:
+def approval_step(sources: Sequence[Source]) -> Callable[[InvokeContext], Awaitable[None] | None]:
     """Make the built-in approval step: it lets the call continue, or suspends the call until every rule is met."""
 
-    def check(ctx: Any) -> Any:
+    def check(ctx: InvokeContext) -> Awaitable[None] | None:
         rules: list[Approval] = []
         for number, source in enumerate(sources):
             demand = source(ctx)
@@ -64,23 +61,25 @@ def approval_step(sources: Sequence[Source]) -> Callable[[Any], Any]:
             rules += _rules(demand)
         return decide(ctx, rules)
 
-    async def slowly(ctx: Any, rules: list[Approval], demand: Any, rest: Sequence[Source]) -> None:
+    async def slowly(
+        ctx: InvokeContext, rules: list[Approval], demand: Awaitable[Demand], rest: Sequence[Source]
+    ) -> None:
         rules += _rules(await demand)
         for source in rest:
-            demand = source(ctx)
-            rules += _rules(await demand if inspect.isawaitable(demand) else demand)
+            found = source(ctx)
+            rules += _rules(await found if inspect.isawaitable(found) else found)
         if (known := decide(ctx, rules)) is not None:
             await known
 
     return check
 
 
-def _rules(demand: Any) -> list[Approval]:
+def _rules(demand: Demand) -> list[Approval]:
     rule = rule_of(demand)
     return [] if rule is None else [rule]
 
 
-def decide(ctx: Any, rules: list[Approval]) -> Awaitable[None] | None:
+def decide(ctx: InvokeContext, rules: list[Approval]) -> Awaitable[None] | None:
     """Continue if the rules are met; otherwise end the call with the approver's response, or suspend it.
 
     Before a person is asked, the ledger answers the repeat of an effect: the awaitable that is returned does both.
@@ -99,11 +98,11 @@ def decide(ctx: Any, rules: list[Approval]) -> Awaitable[None] | None:
     prompt = reasons or f"{ctx.tool_name} needs approval before it runs."
     expires = min(rule.expires for rule in rules)
     asked = ControlSuspend(Suspension("approval", prompt, expires=expires, rules=tuple(rules), place=PLACE))
-    if resumed is None and ctx.run.plan.look is not None:
-        return _ask_if_new(ctx, asked)
+    if resumed is None and (look := ctx.run.plan.look) is not None:
+        return _ask_if_new(look(ctx), asked)
     raise asked
 
 
-async def _ask_if_new(ctx: Any, asked: ControlSuspend) -> None:
-    await ctx.run.plan.look(ctx)
+async def _ask_if_new(looking: Awaitable[None], asked: ControlSuspend) -> None:
+    await looking
     raise asked

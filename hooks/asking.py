@@ -7,11 +7,12 @@ from typing import Any
 
 from callgate.errors import ControlSuspend
 from callgate.hooks.facts import FROZEN, Suspension
+from callgate.hooks.run import CallContext
 from callgate.tools.approval import Approval
 
 
 def ask(
-    ctx: Any,
+    ctx: CallContext,
     kind: str,
     prompt: str,
     schema: Mapping[str, Any] | None,
@@ -30,7 +31,7 @@ def ask(
     raise ControlSuspend(Suspension(kind, prompt, schema, expires, rules=rules, place=place))
 
 
-def _place(ctx: Any, kind: str) -> str:
+def _place(ctx: CallContext, kind: str) -> str:
     """Return a name for the request that stays the same when the call runs again."""
     asker = f"{ctx.run.step.stage}/{ctx.run.step.name}/{kind}"
     if ctx.run.asked is None:
@@ -39,6 +40,6 @@ def _place(ctx: Any, kind: str) -> str:
     return f"{asker}/{number}"
 
 
-def token_of(ctx: Any) -> int | None:
+def token_of(ctx: CallContext) -> int | None:
     """See ``ToolContext.fencing_token``."""
     return None if ctx.run.claim is None else ctx.run.claim.token

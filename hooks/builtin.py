@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from callgate.errors import Denied, Invalid, SchemaRefused
+from callgate.hooks.context import InvokeContext
 from callgate.hooks.facts import FROZEN, LIVE
 from callgate.hooks.unvalidated import NoSchemaPolicy, NoSchemaRules
 from callgate.providers.registry import MISSING
+from callgate.tools.arguments.hydrated import HydrationResult
 from callgate.tools.arguments.hydration import Hydrator
 from callgate.tools.arguments.parse_errors import ParseError
 from callgate.tools.arguments.parsing import parse_arguments
@@ -97,14 +99,14 @@ class BuiltIns:
 
     # ------------------------------------------------------------------ policy
 
-    def check_roles(self, ctx: Any) -> None:
+    def check_roles(self, ctx: InvokeContext) -> None:
         """Check ``allowed_roles`` of the definition; the same rule decides which tools are shown."""
         if self.roles.isdisjoint(ctx.user.roles):
             raise Denied(f"{ctx.user.id} has none of the roles {sorted(self.roles)}", code="role")
 
     # ------------------------------------------------------------------ input
 
-    def _reader(self, *, checked: bool) -> Callable[[Any], None]:
+    def _reader(self, *, checked: bool) -> Callable[[InvokeContext], None]:
         """Make the step that reads the arguments: raw text or object to a plain dict.
 
         With *checked*, no hook runs before the freeze, and the step validates and freezes them as well.
@@ -116,11 +118,12 @@ class BuiltIns:
             read = _then(read, self.settle)
         state, fast = (FROZEN, check is not None) if checked else (LIVE, True)
 
-        def step(ctx: Any) -> None:
+        def step(ctx: InvokeContext) -> None:
             run = ctx.run
-            if fast and run.input.__class__ is str:
+            raw: Any = run.input
+            if fast and raw.__class__ is str:
                 try:
-                    run.input = read(run.input)
+                    run.input = read(raw)
                 except Exception:  # noqa: BLE001  (the slow path finds the reason and reports it)
                     slowly(ctx)
                 else:
@@ -132,7 +135,7 @@ class BuiltIns:
 
         return step
 
-    def _parse_slowly(self, ctx: Any) -> None:
+    def _parse_slowly(self, ctx: InvokeContext) -> None:
         hydrated = ctx.run.hydration
         if hydrated is None or ctx.run.input is not hydrated:
             ctx.run.input = self._read(ctx)
@@ -146,7 +149,7 @@ class BuiltIns:
             raise not_hydrated(hydrated)
         ctx.run.input_state = LIVE
 
-    def _admit_slowly(self, ctx: Any) -> None:
+    def _admit_slowly(self, ctx: InvokeContext) -> None:
         hydrated = ctx.run.hydration is not None and ctx.run.input is ctx.run.hydration
         self._parse_slowly(ctx)
         if not hydrated or self.arguments is None:  # else hydration has validated them
@@ -157,7 +160,7 @@ class BuiltIns:
         if self.unvalidated is not None:
             self.unvalidated.admit(ctx)
 
-    def validate(self, ctx: Any) -> None:
+    def validate(self, ctx: InvokeContext) -> None:
         """Validate the arguments against the whole canonical schema."""
         if self.arguments is None:
             assert self.unvalidated is not None
@@ -169,7 +172,7 @@ class BuiltIns:
             raise refusal(self.arguments, ctx.run.input) from error
         ctx.run.checked = ctx.run.input
 
-    def freeze(self, ctx: Any) -> None:
+    def freeze(self, ctx: InvokeContext) -> None:
         """Freeze the arguments; what a hook set after they were validated is validated again."""
         run = ctx.run
         if run.checked is not run.input:
@@ -182,7 +185,7 @@ class BuiltIns:
         if self.unvalidated is not None:
             self.unvalidated.admit(ctx)
 
-    def _read(self, ctx: Any) -> dict[str, Any]:
+    def _read(self, ctx: InvokeContext) -> dict[str, Any]:
         try:
             parsed = parse_arguments(
                 ctx.run.input,
@@ -208,18 +211,18 @@ class BuiltIns:
         """Return the SHA-256 of settled arguments, the same for equal values."""
         return hash_of(arguments if self.identity is None else self.identity(arguments))
 
-    def parse_again(self, run: Any, raw: Any) -> Any:
+    def parse_again(self, hydration: HydrationResult | None, parsed: Any, raw: Any) -> Any:
         """Return the arguments as they were parsed, for the history; *raw* is what the parser read."""
-        if run.hydration is not None and run.hydration.success:
-            return thaw(run.hydration.arguments)
+        if hydration is not None and hydration.success:
+            return thaw(hydration.arguments)
         try:
             return parse_arguments(
                 raw, limits=self.limits, tolerant=self.tolerates, takes_nothing=self.takes_nothing
             ).value
         except ParseError:
-            return thaw(run.input)
+            return thaw(parsed)
 
-    def judged(self, ctx: Any) -> dict[str, Any]:
+    def judged(self, ctx: InvokeContext) -> dict[str, Any]:
         """Return the facts about the validation of a call for records: whether, by which schema and validator, or the mode.
 
         ``validated`` is True once valid arguments are frozen. ``no_schema_mode`` is there for a tool without a schema.
@@ -228,7 +231,7 @@ class BuiltIns:
             return {"validated": False, "schema": None, "validator": None}
         if self.arguments is None:
             assert self.unvalidated is not None
-            mode = self.unvalidated.mode_of(ctx)
+            mode = self.unvalidated.mode_of(ctx.run.no_schema)
             facts = {"validated": False, "schema": None, "validator": None}
             return facts | {"no_schema_mode": None if mode is None else mode.value}
         try:
@@ -239,13 +242,13 @@ class BuiltIns:
 
     # ------------------------------------------------------------------ output
 
-    def _make_check_output(self) -> Callable[[Any], None] | None:
+    def _make_check_output(self) -> Callable[[InvokeContext], None] | None:
         validator = self.output
         if validator is None:
             return None
         check = validator.check
 
-        def check_output(ctx: Any) -> None:
+        def check_output(ctx: InvokeContext) -> None:
             try:
                 check(ctx.run.output)
             except Exception as error:
@@ -253,7 +256,7 @@ class BuiltIns:
 
         return check_output
 
-    def limit_output(self, ctx: Any) -> None:
+    def limit_output(self, ctx: InvokeContext) -> None:
         """Check that the output is finite JSON within the limits of its size and its depth."""
         output = ctx.run.output
         try:
@@ -317,7 +320,7 @@ def unparsable(error: ParseError) -> Invalid:
     return Invalid(str(error), stage="parse", code="invalid_json", public=error.public, issues=[issue])
 
 
-def not_hydrated(hydrated: Any) -> Invalid:
+def not_hydrated(hydrated: HydrationResult) -> Invalid:
     """Return the refusal of a call whose hydration failed. It takes the error path, so it is audited."""
     first = hydrated.errors[0]
     issues = [one for one in first.detail if isinstance(one, Issue)] if isinstance(first.detail, tuple) else []

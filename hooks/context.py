@@ -10,9 +10,11 @@ from typing import Any, NoReturn, cast
 
 from callgate.errors import ControlRespond, Denied, ProviderError, RetryLater, StageError
 from callgate.hooks.asking import ask, token_of
+from callgate.hooks.entries import input_entries, output_entries
 from callgate.hooks.facts import FROZEN, Suppressed, Suspension
 from callgate.hooks.frozen_views import ProvidersView, masked_view, stages_that_may
-from callgate.hooks.history import Entry, input_entries, output_entries
+from callgate.hooks.history import Entry
+from callgate.hooks.host import CallPlan
 from callgate.hooks.run import Run
 from callgate.hooks.stages import May, Stage
 from callgate.providers.logs import CallLog, emit_suppressed
@@ -46,7 +48,9 @@ class InvokeContext:
 
     __slots__ = ("__weakref__", "data", "run")
 
-    def __init__(self, plan: Any, arguments: Any, user: User, started: float) -> None:
+    run: Run[InvokeContext]
+
+    def __init__(self, plan: CallPlan[InvokeContext], arguments: Any, user: User, started: float) -> None:
         self.run = Run(plan, arguments, user, started)
         self.data: MutableMapping[Any, Any] = {}
         if user.token is not None:

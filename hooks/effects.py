@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import EffectRecord
 from callgate.providers.stores.ledger_writes import RowChain
+
+C_contra = TypeVar("C_contra", contravariant=True)
+"""The context of hooks: see ``hooks/state.py``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +42,14 @@ class Reconciler(Protocol):
         ...
 
 
-class EffectRecorder(Protocol):
+class EffectRecorder(Protocol[C_contra]):
     """A hook that writes its rows about an effect in the transactions of the ledger."""
 
     def joins_ledger(self, store: Store) -> bool:
         """Return True if the hook writes to the same store."""
         ...
 
-    def intent_row(self, ctx: Any) -> tuple[RowChain, Mapping[str, Any]]:
+    def intent_row(self, ctx: C_contra) -> tuple[RowChain, Mapping[str, Any]]:
         """Return the row that announces a tool run, and its chain."""
         ...
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from callgate.hooks.stages import Stage
 from callgate.tools.approval import Approval
+from callgate.tools.definition import NoSchemaMode
 
 LIVE, RAW, FROZEN = range(3)
 """States of the input: parsed, raw, frozen. LIVE is 0 because most reads test for it."""
@@ -29,6 +30,17 @@ class Suspension:
     handle: str | None = None
     rules: tuple[Approval, ...] = ()
     place: str = ""
+
+
+OnRepair: TypeAlias = Literal["approve", "run", "refuse"]
+"""What a gate does with a call whose arguments a repairer wrote: ask for approval, run it, or refuse it."""
+
+
+class NoSchemaVerdict(NamedTuple):
+    """The mode that holds for a call of a tool without a schema, and the rule for its approval."""
+
+    mode: NoSchemaMode | None
+    approval: Approval | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from callgate.errors import StageError
+from callgate.hooks.host import CallPlan
 from callgate.hooks.stages import STAGES, May, Stage
 from callgate.providers.registry import MISSING
+from callgate.providers.scope import ProviderScope
 from callgate.tools.values import SCALARS, FrozenDict, FrozenList, freeze
 
 _are_scalars = SCALARS.issuperset
@@ -56,6 +58,26 @@ _REFUSAL = (
 )
 
 
+class _Run(Protocol):
+    @property
+    def plan(self) -> CallPlan[Any]: ...
+
+    def request_scope(self) -> ProviderScope: ...
+
+
+class _Call(Protocol):
+    """The part of ``InvokeContext`` that looks up providers."""
+
+    tool_id: str
+
+    @property
+    def run(self) -> _Run: ...
+
+    def get(self, token: Any) -> Any: ...
+
+    def try_get(self, token: Any, default: Any = None) -> Any: ...
+
+
 class ProvidersView(Mapping[Any, Any]):
     """The providers that a call can look up: those of the request, then of its session, then global ones.
 
@@ -70,7 +92,7 @@ class ProvidersView(Mapping[Any, Any]):
 
     __slots__ = ("_ctx", "_own")
 
-    def __init__(self, ctx: Any, own: Mapping[Any, Any]) -> None:
+    def __init__(self, ctx: _Call, own: Mapping[Any, Any]) -> None:
         self._ctx = ctx
         self._own = own
 

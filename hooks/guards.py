@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from callgate.errors import Control, DeadlineExceeded, InvocationError
+from callgate.hooks.context import InvokeContext
 from callgate.hooks.instances import instance_made, instance_of
 from callgate.hooks.layers import in_shadow, shadow_of
 from callgate.hooks.remembered import remembered
@@ -55,10 +56,10 @@ def _marked(function: Any, own: int) -> tuple[Injected, ...]:
 
 
 def _of_instance(cls: type, name: str, is_coroutine: bool) -> tuple[bool, Call]:
-    def late(ctx: Any, *rest: Any, **supplied: Any) -> Any:
+    def late(ctx: InvokeContext, *rest: Any, **supplied: Any) -> Any:
         return getattr(instance_of(ctx, cls), name)(ctx, *rest, **supplied)
 
-    async def after_making(ctx: Any, *rest: Any, **supplied: Any) -> Any:
+    async def after_making(ctx: InvokeContext, *rest: Any, **supplied: Any) -> Any:
         answer = getattr(await instance_made(ctx, cls), name)(ctx, *rest, **supplied)
         return await answer if inspect.isawaitable(answer) else answer
 
@@ -71,7 +72,7 @@ def constructor_parameters(cls: Any) -> tuple[Injected, ...]:
 
 
 def _supplied(function: Any, call: Call) -> Call:
-    async def with_dependencies(ctx: Any, *rest: Any) -> Any:
+    async def with_dependencies(ctx: InvokeContext, *rest: Any) -> Any:
         answer = call(ctx, *rest, **await ctx.run.plan.supplies[function].get(ctx))
         return await answer if inspect.isawaitable(answer) else answer
 
@@ -97,7 +98,7 @@ def guard(registration: Registration, step: Step, call: Call) -> Call:
     shadow, ignores = step.shadow, registration.option("on_failure", "deny") == "ignore"
     reads_cache = step.stage is Stage.WILL_READ_CACHE and not shadow
 
-    async def guarded(ctx: Any) -> Any:
+    async def guarded(ctx: InvokeContext) -> Any:
         try:
             if applies is not None and not await applies(ctx):
                 return SKIPPED
@@ -120,7 +121,7 @@ _RAISE = opcode.opmap["RAISE_VARARGS"]
 """The instruction of ``raise``: code raised the error, and nothing threw it in."""
 
 
-def _is_contained(ctx: Any, error: BaseException) -> bool:
+def _is_contained(ctx: InvokeContext, error: BaseException) -> bool:
     """Return True for all that a hook in shadow mode raises itself, and False for a cancellation of its call."""
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
@@ -180,7 +181,7 @@ def is_failure(error: BaseException) -> bool:
     return isinstance(error, Exception) and not decided
 
 
-def applies_to(registration: Registration) -> Callable[[Any], Awaitable[bool]] | None:
+def applies_to(registration: Registration) -> Callable[[InvokeContext], Awaitable[bool]] | None:
     """Return the check of a hook's filter and tenants, or None if the hook always takes part."""
     wanted, tenants = registration.filter, registration.tenants
     if wanted is None and tenants is None:
@@ -188,7 +189,7 @@ def applies_to(registration: Registration) -> Callable[[Any], Awaitable[bool]] |
     cls = registration.hook if registration.is_class else None
     shadow = registration.is_shadow
 
-    async def applies(ctx: Any) -> bool:
+    async def applies(ctx: InvokeContext) -> bool:
         if shadow:
             ctx = shadow_of(ctx, registration)
         if tenants is not None and ctx.user.tenant not in tenants:
@@ -207,7 +208,7 @@ def only_where_it_applies(registration: Registration, asks: Call) -> Call:
     if applies is None:
         return asks
 
-    async def asked(ctx: Any) -> Any:
+    async def asked(ctx: InvokeContext) -> Any:
         if not await applies(ctx):
             return None
         answer = asks(ctx)
@@ -219,7 +220,7 @@ def only_where_it_applies(registration: Registration, asks: Call) -> Call:
 def limited(call: Call, seconds: float, step: Step) -> Call:
     """Wrap *call* in a timeout that raises ``DeadlineExceeded``."""
 
-    async def in_time(ctx: Any, *rest: Any) -> Any:
+    async def in_time(ctx: InvokeContext, *rest: Any) -> Any:
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
@@ -236,10 +237,11 @@ def limited(call: Call, seconds: float, step: Step) -> Call:
 def traced(step: Step, call: Call) -> Call:
     """Wrap *call* so that it adds a row to ``ctx.run.trace``."""
 
-    async def recorded(ctx: Any, *rest: Any) -> Any:
+    async def recorded(ctx: InvokeContext, *rest: Any) -> Any:
         began = time.perf_counter()
         verdict = "ok"
         row = [step.stage, step.name, verdict, 0.0]
+        assert ctx.run.trace is not None
         ctx.run.trace.append(row)
         try:
             answer = call(ctx, *rest)
@@ -276,7 +278,7 @@ async def valueless(step: Step, answer: Any) -> None:
 
 
 def _valueless_call(step: Step, call: Call) -> Call:
-    async def checked(ctx: Any) -> Any:
+    async def checked(ctx: InvokeContext) -> Any:
         answer = call(ctx)
         answer = await answer if inspect.isawaitable(answer) else answer
         await valueless(step, answer)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from callgate.hooks.context import InvokeContext
 
-def instance_of(ctx: Any, cls: Any) -> Any:
+
+def instance_of(ctx: InvokeContext, cls: Any) -> Any:
     """Return the instance of a hook class in an invocation."""
     if ctx.run.hooks is None:
         ctx.run.hooks = {}
@@ -16,7 +18,7 @@ def instance_of(ctx: Any, cls: Any) -> Any:
     return found
 
 
-async def instance_made(ctx: Any, cls: Any) -> Any:
+async def instance_made(ctx: InvokeContext, cls: Any) -> Any:
     """Return the instance of a hook class whose constructor has asynchronous dependencies."""
     supply = ctx.run.plan.supplies.get(cls)
     if supply is not None and (ctx.run.hooks is None or cls not in ctx.run.hooks):

@@ -46,23 +46,23 @@ class Layer:
 
     def put_output(self, value: Any) -> None:
         """See ``Run``: the output of this layer alone."""
-        Run.put_output(cast("Run", self), value)
+        Run.put_output(cast("Run[InvokeContext]", self), value)
 
     def put_input(self, value: Any) -> None:
         """See ``Run``: the input of this layer alone."""
-        Run.put_input(cast("Run", self), value)
+        Run.put_input(cast("Run[InvokeContext]", self), value)
 
     def masked_view(self) -> Any:
         """See ``Run``."""
-        return Run.masked_view(cast("Run", self))
+        return Run.masked_view(cast("Run[InvokeContext]", self))
 
     def latest_input(self) -> Any:
         """See ``Run``."""
-        return Run.latest_input(cast("Run", self))
+        return Run.latest_input(cast("Run[InvokeContext]", self))
 
     def hash_of_input(self) -> str:
         """See ``Run``."""
-        return Run.hash_of_input(cast("Run", self))
+        return Run.hash_of_input(cast("Run[InvokeContext]", self))
 
     def forget_view(self) -> None:
         """Each read makes its view."""
@@ -241,7 +241,7 @@ def shadow_of(ctx: InvokeContext, hook: Any) -> ShadowContext:
 def in_shadow(hook: Any, call: Callable[..., Any]) -> Callable[..., Any | Awaitable[Any]]:
     """Wrap a method of a hook in shadow mode: it gets the hook's own context. *hook* is the hook's registration."""
 
-    def shadowed(ctx: Any, *rest: Any) -> Any:
+    def shadowed(ctx: InvokeContext, *rest: Any) -> Any:
         return call(shadow_of(ctx, hook), *rest)
 
     return shadowed

@@ -6,15 +6,17 @@ A plan is flat tuples of ``(kind, call, step)``. It omits stages that no hook im
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from callgate.hooks.approval import Source, approval_step, of_repaired, of_tool
 from callgate.hooks.builtin import BuiltIns
+from callgate.hooks.context import InvokeContext
 from callgate.hooks.guards import only_where_it_applies, surrounded, traced, valueless
-from callgate.hooks.host import Host
+from callgate.hooks.host import Host, Now, Surface
 from callgate.hooks.selection import Registration, may_hide, select_for_stage, sort_for_stage, why_not
 from callgate.hooks.stages import RECORDS, RELEASE_OF, STAGES, Section, Stage, stages_in
+from callgate.hooks.state import Dependencies
 from callgate.hooks.step import (
     ASYNC,
     ASYNC_LEASE,
@@ -25,7 +27,7 @@ from callgate.hooks.step import (
 )
 from callgate.tools.record import ToolRecord
 
-Body: TypeAlias = Callable[[Any], Awaitable[Any]]
+Body: TypeAlias = Callable[[InvokeContext], Awaitable[Any]]
 
 
 class Execution(NamedTuple):
@@ -36,7 +38,7 @@ class Execution(NamedTuple):
     prepare: Callable[[dict[str, Any]], dict[str, Any]] | None
 
 
-Claiming: TypeAlias = "Callable[[Plan], tuple[Compiled, Callable[[Any], Awaitable[None]]]]"
+Claiming: TypeAlias = "Callable[[Plan], tuple[Compiled, Callable[[InvokeContext], Awaitable[None]]]]"
 """Returns the step that claims an effect of a plan, and the lookup for calls that need approval."""
 
 
@@ -72,17 +74,20 @@ class Plan:
     )
     before: tuple[Compiled, ...]
     straight: Callable[..., Awaitable[Any]] | None
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] | None
+    now: Now
+    surface: Surface[InvokeContext]
 
     def __init__(
         self,
         record: ToolRecord,
         registrations: Sequence[Registration],
         builtins: BuiltIns,
-        resolve: Callable[[Any], Any],
-        host: Host,
+        resolve: Callable[[type], Any],
+        host: Host[InvokeContext],
         *,
-        surface: Callable[[Any], BaseException],
-        supplies: Callable[[Plan], dict[Any, Any]],
+        surface: Callable[[InvokeContext], BaseException],
+        supplies: Callable[[Plan], Mapping[object, Dependencies[InvokeContext]]],
         execution: Callable[[Plan], Execution],
         limit: float | None = None,
         straight: Callable[..., Awaitable[Any]] | None = None,
@@ -109,7 +114,7 @@ class Plan:
         stages = self._stages()
         self.cache_hit, self.cache_miss = stages[Stage.DID_CACHE_HIT], stages[Stage.DID_CACHE_MISS]
         self.before = self._before(stages)
-        self.look: Callable[[Any], Awaitable[None]] | None = None
+        self.look: Callable[[InvokeContext], Awaitable[None]] | None = None
         self._claim_last(claim)
         self.around = stages[Stage.AROUND_EXECUTE]
         self.on_retry, self.on_give_up = stages[Stage.ON_RETRY], stages[Stage.ON_GIVE_UP]
@@ -260,7 +265,7 @@ class Plan:
         looks = select_for_stage(Stage.WILL_READ_CACHE, self.definition, self.registrations)
         always = any(one.filter is None and one.tenants is None and not one.is_shadow for one in looks)
 
-        def answer_cache(ctx: Any) -> Awaitable[None] | None:
+        def answer_cache(ctx: InvokeContext) -> Awaitable[None] | None:
             if ctx.run.cache_hit is None and always:
                 ctx.run.cache_hit = False
             steps = hit if ctx.run.cache_hit else miss if ctx.run.cache_hit is False else ()
@@ -271,7 +276,7 @@ class Plan:
                     return after(step, answer, ctx, steps[number:])
             return None
 
-        async def after(waits: Step, answer: Any, ctx: Any, rest: tuple[Compiled, ...]) -> None:
+        async def after(waits: Step, answer: Any, ctx: InvokeContext, rest: tuple[Compiled, ...]) -> None:
             await valueless(waits, answer)
             for _, call, step in rest:
                 ctx.run.step = step
@@ -323,10 +328,10 @@ class Plan:
         return "\n".join(lines)
 
 
-def _holding(releases: tuple[Compiled, ...]) -> Callable[[Any], None]:
+def _holding(releases: tuple[Compiled, ...]) -> Callable[[InvokeContext], None]:
     """Make the step that registers releases without an acquire; they run once the acquire stage is over."""
 
-    def hold(ctx: Any) -> None:
+    def hold(ctx: InvokeContext) -> None:
         for release in releases[::-1]:
             ctx.run.leases = (release, ctx.run.leases)
 
@@ -339,3 +344,10 @@ def _of_hooks(*sections: tuple[Compiled, ...]) -> bool:
 
 def _join(stages: dict[Stage, tuple[Compiled, ...]], *names: Stage) -> tuple[Compiled, ...]:
     return tuple(compiled for name in names for compiled in stages[name])
+
+
+def plan_of(ctx: InvokeContext) -> Plan:
+    """Return the plan of a call with all that a ``Plan`` has."""
+    plan = ctx.run.plan
+    assert isinstance(plan, Plan)
+    return plan

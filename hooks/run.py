@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any, cast
+from typing import Any, Generic, Protocol, TypeAlias
 
 from callgate.errors import ControlRespond, Invalid, StageError
-from callgate.hooks.facts import FROZEN, LIVE, RAW, Suppressed, Suspension
+from callgate.hooks.facts import FROZEN, LIVE, RAW, NoSchemaVerdict, Suppressed, Suspension
 from callgate.hooks.frozen_views import input_view, output_view, raw_view
 from callgate.hooks.history import Kept, kept_now, kept_own
+from callgate.hooks.host import CallPlan
 from callgate.hooks.stages import Stage
+from callgate.hooks.state import Answers, C, Claim, Consumer, Deadline, Leases, Shield, TraceRow
 from callgate.hooks.step import Step
+from callgate.providers.execution_scope import ExecutionScope
 from callgate.providers.ids import new_id
 from callgate.providers.registry import MISSING
 from callgate.providers.scope import ProviderScope
+from callgate.providers.scrubbing import Scrubber
+from callgate.tools.arguments.hydrated import HydrationResult, Repair
 from callgate.tools.calls import Issue, Outcome, ToolCall, User
 from callgate.tools.execution import NO_TASK, TaskIds
 from callgate.tools.values import SCALARS, deeper_than, hash_of, thaw
+
+Watch: TypeAlias = Callable[[C, AbstractAsyncContextManager[Any]], AbstractAsyncContextManager[Any]]
 
 
 class _ShownInput:
     """The default of ``Run.shown_input``; once set, the attribute is the instance's own, and costs no call."""
 
-    def __get__(self, run: Any, owner: Any) -> Any:
+    def __get__(self, run: Run[Any], owner: type) -> Any:
         if run.input_state == RAW:
             if run.input_log is not None:  # a hook has set it
                 return input_view(run.input)
@@ -38,7 +47,7 @@ class _ShownInput:
 class _ShownOutput:
     """The default of ``Run.shown_output``, as ``_ShownInput``; a scalar is not kept, because the tool may replace it."""
 
-    def __get__(self, run: Any, owner: Any) -> Any:
+    def __get__(self, run: Run[Any], owner: type) -> Any:
         value = run.output
         if value.__class__ in SCALARS:
             return value
@@ -49,16 +58,16 @@ class _ShownOutput:
 class _ShownRaw:
     """The default of ``Run.shown_raw``, as ``_ShownInput``."""
 
-    def __get__(self, run: Any, owner: Any) -> Any:
+    def __get__(self, run: Run[Any], owner: type) -> Any:
         run.shown_raw = raw_view(run.raw_input)
         return run.shown_raw
 
 
-class Run:
+class Run(Generic[C]):
     """The state that the runtime keeps of one invocation, beside the context of its hooks.
 
     Attributes that are rarely set have class-level defaults, so making a run is cheap. The constructor sets those that
-    every invocation reads, because a class-level read costs more than a store.
+    every invocation reads, because a class-level read costs more than a store. ``C`` is ``InvokeContext``.
     """
 
     step: Step
@@ -67,10 +76,10 @@ class Run:
     job: str | None = None  # the id of the job that makes this call
     failed_in: Step | None = None
     deferred: BaseException | None = None  # a cancellation that arrived while a step had to finish
-    alarm: Any = None  # the armed deadline
-    hydration: Any = None
-    no_schema: Any = None  # the mode that the policy decided for a call without a schema
-    repair: Any = None  # the repair of the arguments, before and after
+    alarm: Deadline | None = None  # the armed deadline
+    hydration: HydrationResult | None = None
+    no_schema: NoSchemaVerdict | None = None  # the mode that the policy decided for a call without a schema
+    repair: Repair | None = None  # the repair of the arguments, before and after
     validate_response: bool = True
     outcome: Outcome | None = None
     attempt: int = 1
@@ -80,27 +89,27 @@ class Run:
     cache_hit: bool | None = None
     idempotency_key: str | None = None
     pending: Suspension | None = None
-    resumed: Any = None  # the answers given to this run of a suspended call
-    claim: Any = None  # its claim in the effect ledger
+    resumed: Answers | None = None  # the answers given to this run of a suspended call
+    claim: Claim[C] | None = None  # its claim in the effect ledger
     replayed: bool = False  # the output or error comes from an earlier call with the same key
-    outer: Run | None = None  # the run of the call that made this nested call
+    outer: Run[C] | None = None  # the run of the call that made this nested call
     nested: int = 0  # nested calls made so far
     nth: int = 0  # the number of this nested call within its outer call
     asked: dict[str, int] | None = None  # requests to a person or client so far, by stage, hook and kind
     pending_release: bool = False
-    shield: Any = None  # keeps cancel scopes off closing steps
+    shield: Shield | None = None  # keeps cancel scopes off closing steps
     closes_at: float | None = None  # the end of the budget for closing, in seconds of the loop, once a step has waited
     abandoned: bool = False
     unknown: BaseException | None = None  # the error of a call that names no tool
     finished: float | None = None
     deadline_at: float | None = None
     parse_rules: tuple[str, ...] = ()
-    events: Any = None
-    shadows: dict[Any, Any] | None = None  # the contexts of hooks in shadow mode, by registration
-    trace: Any = None  # the rows of a traced call
-    watch: Any = None  # wraps what ``ctx.lease`` enters; for tests
-    scrubber: Any = None
-    maskers: tuple[Any, ...] = ()
+    events: Consumer[C] | None = None
+    shadows: dict[object, C] | None = None  # the contexts of hooks in shadow mode, by registration
+    trace: list[TraceRow] | None = None  # the rows of a traced call
+    watch: Watch[C] | None = None  # wraps what ``ctx.lease`` enters; for tests
+    scrubber: Scrubber | None = None
+    maskers: tuple[Callable[[Any], Any], ...] = ()
 
     input_state: int = RAW
     shown_input: Any = _ShownInput()  # what hooks read as ``ctx.input``
@@ -118,13 +127,13 @@ class Run:
     tool_call: ToolCall | None = None
     request_id: str | None = None
     scope: ProviderScope | None = None
-    unit: ProviderScope | None = None  # the scope of the execution that runs, where providers need one
+    unit: ExecutionScope | None = None  # the scope of the execution that runs, where providers need one
     body_error: BaseException | None = None  # with which the body of this execution ended
     ends_scope: bool = True  # False for a nested call, and for a scope that an abandoned body still holds
     suppressed: list[Suppressed] | None = None
-    hooks: dict[Any, Any] | None = None  # instances of hook classes
+    hooks: dict[type, Any] | None = None  # instances of hook classes
 
-    def __init__(self, plan: Any, arguments: Any, user: User, started: float) -> None:
+    def __init__(self, plan: CallPlan[C], arguments: Any, user: User, started: float) -> None:
         self.plan = plan
         self.raw_input = self.input = arguments
         if arguments.__class__ is str:  # a text is its own view
@@ -132,19 +141,19 @@ class Run:
         self.user = user
         self.started = started
         self.special = False  # True with a deadline, an error, a deferred cancellation, or a closing step that waited
-        self.leases: Any = None
+        self.leases: Leases = None
         self.error: BaseException | None = None
 
     def scrubbed(self, error: BaseException) -> BaseException:
         """Return the error without the secrets of this invocation: the same object if it shows none."""
-        return error if self.scrubber is None else cast("BaseException", self.scrubber.error(error))
+        return error if self.scrubber is None else self.scrubber.error(error)
 
     def request_scope(self) -> ProviderScope:
         """The provider scope of this invocation and its nested calls; it closes when the invocation ends."""
         scope = self.scope
         if scope is None:
             owner = (self.user.tenant, self.user.id)
-            scope = self.scope = cast("ProviderScope", self.plan.host.registry.request(self.session_id, owner))
+            scope = self.scope = self.plan.host.registry.request(self.session_id, owner)
         return scope
 
     def innermost_scope(self) -> ProviderScope:
@@ -238,3 +247,22 @@ class Run:
         """Defer a cancellation that arrived while a step had to finish; the runtime raises it after the step."""
         self.deferred = cancelled
         self.special = True
+
+
+class CallContext(Protocol):
+    """The members of ``InvokeContext`` that modules below it use."""
+
+    @property
+    def run(self) -> Run[Any]:
+        """The state of the call."""
+        ...
+
+    @property
+    def input_hash(self) -> str:
+        """The SHA-256 of the arguments."""
+        ...
+
+    @property
+    def masked_input(self) -> Any:
+        """The arguments that records may show."""
+        ...

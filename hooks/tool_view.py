@@ -53,7 +53,7 @@ class ToolView:
     def resumed_schema(self) -> Mapping[str, Any] | None:
         """The schema of the request that resumed this call; None in a first run, or where the request had none."""
         resumed = self._ctx.run.resumed
-        return None if resumed is None else cast("Mapping[str, Any] | None", resumed.bound.schema)
+        return None if resumed is None else resumed.bound.schema
 
     @property
     def session(self) -> MutableMapping[Any, Any]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 from callgate.errors import Denied
+from callgate.hooks.context import InvokeContext
+from callgate.hooks.facts import NoSchemaVerdict
 from callgate.providers.logs import LogEvent, emit
 from callgate.tools.approval import Approval, Demand
 from callgate.tools.calls import User
@@ -17,13 +19,6 @@ NoSchemaAnswer: TypeAlias = NoSchemaMode | Literal["read-only", "human-approval"
 
 NoSchemaPolicy: TypeAlias = Callable[[ToolDefinition, User], NoSchemaAnswer | Awaitable[NoSchemaAnswer]]
 """Decides, by tool and user, in which mode a call of a tool without a schema runs; plain or async."""
-
-
-class NoSchemaVerdict(NamedTuple):
-    """The mode that holds for a call, and the rule for its approval."""
-
-    mode: NoSchemaMode | None
-    approval: Approval | None = None
 
 
 class NoSchemaRules:
@@ -41,23 +36,23 @@ class NoSchemaRules:
         asks = self.policy is not None or self.own.mode is NoSchemaMode.HUMAN_APPROVAL
         return asks and self.has_approvers
 
-    def mode_of(self, ctx: Any) -> NoSchemaMode | None:
-        """Return the mode that holds for a call; before the policy has decided, that of the tool."""
-        return self._verdict(ctx).mode
+    def mode_of(self, verdict: NoSchemaVerdict | None) -> NoSchemaMode | None:
+        """Return the mode that holds for a call with this verdict; before the policy has decided, that of the tool."""
+        return (self.own if verdict is None else verdict).mode
 
-    def decide(self, ctx: Any) -> Awaitable[None] | None:
+    def decide(self, ctx: InvokeContext) -> Awaitable[None] | None:
         """Ask the policy; a built-in step of ``will_authorize``."""
         assert self.policy is not None
-        answer: Any = self.policy(self.definition, ctx.user)
+        answer = self.policy(self.definition, ctx.user)
         if inspect.isawaitable(answer):
             return self._later(ctx, answer)
         self._settle(ctx, answer)
         return None
 
-    async def _later(self, ctx: Any, answer: Awaitable[Any]) -> None:
+    async def _later(self, ctx: InvokeContext, answer: Awaitable[NoSchemaAnswer]) -> None:
         self._settle(ctx, await answer)
 
-    def _settle(self, ctx: Any, answer: Any) -> None:
+    def _settle(self, ctx: InvokeContext, answer: NoSchemaAnswer) -> None:
         if isinstance(answer, Approval):
             verdict = NoSchemaVerdict(NoSchemaMode.HUMAN_APPROVAL, answer)
         else:
@@ -68,14 +63,14 @@ class NoSchemaRules:
         if verdict.mode is NoSchemaMode.READ_ONLY and self.definition.effect is not Effect.READ:
             raise Denied("the policy allows only tools that declare effect='read' without a schema", code="no_schema")
 
-    def demand(self, ctx: Any) -> Demand:
+    def demand(self, ctx: InvokeContext) -> Demand:
         """Return the approval that a call needs; a source of the approval step."""
         verdict = self._verdict(ctx)
         return (verdict.approval or True) if verdict.mode is NoSchemaMode.HUMAN_APPROVAL else False
 
-    def check(self, ctx: Any) -> None:
+    def check(self, ctx: InvokeContext) -> None:
         """Refuse a call that its mode does not allow."""
-        mode = self.mode_of(ctx)
+        mode = self.mode_of(ctx.run.no_schema)
         if mode is NoSchemaMode.HUMAN_APPROVAL and not self.has_approvers:
             raise Denied(
                 "a tool without a schema in mode human-approval needs an approver; call it through a gate with a store",
@@ -84,9 +79,9 @@ class NoSchemaRules:
         if mode is None:
             raise Denied("a tool without a schema is not callable", code="no_schema")
 
-    def admit(self, ctx: Any) -> None:
+    def admit(self, ctx: InvokeContext) -> None:
         """Log that unvalidated arguments were admitted; the runtime freezes them now."""
         emit(LogEvent.CALL_NOT_VALIDATED, ctx)
 
-    def _verdict(self, ctx: Any) -> NoSchemaVerdict:
+    def _verdict(self, ctx: InvokeContext) -> NoSchemaVerdict:
         return self.own if ctx.run.no_schema is None else ctx.run.no_schema

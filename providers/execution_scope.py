@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from callgate.providers.exits import Exit, PlainThreads
 from callgate.providers.ranks import Rank
 from callgate.providers.recipes import MISSING
 from callgate.providers.scope import ProviderScope
+
+
+class JoinableClaim(Protocol):
+    """A claim in the effect ledger whose outcome a transaction of the application may carry."""
+
+    carried: bool
+
+    def in_transaction(self, connection: Any, threads: PlainThreads | None) -> None:
+        """Let the transaction of *connection* carry the outcome."""
+        ...
+
+
+class RunningCall(Protocol):
+    """The state of the call whose tool runs."""
+
+    unit: ExecutionScope | None
+
+    @property
+    def claim(self) -> JoinableClaim | None:
+        """The claim of the call, where its tool has an effect."""
+        ...
+
+    def request_scope(self) -> ProviderScope:
+        """Return the scope of the call."""
+        ...
 
 
 class EffectClaim:
@@ -20,7 +45,7 @@ class EffectClaim:
     __slots__ = ("_run",)
     bound_in_executions = True  # see ``Recipes``
 
-    def __init__(self, run: Any) -> None:
+    def __init__(self, run: RunningCall) -> None:
         self._run = run
 
     def in_transaction(self, connection: Any) -> None:
@@ -39,7 +64,7 @@ class EffectClaim:
             StoreError: the connection is of another kind, or its database of another kind than the store's.
         """
         claim = self._run.claim
-        if claim is not None and claim.carried:
+        if claim is not None and claim.carried and self._run.unit is not None:
             claim.in_transaction(connection, self._run.unit.threads)
 
 
@@ -48,7 +73,7 @@ class ExecutionScope(ProviderScope):
 
     __slots__ = ("_request", "threads")
 
-    def __init__(self, run: Any, threads: PlainThreads | None = None) -> None:
+    def __init__(self, run: RunningCall, threads: PlainThreads | None = None) -> None:
         request = run.request_scope()
         super().__init__(request.world, Rank.EXECUTION, request.session)
         self._request: ProviderScope = request

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TextIO
 
 from callgate.providers.argument_mask import ArgumentMask
+from callgate.providers.call_view import LoggedCall, LoggedRun
 from callgate.providers.faults import fault_of, logged_as, mark_logged, traceback_of
 from callgate.providers.log_chain import LogSink, chain, redactor_of
 from callgate.providers.log_events import IDS, LogEvent
@@ -82,14 +83,14 @@ class _Setup:
         return self.redactor
 
 
-def emit(event: LogEvent, ctx: Any = None, **fields: Any) -> None:
+def emit(event: LogEvent, ctx: LoggedCall | None = None, **fields: object) -> None:
     """Log one event about the call of *ctx*, if its level is enabled. Never raises.
 
     Pass objects such as errors unchanged: they are formatted and masked only when the event is logged. An event about an
     unexpected exception is an error, and its field ``exception`` is the traceback. One call logs a traceback once.
     """
     error = fields.get("error")
-    fault = None if error is None else fault_of(error)
+    fault = fault_of(error) if isinstance(error, BaseException) else None
     _send(event.value, event.level, ctx, {name: value for name, value in fields.items() if value is not None}, fault)
 
 
@@ -100,7 +101,12 @@ def emit_fault(event: LogEvent, error: BaseException, **fields: Any) -> None:
 
 
 def _send(
-    name: str, level: int, ctx: Any, fields: dict[str, Any], fault: BaseException | None, aloud: bool = False
+    name: str,
+    level: int,
+    ctx: LoggedCall | None,
+    fields: dict[str, object],
+    fault: BaseException | None,
+    aloud: bool = False,
 ) -> None:
     try:
         known = None if fault is None else logged_as(fault)
@@ -126,7 +132,7 @@ def _send(
         CURRENT_SCRUBBER.reset(scrubbed)
 
 
-def _traceback(fault: BaseException, ctx: Any, target: Any, fields: Mapping[str, Any]) -> Any:
+def _traceback(fault: BaseException, ctx: LoggedCall | None, target: Any, fields: Mapping[str, object]) -> str | None:
     """Return the traceback of a fault without arguments and secrets. In development mode, print it in full."""
     if ctx is None:
         return traceback_of(fault, redact_text)
@@ -139,7 +145,7 @@ def _traceback(fault: BaseException, ctx: Any, target: Any, fields: Mapping[str,
     return traceback_of(fault, lambda text: redact_text(mask(text)), ctx.request_id)
 
 
-def _arguments_of(run: Any) -> Iterable[Any]:
+def _arguments_of(run: LoggedRun | None) -> Iterable[object]:
     """Yield the arguments of a call and of the calls that it is nested in, as received and as parsed."""
     while run is not None:
         yield run.raw_input
@@ -148,7 +154,7 @@ def _arguments_of(run: Any) -> Iterable[Any]:
         run = run.outer
 
 
-def _names_in(schema: Any) -> set[str]:
+def _names_in(schema: object) -> set[str]:
     """Return the names of the properties that a schema declares."""
     found: set[str] = set()
     waiting = [schema]
@@ -163,7 +169,7 @@ def _names_in(schema: Any) -> set[str]:
     return found
 
 
-def emit_suppressed(ctx: Any, error: BaseException) -> None:
+def emit_suppressed(ctx: LoggedCall, error: BaseException) -> None:
     """Log an ignored failure of the current step; the event depends on the step."""
     step = ctx.run.step
     if step.shadow:
@@ -194,51 +200,51 @@ class CallLog:
 
     __slots__ = ("_ctx", "_fields")
 
-    def __init__(self, ctx: Any, fields: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, ctx: LoggedCall, fields: Mapping[str, object] | None = None) -> None:
         self._ctx, self._fields = ctx, dict(fields or {})
 
-    def bind(self, **fields: Any) -> CallLog:
+    def bind(self, **fields: object) -> CallLog:
         """Return a logger whose events have these fields as well."""
         return CallLog(self._ctx, {**self._fields, **fields})
 
-    def debug(self, event: str, /, **fields: Any) -> None:
+    def debug(self, event: str, /, **fields: object) -> None:
         """Log an event for developers."""
         self._log(logging.DEBUG, event, fields)
 
-    def info(self, event: str, /, **fields: Any) -> None:
+    def info(self, event: str, /, **fields: object) -> None:
         """Log an event."""
         self._log(logging.INFO, event, fields)
 
-    def warning(self, event: str, /, **fields: Any) -> None:
+    def warning(self, event: str, /, **fields: object) -> None:
         """Log a warning."""
         self._log(logging.WARNING, event, fields)
 
-    def error(self, event: str, /, **fields: Any) -> None:
+    def error(self, event: str, /, **fields: object) -> None:
         """Log an error."""
         self._log(logging.ERROR, event, fields)
 
-    def critical(self, event: str, /, **fields: Any) -> None:
+    def critical(self, event: str, /, **fields: object) -> None:
         """Log an error that needs attention now."""
         self._log(logging.CRITICAL, event, fields)
 
-    def exception(self, event: str, /, **fields: Any) -> None:
+    def exception(self, event: str, /, **fields: object) -> None:
         """Log an error with the traceback of the exception that is being handled."""
         self._log(logging.ERROR, event, fields, sys.exc_info()[1])
 
-    def _log(self, level: int, event: str, fields: dict[str, Any], fault: BaseException | None = None) -> None:
+    def _log(self, level: int, event: str, fields: dict[str, object], fault: BaseException | None = None) -> None:
         named = {**self._fields, **fields}
         free = {f"{name}_" if name in _RESERVED or name in IDS else name: value for name, value in named.items()}
         _send(event, level, self._ctx, free, fault, aloud=level >= logging.WARNING)
 
 
-def ids_of(ctx: Any) -> dict[str, Any]:
+def ids_of(ctx: LoggedCall) -> dict[str, Any]:
     """Return the known ids of a call, and the mark of a call of a tool without a schema."""
     call = ctx.run.tool_call
-    tool = ctx.tool_id if ctx.run.unknown is None else call.name
+    tool = ctx.tool_id if call is None or ctx.run.unknown is None else call.name
     found = (tool, ctx.request_id, call and call.id, ctx.run.session_id, ctx.user.tenant, ctx.user.id)
     known = {name: value for name, value in zip(IDS, found, strict=True) if value is not None}
     rules = ctx.run.plan.builtins.unvalidated
-    return known if rules is None else {**known, "validated": False, "no_schema_mode": rules.mode_of(ctx)}
+    return known if rules is None else {**known, "validated": False, "no_schema_mode": rules.mode_of(ctx.run.no_schema)}
 
 
 def configure_logging(

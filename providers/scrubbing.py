@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote, quote_plus
 
 import orjson
@@ -43,6 +43,15 @@ def _within_json(text: str) -> str:
 _MEMBERS = ("strerror", "filename", "filename2", "msg", "name", "path", "text", "reason", "value", "code")
 
 
+class _ScrubbedRun(Protocol):
+    scrubber: Scrubber | None
+
+
+class _ScrubbedCall(Protocol):
+    @property
+    def run(self) -> _ScrubbedRun: ...
+
+
 class Scrubber:
     """The values that one tool call must not show; ``text``, ``value`` and ``error`` remove them."""
 
@@ -56,9 +65,9 @@ class Scrubber:
         self._new: list[Iterable[str]] = []  # processed when there is a text to scrub
 
     @classmethod
-    def of(cls, ctx: Any) -> Scrubber:
+    def of(cls, ctx: _ScrubbedCall) -> Scrubber:
         """Return the scrubber of a call, and create it on first use."""
-        known: Scrubber | None = ctx.run.scrubber
+        known = ctx.run.scrubber
         if known is None:
             known = ctx.run.scrubber = cls()
         return known

@@ -9,10 +9,11 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from callgate.errors import Denied, InvocationError, ProviderError
-from callgate.hooks.approval import OnRepair
 from callgate.hooks.builtin import BuiltIns
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.facts import OnRepair
 from callgate.hooks.guards import constructor_parameters, marked_parameters, traced
+from callgate.hooks.host import SuspendedCalls
 from callgate.hooks.plan import Body, Claiming, Execution, Plan
 from callgate.hooks.selection import Registration, gather_registrations
 from callgate.hooks.stages import STAGES, Section
@@ -56,9 +57,9 @@ class Engine:
     def __init__(
         self,
         registry: ProviderRegistry,
-        surface: Callable[[Any], BaseException],
+        surface: Callable[[InvokeContext], BaseException],
         *,
-        resolve: Callable[[Any], Any] = new_instance,
+        resolve: Callable[[type], Any] = new_instance,
         clock: Clock | None = None,
         limits: Limits = DEFAULT_LIMITS,
         validator: ValidatorEngine | None = None,
@@ -86,7 +87,7 @@ class Engine:
         self.store: Store = store if store is not None else MemoryStore(clock.time)
         self.has_time_of_store = system_time and hasattr(self.store, "synchronise")
         self.claim: Claiming | None = None  # the step that claims an effect; set with a ledger
-        self.waits: Any = None
+        self.waits: SuspendedCalls[InvokeContext] | None = None
         self.under_way = UnderWay()
         self.development = False
         self.closers: list[Callable[[], Awaitable[None]]] = []
@@ -252,6 +253,7 @@ class Engine:
     async def send(self, ctx: InvokeContext, partial: Any) -> None:
         """Shape part of an output like the whole output, and pass it to the stream; one part at a time, in order."""
         events = ctx.run.events
+        assert events is not None
         async with events.in_order:
             await events.partial(ctx, await shaped(ctx, partial))
 

@@ -10,6 +10,7 @@ from weakref import WeakSet
 
 from callgate.errors import ProviderError
 from callgate.hooks.builtin import BuiltIns
+from callgate.hooks.context import InvokeContext
 from callgate.hooks.plan import Plan
 from callgate.hooks.selection import Registration, gather_registrations
 from callgate.providers.principal import User
@@ -25,7 +26,8 @@ _NO_TOOL = ToolRecord(
 )
 
 
-async def _refuse(ctx: Any) -> Any:
+async def _refuse(ctx: InvokeContext) -> Any:
+    assert ctx.run.unknown is not None
     raise ctx.run.unknown
 
 

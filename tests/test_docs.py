@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from callgate.tools.declaring.declare import ToolOptions
 from scripts.docs_tables import DOCS, GENERATED, refreshed
 
 ROOT = DOCS.parent
+NO_PLAN: Any = None
 PAGES = sorted(DOCS.rglob("*.md"))
 WRITTEN = [page for page in PAGES if page.name != "contract.md"]
 FENCE = re.compile(r"^```(?P<kind>\S*)(?P<more>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -106,14 +108,14 @@ def test_the_page_of_hooks_names_every_option_and_only_members_that_the_context_
         for row in re.findall(r"^\| (`.*?) \|", offered, re.MULTILINE)
         for name in re.findall(r"`(?:await )?(\w+)", row)
     }
-    ctx = InvokeContext(None, {}, ANONYMOUS, 0.0)
+    ctx = InvokeContext(NO_PLAN, {}, ANONYMOUS, 0.0)
     assert members - {*dir(ctx)} == set()
     assert {"respond", "input_history", "get", "lease"} <= members
 
 
 def unknown_members(text: str) -> list[str]:
     """The attributes of ``ctx`` in code spans that neither hooks nor tools have, and those of ``ctx.run`` that it lacks."""
-    run = InvokeContext(None, {}, ANONYMOUS, 0.0).run
+    run = InvokeContext(NO_PLAN, {}, ANONYMOUS, 0.0).run
     known = {*dir(InvokeContext), *dir(ToolContext)}
     return [
         match[0][1:]

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeAlias
 
 from callgate.errors import ControlRespond, StageError
+from callgate.hooks.context import InvokeContext
 from callgate.hooks.guards import applies_to, is_failure, limited
 from callgate.hooks.plan import Plan
 from callgate.hooks.selection import Registration, select_for_stage
@@ -17,8 +18,8 @@ from callgate.providers.logs import LogEvent, emit, emit_fault
 from callgate.runtime.call.failure import crashed
 from callgate.runtime.call.streams import cancel_and_wait
 
-Inner: TypeAlias = Callable[[Any], Awaitable[Any]]
-Replaced: TypeAlias = Callable[[Any, "_Turn", Any], Any]
+Inner: TypeAlias = Callable[[InvokeContext], Awaitable[Any]]
+Replaced: TypeAlias = Callable[[InvokeContext, "_Turn", Any], Any]
 
 
 def wrap_attempt(plan: Plan, attempt: Inner) -> Inner:
@@ -46,7 +47,7 @@ def nested(
     return inner
 
 
-def _output_replaced(ctx: Any, turn: _Turn, output: Any) -> Any:
+def _output_replaced(ctx: InvokeContext, turn: _Turn, output: Any) -> Any:
     if output is None and turn.state == "done" and turn.output is not None:
         emit(LogEvent.OUTPUT_DROPPED, ctx, stage=Stage.AROUND_EXECUTE, hook=turn.step.name)
     ctx.run.put_output(output)
@@ -58,7 +59,7 @@ class _Turn:
 
     __slots__ = ("ctx", "error", "failed_in", "inner", "output", "repeats", "shown", "state", "step", "task")
 
-    def __init__(self, ctx: Any, step: Step, inner: Inner, repeats: bool) -> None:
+    def __init__(self, ctx: InvokeContext, step: Step, inner: Inner, repeats: bool) -> None:
         self.ctx = ctx
         self.step = step
         self.inner = inner
@@ -70,7 +71,7 @@ class _Turn:
         self.failed_in = step
         self.task: asyncio.Task[Any] | None = None
 
-    async def proceed(self, ctx: Any = None) -> Any:
+    async def proceed(self, ctx: InvokeContext | None = None) -> Any:
         """Continue with the next wrapper or the tool; the wrapper calls this as ``next()`` or ``next(ctx)``."""
         if self.error is not None:
             self.overcome()
@@ -132,7 +133,7 @@ def _layer(call: Callable[..., Any], step: Step, inner: Inner, registration: Reg
     if limit := registration.option("timeout"):
         call = limited(call, float(limit), step)
 
-    async def layer(ctx: Any) -> Any:
+    async def layer(ctx: InvokeContext) -> Any:
         ctx.run.step = step
         if applies is not None and not await applies(ctx):
             return await inner(ctx)
@@ -162,7 +163,7 @@ def _layer(call: Callable[..., Any], step: Step, inner: Inner, registration: Reg
 def _awaited(call: Callable[..., Any]) -> Callable[..., Any]:
     """Await the result of a ``def`` wrapper, which may return the awaitable of ``next()``, or a value."""
 
-    async def awaited(ctx: Any, proceed: Callable[[], Any]) -> Any:
+    async def awaited(ctx: InvokeContext, proceed: Callable[[], Any]) -> Any:
         answer = call(ctx, proceed)
         return await answer if inspect.isawaitable(answer) else answer
 

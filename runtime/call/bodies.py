@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
+from callgate.hooks.context import InvokeContext
 from callgate.hooks.plan import Plan
 from callgate.hooks.tool_view import ToolView
 from callgate.runtime.call.failure import crashed
@@ -16,7 +17,7 @@ from callgate.runtime.call.leases import hold_back
 from callgate.tools.record import Style, ToolRecord
 from callgate.tools.values import thaw
 
-Body: TypeAlias = Callable[[Any], Awaitable[Any]]
+Body: TypeAlias = Callable[[InvokeContext], Awaitable[Any]]
 ABANDON_GRACE = 0.25
 """Seconds that a cancelled body may take to end before it is abandoned with outcome ``unknown``."""
 
@@ -42,7 +43,7 @@ def make_body(plan: Plan) -> Body:
     start = _STARTERS[record.style](record)
     to_json = record.to_json
 
-    async def body(ctx: Any) -> Any:
+    async def body(ctx: InvokeContext) -> Any:
         extra = await supply(ctx)
         if ctx.run.claim is not None:
             ctx.run.claim.begin()
@@ -80,7 +81,7 @@ def supplied_call(plan: Plan) -> Body:
     own = plan.supplies.get(plan.record)
     ready = own.ready if own is not None and plan.record.context_parameter is None else lambda _: None
 
-    async def call(ctx: Any) -> Any:
+    async def call(ctx: InvokeContext) -> Any:
         ctx.run.step = running
         supplied = ready(ctx)
         if supplied is None:
@@ -100,13 +101,13 @@ def supplied_call(plan: Plan) -> Body:
     return call
 
 
-def _supplier(plan: Plan) -> Callable[[Any], Awaitable[dict[str, Any]]]:
+def _supplier(plan: Plan) -> Callable[[InvokeContext], Awaitable[dict[str, Any]]]:
     """Return the function that resolves the tool's dependencies and its context."""
     wants, supply = plan.record.context_parameter, plan.supplies.get(plan.record)
     if supply is not None and wants is None:
-        return supply.get  # type: ignore[no-any-return]
+        return supply.get
 
-    async def supplied(ctx: Any) -> dict[str, Any]:
+    async def supplied(ctx: InvokeContext) -> dict[str, Any]:
         found: dict[str, Any] = {} if supply is None else await supply.get(ctx)
         return found if wants is None else {**found, wants: ToolView(ctx)}
 
@@ -119,14 +120,14 @@ def _supplier(plan: Plan) -> Callable[[Any], Awaitable[dict[str, Any]]]:
 def _keywords(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
     run = _runner(record)
 
-    async def start(ctx: Any, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
+    async def start(ctx: InvokeContext, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
         call = functools.partial(record.execute, **arguments, **extra)
         return await run(ctx, functools.partial(_drain, record, ctx, call) if record.streams else call)
 
     return start
 
 
-async def _drain(record: ToolRecord, ctx: Any, call: Callable[[], Any]) -> list[Any]:
+async def _drain(record: ToolRecord, ctx: InvokeContext, call: Callable[[], Any]) -> list[Any]:
     """Collect the parts of an async generator as JSON, and send each to the stream; their list is the output.
 
     The generator is closed at the part with which the list exceeds the limit of the output.
@@ -148,7 +149,7 @@ async def _drain(record: ToolRecord, ctx: Any, call: Callable[[], Any]) -> list[
 def _component(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
     run = _runner(record)
 
-    async def start(ctx: Any, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
+    async def start(ctx: InvokeContext, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
         call = record.execute(arguments, **extra).run  # the constructor is part of the body: its errors mean the same
         return await run(ctx, functools.partial(_drain, record, ctx, call) if record.streams else call)
 
@@ -158,7 +159,7 @@ def _component(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
 def _record(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
     run = _runner(record)
 
-    async def start(ctx: Any, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
+    async def start(ctx: InvokeContext, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
         return await run(ctx, functools.partial(record.execute, arguments, ToolView(ctx), **extra))
 
     return start
@@ -180,11 +181,11 @@ def _runner(record: ToolRecord) -> Callable[[Any, Callable[[], Any]], Awaitable[
     return _awaited
 
 
-async def _awaited(_ctx: Any, call: Callable[[], Any]) -> Any:
+async def _awaited(_ctx: InvokeContext, call: Callable[[], Any]) -> Any:
     return await call()
 
 
-async def _inline(_ctx: Any, call: Callable[[], Any]) -> Any:
+async def _inline(_ctx: InvokeContext, call: Callable[[], Any]) -> Any:
     answer = call()
     return await answer if inspect.isawaitable(answer) else answer
 
@@ -199,7 +200,7 @@ def _in_thread(record: ToolRecord) -> Callable[[Any, Callable[[], Any]], Awaitab
 
     threads = threads_of(record)
 
-    async def run(ctx: Any, call: Callable[[], Any]) -> Any:
+    async def run(ctx: InvokeContext, call: Callable[[], Any]) -> Any:
         def work() -> Any:
             try:
                 return call()
@@ -217,7 +218,7 @@ def _in_thread(record: ToolRecord) -> Callable[[Any, Callable[[], Any]], Awaitab
     return run
 
 
-async def _abandonable(ctx: Any, call: Callable[[], Any]) -> Any:
+async def _abandonable(ctx: InvokeContext, call: Callable[[], Any]) -> Any:
     """Run a coroutine in its own task, so that it can be abandoned."""
 
     async def work() -> Any:
@@ -231,7 +232,7 @@ async def _abandonable(ctx: Any, call: Callable[[], Any]) -> Any:
     return await _outlive(ctx, running, running.cancel)
 
 
-async def _outlive(ctx: Any, body: asyncio.Future[Any], stop: Callable[[], object]) -> Any:
+async def _outlive(ctx: InvokeContext, body: asyncio.Future[Any], stop: Callable[[], object]) -> Any:
     """Wait for the body; when cancelled, *stop* it. If it outlives that by the grace period, abandon it with its leases.
 
     The leases are released when the body ends; until then, ``ctx.run.pending_release`` is True. If a body overruns its

@@ -21,7 +21,7 @@ from typing import Any
 
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.guards import valueless
-from callgate.hooks.plan import Plan
+from callgate.hooks.host import CallPlan
 from callgate.hooks.stages import RECORDS, Stage
 from callgate.hooks.step import ASYNC, Compiled, Step
 from callgate.providers.exits import Exit
@@ -32,7 +32,7 @@ from callgate.runtime.call.scopes import ANYIO
 from callgate.tools.calls import Outcome
 
 
-def closing_steps(plan: Plan, ctx: InvokeContext) -> tuple[Compiled, ...]:
+def closing_steps(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> tuple[Compiled, ...]:
     """Return the steps for records, releases in reverse, and finals. Clear the ledger, so each release runs once."""
     state = ctx.run
     state.finished = plan.now()

@@ -13,6 +13,8 @@ from contextvars import Context, copy_context
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from callgate.hooks.context import InvokeContext
+
 TICK = 0.005
 """Resolution in seconds: the maximum delay of a deadline."""
 
@@ -151,12 +153,13 @@ def expire_all(loop: asyncio.AbstractEventLoop) -> int:
     return expired
 
 
-async def stand_down(ctx: Any) -> bool:
+async def stand_down(ctx: InvokeContext) -> bool:
     """Disarm after the work; withdraw the cancellation of a deadline that fired too late, so it hits no later code.
 
     Return True if the cancellation had arrived, and the tool or a hook suppressed it and ended without an error.
     """
-    alarm: Alarm = ctx.run.alarm
+    alarm = ctx.run.alarm
+    assert alarm is not None
     alarm.disarm()
     if not alarm.fired:
         return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
 
 from callgate.errors import (
     Conflict,
@@ -21,10 +20,11 @@ from callgate.errors import (
     ToolError,
     ToolFailed,
 )
+from callgate.hooks.context import InvokeContext
 from callgate.hooks.guards import closes, valueless
-from callgate.hooks.plan import Plan
+from callgate.hooks.host import CallPlan
 from callgate.hooks.stages import OnFailure, Section
-from callgate.hooks.step import Compiled
+from callgate.hooks.step import Compiled, Step
 from callgate.providers.logs import LogEvent, emit
 from callgate.runtime.call.closing import share
 from callgate.runtime.call.leases import carry
@@ -44,7 +44,9 @@ MAX_PUBLIC_BYTES = 1536
 """Longer public text is cut, so that a model reads at most 2 KiB of an error, with code, id and issues."""
 
 
-async def fail(plan: Plan, ctx: Any, error: BaseException, *, body_ended: bool = False) -> None:
+async def fail(
+    plan: CallPlan[InvokeContext], ctx: InvokeContext, error: BaseException, *, body_ended: bool = False
+) -> None:
     """Record *error* as ``ctx.error`` with its outcome; run ``on_give_up`` and ``on_error`` under a shield.
 
     ``body_ended`` means that the body has ended before, so the error says nothing of its effect.
@@ -76,10 +78,10 @@ async def fail(plan: Plan, ctx: Any, error: BaseException, *, body_ended: bool =
     ):  # on_give_up does not run for a decision
         await _tell(ctx, plan.on_give_up)
     await _tell(ctx, plan.on_error)
-    _log(ctx)
+    _log(ctx, failed_at)
 
 
-async def _suspend(ctx: Any, asked: ControlSuspend) -> None:
+async def _suspend(ctx: InvokeContext, asked: ControlSuspend) -> None:
     """Suspend the call; the suspension is stored before the caller receives it.
 
     Raises:
@@ -98,9 +100,9 @@ async def _suspend(ctx: Any, asked: ControlSuspend) -> None:
     emit(LogEvent.CALL_SUSPENDED, ctx, stage=step.stage, hook=step.name, kind=pending.kind)
 
 
-def _log(ctx: Any) -> None:
+def _log(ctx: InvokeContext, step: Step) -> None:
     """Log the outcome after the hooks have run: a refusal, a cancellation, or a failure."""
-    error, step = ctx.run.error, ctx.run.failed_in
+    error = ctx.run.error
     if ctx.run.outcome is Outcome.CANCELLED:
         emit(LogEvent.CALL_CANCELLED, ctx, stage=step.stage, hook=step.name)
         return
@@ -113,7 +115,7 @@ def _log(ctx: Any) -> None:
     emit(event, ctx, outcome=ctx.run.outcome, error=error, stage=step.stage, hook=step.name, reason=reason)
 
 
-async def _tell(ctx: Any, steps: tuple[Compiled, ...]) -> None:
+async def _tell(ctx: InvokeContext, steps: tuple[Compiled, ...]) -> None:
     for _, call, step in steps:
         ctx.run.step, known = step, ctx.run.error
         try:
@@ -124,11 +126,11 @@ async def _tell(ctx: Any, steps: tuple[Compiled, ...]) -> None:
                 ctx.run.error = error
             else:
                 ctx.suppress(error)
-        if ctx.run.error is not known:
+        if known is not None and ctx.run.error is not known:
             _replace(ctx, known)
 
 
-def _replace(ctx: Any, known: BaseException) -> None:
+def _replace(ctx: InvokeContext, known: BaseException) -> None:
     """Replace the known error by an error of a hook; the known error becomes its cause."""
     if ctx.run.step.shadow or not isinstance(ctx.run.error, Exception):
         ctx.run.error = known
@@ -139,7 +141,7 @@ def _replace(ctx: Any, known: BaseException) -> None:
     ctx.run.outcome = outcome_of(ctx.run.error, ctx.run.step)
 
 
-def contain(ctx: Any, error: BaseException) -> BaseException:
+def contain(ctx: InvokeContext, error: BaseException) -> BaseException:
     """Return the error to report: an expired deadline, a real cancellation, or the replacement of a crash."""
     if isinstance(error, asyncio.CancelledError):
         if ctx.run.alarm is not None and ctx.run.alarm.fired:
@@ -152,13 +154,13 @@ def contain(ctx: Any, error: BaseException) -> BaseException:
     return error if isinstance(error, Exception) else crashed(ctx, error)
 
 
-def ignored_deadline(ctx: Any) -> BaseException:
+def ignored_deadline(ctx: InvokeContext) -> BaseException:
     """Return the error of a call that suppressed the cancellation of its deadline and returned later."""
     ctx.run.step = ctx.run.plan.running
     return DeadlineExceeded(f"{ctx.tool_id} suppressed the cancellation of its deadline and ended later")
 
 
-def _overdue(ctx: Any, error: BaseException) -> BaseException:
+def _overdue(ctx: InvokeContext, error: BaseException) -> BaseException:
     """Return the error of a call that only its deadline cancelled."""
     ctx.run.deferred = None
     if ctx.run.abandoned:
@@ -171,7 +173,7 @@ def _overdue(ctx: Any, error: BaseException) -> BaseException:
     return told
 
 
-def crashed(ctx: Any, error: BaseException) -> BaseException:
+def crashed(ctx: InvokeContext, error: BaseException) -> BaseException:
     """Convert an exception that would stop the host, or a ``CancelledError`` without a cancellation."""
     what = type(error).__name__
     told = (
@@ -183,7 +185,7 @@ def crashed(ctx: Any, error: BaseException) -> BaseException:
     return told
 
 
-def outcome_of(error: BaseException, step: Any) -> Outcome:
+def outcome_of(error: BaseException, step: Step) -> Outcome:
     """Return the outcome of an error, given the step that raised it."""
     if isinstance(error, asyncio.CancelledError):
         return Outcome.CANCELLED
@@ -196,9 +198,10 @@ def outcome_of(error: BaseException, step: Any) -> Outcome:
     return Outcome.DENIED if denies else Outcome.ERROR
 
 
-def as_invocation_error(ctx: Any) -> BaseException:
+def as_invocation_error(ctx: InvokeContext) -> BaseException:
     """Return the ``InvocationError`` that ``gate.invoke`` raises: with a correlation id, and the original as cause."""
-    error: BaseException = ctx.run.error
+    error = ctx.run.error
+    assert error is not None
     denied = ctx.run.outcome is Outcome.DENIED
     if isinstance(error, Denied if denied else InvocationError):
         told: InvocationError = error
@@ -210,14 +213,15 @@ def as_invocation_error(ctx: Any) -> BaseException:
         told.__cause__ = error
     else:
         told = ToolFailed(
-            f"{ctx.tool_id} failed", code="hook_failed" if _is_of_hook(ctx.run.failed_in) else "tool_failed"
+            f"{ctx.tool_id} failed",
+            code="hook_failed" if _is_of_hook(ctx.run.failed_in or ctx.run.step) else "tool_failed",
         )
         told.__cause__ = error
     told.correlation_id = ctx.request_id
     return told
 
 
-def _is_of_hook(step: Any) -> bool:
+def _is_of_hook(step: Step) -> bool:
     """Return False for the tool's body and its unit of work."""
     return step.hook is not None or step.row.section is not Section.EXECUTE
 

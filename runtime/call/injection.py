@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from types import CoroutineType
 from typing import Any
 
+from callgate.hooks.context import InvokeContext
 from callgate.providers.markers import Injected
 from callgate.providers.ranks import Rank
 from callgate.providers.recipes import MISSING, Recipe, scoped_among, takes_built_in
@@ -40,17 +41,17 @@ class Supply:
         self._given: dict[str, Any] = {}
         self._seen: Any = self
 
-    def take(self, ctx: Any) -> dict[str, Any]:
+    def take(self, ctx: InvokeContext) -> dict[str, Any]:
         """Return the instances by parameter, without waiting. Raises ``ProviderError`` if one is asynchronous."""
         return {name: ctx.run.innermost_scope().take(recipe) for name, recipe in self.wanted}
 
-    def ready(self, ctx: Any) -> dict[str, Any] | None:
+    def ready(self, ctx: InvokeContext) -> dict[str, Any] | None:
         """Return the cached result of ``get``, which is read-only, or None if a provider has to run."""
         if self._seen is self._world.plain and ctx.run.scope is None and not ctx.run.session_id:
             return self._given
         return None
 
-    async def get(self, ctx: Any) -> dict[str, Any]:
+    async def get(self, ctx: InvokeContext) -> dict[str, Any]:
         """Return the instances by parameter, read-only; make those that their scope does not have yet."""
         if (supplied := self.ready(ctx)) is not None:
             return supplied

@@ -16,6 +16,7 @@ from typing import Any
 from callgate.errors import ControlRespond
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.guards import SKIPPED, refuse_value
+from callgate.hooks.host import CallPlan
 from callgate.hooks.plan import Plan
 from callgate.hooks.stages import Stage
 from callgate.hooks.step import ASYNC, SYNC, SYNC_LEASE, Compiled, Step
@@ -28,7 +29,7 @@ from callgate.runtime.call.leases import awaited, finish_acquire, set_mark, taki
 # The first test is for truth: SYNC is 0, and most steps are SYNC.
 
 
-async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (the whole lifecycle in one place)
+async def run(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> Any:  # noqa: C901  (the whole lifecycle in one place)
     """Run one call through the gate; return its output, or raise the error that ended it."""
     state, shaping, under_way = ctx.run, plan.shaping, plan.host.under_way
     under_way[ctx] = current_task(loop) if (loop := get_running_loop()) is under_way.loop else under_way.admit(ctx)
@@ -44,14 +45,14 @@ async def run(plan: Plan, ctx: InvokeContext) -> Any:  # noqa: C901  (the whole 
                     answer = await call(ctx)
                 elif kind == SYNC_LEASE:
                     if (answer := call(ctx)) is None:
-                        state.leases = (step.release, state.leases)
+                        state.leases = (step.release, state.leases)  # type: ignore[assignment]  # by its kind
                 else:  # an acquire: driven here up to its first wait; the rest is shielded
                     set_mark(acquiring := call(ctx))
                     try:
                         pending = acquiring.send(None)
                     except StopIteration as stop:
                         if (answer := stop.value) is None:
-                            state.leases = (step.release, state.leases)
+                            state.leases = (step.release, state.leases)  # type: ignore[assignment]  # as above
                     else:
                         answer = await finish_acquire(ctx, acquiring, pending, step)
                 if answer is not None:
@@ -135,7 +136,9 @@ async def answered(ctx: InvokeContext, step: Step, answer: Any) -> None:
         refuse_value(step, answer)
 
 
-async def responded(plan: Plan, ctx: InvokeContext, response: ControlRespond) -> tuple[Compiled, ...]:
+async def responded(
+    plan: CallPlan[InvokeContext], ctx: InvokeContext, response: ControlRespond
+) -> tuple[Compiled, ...]:
     """Take a response as the output, and return the steps that shape it. In ``will_read_cache`` it is a hit."""
     while True:
         if ctx.run.claim is not None and ctx.run.step is plan.running:
@@ -153,7 +156,7 @@ async def responded(plan: Plan, ctx: InvokeContext, response: ControlRespond) ->
         return plan.after_response if response.validate else plan.unchecked_shaping
 
 
-async def reshape(plan: Plan, ctx: InvokeContext, response: ControlRespond) -> None:
+async def reshape(plan: CallPlan[InvokeContext], ctx: InvokeContext, response: ControlRespond) -> None:
     """Take a response from an output stage: set the output, skip the rest of that stage, continue with the next."""
     while True:
         stopped = ctx.run.step

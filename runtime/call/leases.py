@@ -22,7 +22,9 @@ from types import FrameType
 from typing import Any
 
 from callgate.errors import StageError
-from callgate.hooks.step import ASYNC, Step
+from callgate.hooks.context import InvokeContext
+from callgate.hooks.state import Leases
+from callgate.hooks.step import ASYNC, Compiled, Step
 from callgate.runtime.call import scopes
 
 ACQUIRE_GRACE = 1.0
@@ -241,7 +243,7 @@ async def awaited(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
 
 
-async def finish(ctx: Any, carried: Carried, pending: Any) -> Any:
+async def finish(ctx: InvokeContext, carried: Carried, pending: Any) -> Any:
     """Finish a shielded step that waits for *pending*; ``ctx.run.deferred`` keeps a cancellation."""
     try:
         return await carried.through(pending)
@@ -250,7 +252,7 @@ async def finish(ctx: Any, carried: Carried, pending: Any) -> Any:
 
 
 async def carry(
-    ctx: Any, coroutine: Coroutine[Any, Any, Any], limit: float | Callable[[], float] = RELEASE_LIMIT
+    ctx: InvokeContext, coroutine: Coroutine[Any, Any, Any], limit: float | Callable[[], float] = RELEASE_LIMIT
 ) -> Any:
     """Run a whole step under a shield, like ``finish``; it runs in place until it waits."""
     carried = Carried(coroutine, limit=limit)
@@ -267,7 +269,7 @@ ENDED: Any = object()
 def taking(step: Step, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Wrap an acquire that may return a value as a plain async step that records its own release on the ledger."""
 
-    async def take(ctx: Any) -> Any:
+    async def take(ctx: InvokeContext) -> Any:
         set_mark(coroutine := call(ctx))
         try:
             pending = coroutine.send(None)
@@ -280,7 +282,7 @@ def taking(step: Step, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return take
 
 
-async def finish_acquire(ctx: Any, coroutine: Coroutine[Any, Any, Any], pending: Any, step: Step) -> Any:
+async def finish_acquire(ctx: InvokeContext, coroutine: Coroutine[Any, Any, Any], pending: Any, step: Step) -> Any:
     """Finish an acquire that waits; record its release if it returned, even after a cancellation."""
     carried = Carried(coroutine, grace=ACQUIRE_GRACE)
     try:
@@ -301,20 +303,21 @@ def _raise_held(carried: Carried, error: BaseException | None = None) -> None:
         raise carried.held from error
 
 
-def hold_back(ctx: Any, cancelled: asyncio.CancelledError | None) -> None:
+def hold_back(ctx: InvokeContext, cancelled: asyncio.CancelledError | None) -> None:
     """Defer a cancellation, if there was one; one with the message of an anyio scope takes precedence."""
     if cancelled is not None and (ctx.run.deferred is None or cancelled.args):
         ctx.run.hold_back(cancelled)
 
 
-def push(ctx: Any, release: Any) -> None:
+def push(ctx: InvokeContext, release: Compiled | None) -> None:
     """Push one release on the ledger, a linked stack: ``(release, rest)`` or None."""
+    assert release is not None
     ctx.run.leases = (release, ctx.run.leases)
 
 
-def taken_off(held: Any) -> list[Any]:
+def taken_off(held: Leases) -> list[Compiled]:
     """Return the releases of a ledger, the last acquired first."""
-    releases = []
+    releases: list[Compiled] = []
     while held is not None:
         release, held = held
         releases.append(release)
@@ -324,7 +327,7 @@ def taken_off(held: Any) -> list[Any]:
 _OVER = "the call is over, or its body was left behind: it takes no more leases"
 
 
-async def enter_lease(ctx: Any, manager: AbstractAsyncContextManager[Any]) -> Any:
+async def enter_lease(ctx: InvokeContext, manager: AbstractAsyncContextManager[Any]) -> Any:
     """Enter the manager of ``ctx.lease`` under a shield; the ledger exits it.
 
     Raises:
@@ -349,7 +352,7 @@ async def enter_lease(ctx: Any, manager: AbstractAsyncContextManager[Any]) -> An
             raise StageError("ctx.lease takes capacity; open a cancel scope or a task group in around_execute")
         return resource
 
-    async def leave(_ctx: Any) -> None:
+    async def leave(_ctx: InvokeContext) -> None:
         error = ctx.run.error
         await manager.__aexit__(type(error) if error else None, error, None)
 
@@ -370,7 +373,7 @@ async def enter_lease(ctx: Any, manager: AbstractAsyncContextManager[Any]) -> An
     return resource
 
 
-def _is_over(ctx: Any) -> bool:
+def _is_over(ctx: InvokeContext) -> bool:
     """Return True when the ledger has been taken off: a lease that is pushed later would never be released."""
     run = ctx.run
     return run.abandoned or run.finished is not None or (run.scope is not None and run.scope.closed)

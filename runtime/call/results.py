@@ -8,7 +8,7 @@ from typing import Any
 from callgate.errors import InvocationError
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.facts import FROZEN
-from callgate.hooks.plan import Plan
+from callgate.hooks.host import CallPlan
 from callgate.runtime.call.failure import as_invocation_error, error_info
 from callgate.runtime.call.invoke import run
 from callgate.tools.calls import ErrorInfo, Outcome, ToolResult
@@ -57,7 +57,7 @@ def result_of(ctx: InvokeContext) -> ToolResult:
     unvalidated = ctx.run.plan.builtins.unvalidated
     provenance = {
         "validated": ctx.run.plan.builtins.arguments is not None and ctx.run.input_state == FROZEN,
-        "no_schema_mode": None if unvalidated is None else unvalidated.mode_of(ctx),
+        "no_schema_mode": None if unvalidated is None else unvalidated.mode_of(ctx.run.no_schema),
         "validator": getattr(ctx.run.plan.builtins.arguments, "id", None),
         "parse_rules": ctx.run.parse_rules,
         "output_validated": error is None and ctx.run.validate_response and ctx.run.plan.builtins.output is not None,
@@ -86,7 +86,7 @@ def cancelled_call(call: Any) -> ToolResult:
     return ToolResult(asked.id, asked.name, Outcome.CANCELLED, error=ErrorInfo("cancelled", "The call was cancelled."))
 
 
-async def typed(plan: Plan, running: Coroutine[Any, Any, Any]) -> Any:
+async def typed(plan: CallPlan[InvokeContext], running: Coroutine[Any, Any, Any]) -> Any:
     """Return the output of a call of a tool object as the type of the function's annotation, instead of JSON."""
     output = await running
     convert = plan.record.from_json

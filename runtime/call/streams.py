@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from callgate.hooks.context import InvokeContext
 from callgate.runtime.call.calls import as_call, refuse_user
 from callgate.tools.calls import ToolResult, User
 
@@ -53,7 +54,7 @@ class Events:
         self.thread = threading.get_ident()
         self.in_order = asyncio.Lock()  # fair: parts are shaped and queued in the order of ``ctx.send``
 
-    def progress(self, ctx: Any, progress: float, total: float | None, message: str | None) -> None:
+    def progress(self, ctx: InvokeContext, progress: float, total: float | None, message: str | None) -> None:
         """Queue the progress without waiting; drop it when the queue is full. Plain tools call this from their thread."""
         event = Progress(ctx.tool_id, progress, total, message)
         if threading.get_ident() == self.thread:
@@ -68,7 +69,7 @@ class Events:
         if not self.queue.full():
             self.queue.put_nowait(event)
 
-    async def partial(self, ctx: Any, value: Any) -> None:
+    async def partial(self, ctx: InvokeContext, value: Any) -> None:
         """Queue a partial output; wait while the queue is full, so that no output is dropped."""
         await self.queue.put(Partial(ctx.tool_id, value))
 

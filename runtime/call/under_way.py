@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from callgate.errors import GateClosed
+from callgate.hooks.context import InvokeContext
 
 _LOOK_EVERY = 0.01
 """Seconds between two looks at the calls under way while the gate closes."""
@@ -55,7 +56,7 @@ class UnderWay(dict[object, "asyncio.Task[Any] | None"]):
         """Refuse every call."""
         self.loop = self.home = None
 
-    def admit(self, ctx: Any) -> asyncio.Task[Any] | None:
+    def admit(self, ctx: InvokeContext) -> asyncio.Task[Any] | None:
         """Return the task of a call, or refuse a call that the gate does not accept.
 
         Raises:

@@ -11,13 +11,17 @@ import contextvars
 import functools
 import sys
 import threading
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, cast
 
 from callgate.errors import ControlRespond, OutcomeUnknown
+from callgate.hooks.context import InvokeContext
 from callgate.hooks.guards import closes, traced
+from callgate.hooks.host import CallPlan
 from callgate.hooks.plan import Body, Plan
+from callgate.hooks.run import Run
 from callgate.hooks.stages import Stage
+from callgate.hooks.state import CarriedClaim
 from callgate.hooks.step import Step
 from callgate.providers.execution_scope import ExecutionScope
 from callgate.providers.exits import Exit, PlainThreads
@@ -40,7 +44,7 @@ def in_unit(plan: Plan, inner: Body) -> Body:
         leave = traced(Step(Stage.AROUND_EXECUTE, "unit of work"), leave)
     threads = None if plan.record.is_async or plan.record.inline else _UnitThreads()
 
-    async def unit(ctx: Any) -> Any:
+    async def unit(ctx: InvokeContext) -> Any:
         run = ctx.run
         run.unit = scope = ExecutionScope(run, threads)
         run.body_error = None
@@ -62,12 +66,12 @@ def in_unit(plan: Plan, inner: Body) -> Body:
     return unit
 
 
-def _failed_body(run: Any) -> BaseException | None:
+def _failed_body(run: Run[InvokeContext]) -> BaseException | None:
     """Return the error of a body for which a hook has answered: what the body wrote is rolled back."""
     return None if isinstance(run.body_error, ControlRespond) else run.body_error
 
 
-async def leave_abandoned(ctx: Any, scope: ProviderScope) -> None:
+async def leave_abandoned(ctx: InvokeContext, scope: ProviderScope) -> None:
     """Roll back the unit of work of an abandoned body that has ended, even if a hook answered for it."""
     before = None if ctx.run.claim is None else ctx.run.claim.facts(ctx)
     error = ctx.run.error or OutcomeUnknown(f"{ctx.tool_id} was left behind")
@@ -75,7 +79,11 @@ async def leave_abandoned(ctx: Any, scope: ProviderScope) -> None:
 
 
 async def _leave(
-    plan: Plan, ctx: Any, scope: ProviderScope, error: BaseException | None, before: dict[str, bool] | None
+    plan: CallPlan[InvokeContext],
+    ctx: InvokeContext,
+    scope: ProviderScope,
+    error: BaseException | None,
+    before: dict[str, bool] | None,
 ) -> None:
     """Leave the unit of work with the error of the attempt, and tell the claim whether it was committed.
 
@@ -88,7 +96,7 @@ async def _leave(
     if run.unit is scope:
         run.unit = None
     # Without a joined claim no body ran, or no transaction carries its outcome.
-    joined = claim if claim is not None and claim.joined is not None else None
+    joined = cast("CarriedClaim[InvokeContext]", claim) if claim is not None and claim.joined is not None else None
     if error is None and joined is not None:
         await ending.run(joined.write_outcome())
     for one in exits:
@@ -96,7 +104,7 @@ async def _leave(
         await ending.leave(one)
     if joined is not None:
         await ending.decide(joined)
-    elif claim is not None and not ending.clean and plan.effect_in_unit and exits:
+    elif claim is not None and before is not None and not ending.clean and plan.effect_in_unit and exits:
         claim.roll_back(before, sure=ending.sure)
     elif claim is not None and ending.failure is not None:
         claim.wrapper_failed(ending.failure)
@@ -117,7 +125,7 @@ class _Ending:
     instance was left without an error, as a commit. ``left`` are the instances that were left so.
     """
 
-    def __init__(self, ctx: Any, error: BaseException | None) -> None:
+    def __init__(self, ctx: InvokeContext, error: BaseException | None) -> None:
         self.ctx = ctx
         self.error = error
         self.failure: BaseException | None = None
@@ -131,7 +139,7 @@ class _Ending:
         """True when nothing failed: neither the attempt nor an exit."""
         return self.error is None and self.failure is None
 
-    async def run(self, step: Any) -> BaseException | None:
+    async def run(self, step: Coroutine[Any, Any, object]) -> BaseException | None:
         """Run one step under a shield; return its error."""
         carried = Carried(step, limit=RELEASE_LIMIT)
         try:
@@ -158,7 +166,7 @@ class _Ending:
         elif not rolled_back(raised) or not all(depends_on(other, one.recipe) for other in self.left):
             self.sure = False
 
-    async def decide(self, claim: Any) -> None:
+    async def decide(self, claim: CarriedClaim[InvokeContext]) -> None:
         """Find out whether the transaction that carries the outcome was committed."""
         claim.decided = EffectState.COMMITTED if self.clean else EffectState.NO_EFFECT
         if not self.tried or self.sure or self.failure is None:

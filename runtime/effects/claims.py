@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from callgate.errors import ControlRespond, InvocationError, ProviderError, StoreConflict, ToolError
+from callgate.hooks.context import InvokeContext
 from callgate.hooks.effects import EffectRecorder
+from callgate.providers.exits import PlainThreads
 from callgate.providers.stores.effects import EffectRecord, EffectState, EffectStore
 from callgate.runtime.effects.receipts import AWAITED
 
@@ -25,10 +27,15 @@ class Claim:
     answered = unclear = returned = undone = carried = False
     decided: EffectState | None = None
     joined: EffectStore | None = None
-    records: Sequence[tuple[EffectRecorder, dict[str, Any]]] = ()
+    records: Sequence[tuple[EffectRecorder[InvokeContext], dict[str, Any]]] = ()
 
     def __init__(
-        self, host: Any, tenant: str, effect: EffectRecord, together: Sequence[EffectRecorder], began: bool
+        self,
+        host: Any,
+        tenant: str,
+        effect: EffectRecord,
+        together: Sequence[EffectRecorder[InvokeContext]],
+        began: bool,
     ) -> None:
         self.host = host
         self.began = began
@@ -40,6 +47,9 @@ class Claim:
     def token(self) -> int:
         """The fencing token: a service that receives it can refuse requests with an older token."""
         return self.effect.token
+
+    def in_transaction(self, connection: Any, threads: PlainThreads | None) -> None:
+        """Change nothing: the gate's store is not in the database of the transaction."""
 
     def begin(self) -> None:
         """Record that a body starts."""
@@ -65,7 +75,7 @@ class Claim:
         if isinstance(error, InvocationError) or not getattr(error, "no_effect", False):
             self.unclear = True
 
-    def facts(self, ctx: Any) -> dict[str, bool]:
+    def facts(self, ctx: InvokeContext) -> dict[str, bool]:
         """Return the facts before an execution, which ``roll_back`` restores."""
         return {
             "answered": self.answered,
@@ -89,7 +99,7 @@ class Claim:
         elif not getattr(error, "no_effect", False):
             self.unclear = True
 
-    def state(self, ctx: Any) -> EffectState:
+    def state(self, ctx: InvokeContext) -> EffectState:
         """Return the outcome of the effect."""
         if self.decided is not None:
             return self.decided
@@ -114,7 +124,7 @@ class CarriedClaim(Claim):
         super().__init__(*facts)
         self._ledger = ledger
 
-    def in_transaction(self, connection: Any, threads: Any) -> None:
+    def in_transaction(self, connection: Any, threads: PlainThreads | None) -> None:
         """Let the transaction of *connection* carry the outcome. Raises ``StoreError`` for another kind of object."""
         self.joined = self._ledger.store.effects_in(connection, threads)
 

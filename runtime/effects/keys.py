@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from callgate.errors import Invalid
+from callgate.hooks.context import InvokeContext
 from callgate.providers.principal import User
 from callgate.tools.record import ToolRecord
 from callgate.tools.values import hash_of
 
-Identify: TypeAlias = Callable[[Any], str | None]
+Identify: TypeAlias = Callable[[InvokeContext], str | None]
 """Maps a context to the idempotency key of its effect; None for a call without a key."""
 
 LONGEST = 255
@@ -33,7 +34,7 @@ def identifier(record: ToolRecord, namespace: str = "") -> Identify:
     tool, fields, by_arguments = record.id, tuple(record.definition.key), record.dedupe == "arguments"
     identity = record.identity
 
-    def identify(ctx: Any) -> str | None:
+    def identify(ctx: InvokeContext) -> str | None:
         if ctx.run.idempotency_key is not None:
             return given_key(ctx.user, tool, ctx.run.idempotency_key, namespace)
         if fields:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from callgate.errors import RegistrationError, StoreConflict, StoreError, StoreUnsupported
+from callgate.hooks.context import InvokeContext
+from callgate.hooks.state import Claim
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import OLDEST, OPEN_STATES, EffectPosition, EffectRecord, EffectState
@@ -20,7 +22,6 @@ from callgate.providers.stores.ledger_writes import LedgerWriter, Settlement, Tr
 from callgate.providers.stores.memory import MemoryStore
 from callgate.providers.stores.memory_effects import MemoryEffects
 from callgate.runtime.call.waiting import Waiters
-from callgate.runtime.effects.claims import Claim
 from callgate.runtime.lifespan.background import KEPT
 
 Unknown: TypeAlias = Callable[[str, EffectRecord, Sequence[Any]], Awaitable[EffectRecord]]
@@ -93,7 +94,9 @@ class Ledger:
         self.memory = self.effects if type(self.effects) is MemoryEffects else None
         self.valid = math.inf if self.memory is not None else options.valid  # rows in memory end with the process
         self.waiters = Waiters()
-        self._unsettled: dict[tuple[str, str], tuple[Claim, EffectState, bytes | None, float | None]] = {}
+        self._unsettled: dict[
+            tuple[str, str], tuple[Claim[InvokeContext], EffectState, bytes | None, float | None]
+        ] = {}
         self._expires_from = -math.inf
         self._asked: dict[str, EffectPosition] = {}
         self._doubtful: dict[tuple[str, str], list[EffectRecord]] = {}
@@ -104,7 +107,9 @@ class Ledger:
 
     # ------------------------------------------------------------------ settling
 
-    async def settle(self, claim: Claim, state: EffectState, receipt: bytes | None, expires_at: float | None) -> None:
+    async def settle(
+        self, claim: Claim[InvokeContext], state: EffectState, receipt: bytes | None, expires_at: float | None
+    ) -> None:
         """Record the outcome of an effect; if the store fails, ``keep_up`` retries later.
 
         Raises:
@@ -123,7 +128,7 @@ class Ledger:
             self.waiters.wake(place)
 
     async def _write_end(
-        self, claim: Claim, state: EffectState, receipt: bytes | None, expires_at: float | None
+        self, claim: Claim[InvokeContext], state: EffectState, receipt: bytes | None, expires_at: float | None
     ) -> None:
         effect, tenant, at = claim.effect, claim.tenant, self.now()
         # With a decided outcome the transaction of the application has committed; the receipt is left.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -19,9 +19,11 @@ from callgate.errors import (
     StoreConflict,
     StoreError,
 )
+from callgate.hooks.context import InvokeContext
 from callgate.hooks.effects import EffectRecorder
 from callgate.hooks.guards import traced
-from callgate.hooks.selection import sort_for_stage, why_not
+from callgate.hooks.plan import Plan
+from callgate.hooks.selection import Registration, sort_for_stage, why_not
 from callgate.hooks.stages import Stage
 from callgate.hooks.step import ASYNC, ASYNC_LEASE, SYNC, SYNC_LEASE, Compiled, Step
 from callgate.providers.ids import new_id
@@ -42,15 +44,16 @@ from callgate.runtime.effects.keys import Identify, identifier
 from callgate.runtime.effects.ledger import Ledger
 from callgate.runtime.effects.receipts import AWAITED, answer_from, receipt_of
 from callgate.tools.definition import Effect as Kind
+from callgate.tools.definition import ToolDefinition
 
-Lookup: TypeAlias = Callable[[Any, str, EffectRecord], Awaitable[EffectRecord | None]]
+Lookup: TypeAlias = Callable[[InvokeContext, str, EffectRecord], Awaitable[EffectRecord | None]]
 """Claims an effect, or looks for it, by context and tenant; None if the effect is new."""
 
 FIRST_LOOK, LAST_LOOK = 0.005, 0.25
 """Seconds between two lookups of an effect that another call runs: the shortest and the longest interval."""
 
 
-def effect_step(ledger: Ledger, plan: Any) -> tuple[Compiled, Callable[[Any], Awaitable[None]]]:
+def effect_step(ledger: Ledger, plan: Plan) -> tuple[Compiled, Callable[[InvokeContext], Awaitable[None]]]:
     """Return the claim step, the last before the tool of a plan, and the lookup for calls that need approval.
 
     The release of the step settles the claim.
@@ -79,7 +82,7 @@ class _Held(Exception):
 class EffectSteps:
     """The ledger for the calls of one tool; values that depend only on the tool are computed once."""
 
-    def __init__(self, ledger: Ledger, plan: Any) -> None:
+    def __init__(self, ledger: Ledger, plan: Plan) -> None:
         self.ledger = ledger
         self.memory: Any = ledger.memory
         self.plan = plan
@@ -91,11 +94,11 @@ class EffectSteps:
         self.identify: Identify = identifier(record, ledger.namespace)
         self.together = _recorders(plan, ledger.store)
         self.step = Step(Stage.AROUND_EXECUTE, "intent")
-        self.reconcilers = reconcilers_of(plan)
+        self.reconcilers = reconcilers_of(plan.registrations, record.definition)
         self.carried = plan.carries and hasattr(ledger.store, "effects_in")
         self.state = EffectState.CLAIMED if self.carried else EffectState.RUNNING
 
-    def _effect(self, ctx: Any, key: str, input_hash: str) -> EffectRecord:
+    def _effect(self, ctx: InvokeContext, key: str, input_hash: str) -> EffectRecord:
         """Return the row that the ledger records before the tool runs."""
         now, ledger, call, given = self.ledger.now(), self.ledger, ctx.run.tool_call, ctx.run.idempotency_key
         if given is None:
@@ -119,7 +122,7 @@ class EffectSteps:
 
     # ------------------------------------------------------------------ in memory, without await
 
-    def begin_now(self, ctx: Any) -> Any:
+    def begin_now(self, ctx: InvokeContext) -> Awaitable[None] | None:
         """Claim in memory; return an awaitable if the call has to await more."""
         tenant, key = ctx.user.tenant or "", self.identify(ctx)
         if key is None:  # no call can repeat it, so it needs no input hash and no receipt
@@ -135,9 +138,10 @@ class EffectSteps:
         ctx.run.claim = Claim(self.plan.host, tenant, found, (), self.began)
         return None
 
-    def end_now(self, ctx: Any) -> None:
+    def end_now(self, ctx: InvokeContext) -> None:
         """Record the outcome in memory."""
         claim, ledger = ctx.run.claim, self.ledger
+        assert claim is not None
         state, receipt, expires_at = self._ending(ctx)
         effect, tenant = claim.effect, claim.tenant
         done = self.memory.settle_now(tenant, effect.key, effect.token, state, ledger.now(), receipt, expires_at)
@@ -148,13 +152,13 @@ class EffectSteps:
 
     # ------------------------------------------------------------------ in an asynchronous store
 
-    async def begin(self, ctx: Any) -> None:
+    async def begin(self, ctx: InvokeContext) -> None:
         """Claim the effect, or answer a repeat."""
         key = self.identify(ctx)
         effect = self._effect(ctx, new_id(), "") if key is None else self._effect(ctx, key, ctx.input_hash)
         await self._answer_repeat(ctx, ctx.user.tenant or "", effect, self._claim)
 
-    async def look(self, ctx: Any) -> None:
+    async def look(self, ctx: InvokeContext) -> None:
         """Answer a repeat of an effect; return if the effect may run. The call is authorised, and nothing is claimed.
 
         Raises:
@@ -173,16 +177,18 @@ class EffectSteps:
                 ctx.run.step = self.step  # the ledger answers, as in ``begin``: the policy that asked it did not fail
                 raise
 
-    async def end(self, ctx: Any) -> None:
+    async def end(self, ctx: InvokeContext) -> None:
         """Record the outcome."""
         from callgate.providers.stores.server_answers import RECORD_GRACE, answer_within
 
-        left = ctx.remaining()
+        left, claim = ctx.remaining(), ctx.run.claim
+        assert claim is not None
         with answer_within(None if left is None else max(left, RECORD_GRACE)):
-            await self.ledger.settle(ctx.run.claim, *self._ending(ctx))
+            await self.ledger.settle(claim, *self._ending(ctx))
 
-    def _ending(self, ctx: Any) -> tuple[EffectState, bytes | None, float | None]:
-        claim: Claim = ctx.run.claim
+    def _ending(self, ctx: InvokeContext) -> tuple[EffectState, bytes | None, float | None]:
+        claim = ctx.run.claim
+        assert claim is not None
         state = claim.state(ctx)
         if state is EffectState.UNKNOWN:
             emit(LogEvent.EFFECT_UNKNOWN, ctx, key=claim.effect.key)
@@ -194,7 +200,7 @@ class EffectSteps:
         return state, receipt_of(ctx.run.output, None if ctx.run.error is None else as_invocation_error(ctx)), until
 
     async def _answer_repeat(
-        self, ctx: Any, tenant: str, effect: EffectRecord, lookup: Lookup, found: EffectRecord | None = None
+        self, ctx: InvokeContext, tenant: str, effect: EffectRecord, lookup: Lookup, found: EffectRecord | None = None
     ) -> None:
         """Answer a repeat of *found*, or of what *lookup* finds; wait while another call runs the effect.
 
@@ -223,7 +229,7 @@ class EffectSteps:
             now = ledger.now()  # the lease begins with the claim
             effect = replace(effect, began_at=now, lease_until=now + ledger.valid)
 
-    async def _known(self, ctx: Any, tenant: str, effect: EffectRecord) -> EffectRecord | None:
+    async def _known(self, ctx: InvokeContext, tenant: str, effect: EffectRecord) -> EffectRecord | None:
         """Return the effect that this one repeats; None if this one may be claimed.
 
         Raises:
@@ -237,15 +243,15 @@ class EffectSteps:
                 found = await self.ledger.effects.get(tenant, effect.key)
             if found is None or claimable(found, effect, retry=self.again):
                 return None
-            if found.input_hash != effect.input_hash and await self.plan.host.waits.was_edited(
-                ctx, effect.input_hash, found.input_hash
-            ):
+            waits = self.plan.host.waits
+            other = found.input_hash != effect.input_hash
+            if other and waits is not None and await waits.was_edited(ctx, effect.input_hash, found.input_hash):
                 return replace(found, input_hash=effect.input_hash)  # an approver edited the arguments of this call
         except StoreError as error:
             raise NotRecorded(f"{self.tool}: the ledger could not be read") from error
         return found
 
-    async def _claim(self, ctx: Any, tenant: str, effect: EffectRecord) -> EffectRecord | None:
+    async def _claim(self, ctx: InvokeContext, tenant: str, effect: EffectRecord) -> EffectRecord | None:
         """Claim the effect; None if this call got it, else the row in the ledger.
 
         Raises:
@@ -280,7 +286,7 @@ class EffectSteps:
         return None
 
     async def _claim_resumed(
-        self, ctx: Any, tenant: str, effect: EffectRecord, rows: ChainRows
+        self, ctx: InvokeContext, tenant: str, effect: EffectRecord, rows: ChainRows
     ) -> tuple[bool, EffectRecord]:
         """Use the approval, claim and write the audit rows in one transaction."""
         try:
@@ -304,10 +310,12 @@ class EffectSteps:
         return await self.ledger.writer.claim(tenant, effect, rows, retry=self.again)
 
     async def _in_one_transaction(
-        self, ctx: Any, tenant: str, effect: EffectRecord, rows: ChainRows
+        self, ctx: InvokeContext, tenant: str, effect: EffectRecord, rows: ChainRows
     ) -> tuple[bool, EffectRecord]:
         async with AsyncExitStack() as chains, self.ledger.store.transaction() as written:
-            if not await written.suspensions.replace(tenant, ctx.run.resumed.used()):
+            resumed = ctx.run.resumed
+            assert resumed is not None
+            if not await written.suspensions.replace(tenant, resumed.used()):
                 raise NotPending("another process resumed it meanwhile")
             mine, found = await written.effects.claim(tenant, effect, retry=self.again)
             if mine:
@@ -316,7 +324,7 @@ class EffectSteps:
                 raise _Held(found)  # the approval stays available while the call waits or may still run
         return mine, found
 
-    async def _answer(self, ctx: Any, tenant: str, found: EffectRecord) -> None:
+    async def _answer(self, ctx: InvokeContext, tenant: str, found: EffectRecord) -> None:
         """Answer a repeat of an effect that has ended; return if it may run again."""
         if found.state is EffectState.UNKNOWN and self.reconcilers:
             found = await self.ledger.ask(tenant, found, self.reconcilers)
@@ -328,7 +336,7 @@ class EffectSteps:
         answer_from(found.receipt)
 
 
-def _recorders(plan: Any, store: Store) -> tuple[EffectRecorder, ...]:
+def _recorders(plan: Plan, store: Store) -> tuple[EffectRecorder[InvokeContext], ...]:
     """Return the hooks that write their rows in the ledger's transaction, in the order of ``will_audit``.
 
     Each hook locks its chain of rows during the transaction. To avoid deadlocks, all calls lock in the same order and
@@ -346,18 +354,16 @@ def _recorders(plan: Any, store: Store) -> tuple[EffectRecorder, ...]:
     return tuple(hook for hook in found if found.count(hook) == 1)
 
 
-def reconcilers_of(plan: Any) -> list[Any]:
+def reconcilers_of(registrations: Iterable[Registration], definition: ToolDefinition) -> list[Any]:
     """Return the hooks that can find the outcome of an effect of this tool."""
     return [
         one.hook
-        for one in plan.registrations
-        if hasattr(one.hook, "reconcile")
-        and not (one.is_class or one.is_shadow)
-        and why_not(one, plan.definition) is None
+        for one in registrations
+        if hasattr(one.hook, "reconcile") and not (one.is_class or one.is_shadow) and why_not(one, definition) is None
     ]
 
 
-def _waits_for_itself(ctx: Any, tenant: str, key: str) -> bool:
+def _waits_for_itself(ctx: InvokeContext, tenant: str, key: str) -> bool:
     """Return whether an outer call of this nested call runs the same effect."""
     outer = ctx.run.outer
     while outer is not None:

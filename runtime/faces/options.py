@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 from callgate.errors import RegistrationError
-from callgate.hooks.approval import OnRepair
+from callgate.hooks.facts import OnRepair
 from callgate.hooks.unvalidated import NoSchemaPolicy
 from callgate.providers.clock import Clock
 from callgate.runtime.engine import CLOSING, new_instance

@@ -30,11 +30,11 @@ class ProgressReports:
         self._last: Progress | None = None
         self.in_order = asyncio.Lock()  # parts are shaped one at a time, as in a stream
 
-    def progress(self, ctx: Any, progress: float, total: float | None, message: str | None) -> None:
+    def progress(self, ctx: InvokeContext, progress: float, total: float | None, message: str | None) -> None:
         """See ``ToolContext.progress``."""
         self._last = Progress(ctx.tool_id, progress, total, message)
 
-    async def partial(self, ctx: Any, value: Any) -> None:
+    async def partial(self, ctx: InvokeContext, value: Any) -> None:
         """Drop a partial output: the result of a job has the whole."""
 
     def take_latest(self) -> Progress | None:

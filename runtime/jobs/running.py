@@ -276,9 +276,10 @@ class JobRunner:
             apply_options(found, {"deadline": options.get("deadline"), "events": options.get("events")})
             found.run.job = job.id
             result = await self._calls.run(found, call)
-            if not lost_its_row(found) or found.run.resumed.wait.number == tried:
+            resumed = found.run.resumed
+            if resumed is None or not lost_its_row(found) or resumed.wait.number == tried:
                 return result
-            tried = found.run.resumed.wait.number
+            tried = resumed.wait.number
 
     async def _suspend(self, tenant: str, job: Job, result: ToolResult) -> Finished:
         """Let a job wait for a decision, unless it was cancelled or the decision has come already.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from callgate.errors import Control
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.facts import FROZEN
+from callgate.hooks.host import CallPlan
 from callgate.hooks.run import Run
 from callgate.providers.scope import ProviderScope
 from callgate.tools.calls import User
@@ -110,10 +111,10 @@ def _tree(pointers: Iterable[str], values: Any) -> dict[str, Any]:
     return tree
 
 
-class ReplayRun(Run):
+class ReplayRun(Run[InvokeContext]):
     """The state of a replayed call; its scope leaves the sessions of the gate alone."""
 
-    def __init__(self, plan: Any, user: User, started: float, replay_id: str) -> None:
+    def __init__(self, plan: CallPlan[InvokeContext], user: User, started: float, replay_id: str) -> None:
         super().__init__(plan, None, user, started)
         self.replay_id = replay_id
 
@@ -123,7 +124,7 @@ class ReplayRun(Run):
         if scope is None:
             session = None if self.session_id is None else f"{self.replay_id} {self.session_id}"
             owner = (self.user.tenant, self.user.id)
-            scope = self.scope = cast("ProviderScope", self.plan.host.registry.request(session, owner))
+            scope = self.scope = self.plan.host.registry.request(session, owner)
         return scope
 
 
@@ -136,7 +137,9 @@ class ReplayContext(InvokeContext):
 
     __slots__ = ("row", "why")
 
-    def __init__(self, plan: Any, user: User, started: float, row: Mapping[str, Any], replay_id: str) -> None:
+    def __init__(
+        self, plan: CallPlan[InvokeContext], user: User, started: float, row: Mapping[str, Any], replay_id: str
+    ) -> None:
         self.run = ReplayRun(plan, user, started, replay_id)
         self.row = row
         self.why: str | None = None

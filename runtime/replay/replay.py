@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from callgate.errors import Control, ControlRespond, InvocationError, UnknownTool
+from callgate.hooks.context import InvokeContext
 from callgate.hooks.facts import FROZEN, Suspension
 from callgate.hooks.plan import Plan
 from callgate.hooks.selection import Registration, register, select_for_stage
@@ -42,7 +43,7 @@ class _Clock:
 class _Waits:
     """The suspensions of a replay: they are verdicts, and nothing is stored."""
 
-    async def keep(self, _ctx: Any, asked: Suspension) -> Suspension:
+    async def keep(self, _ctx: InvokeContext, asked: Suspension) -> Suspension:
         """Return the suspension that a store would keep."""
         return asked
 
@@ -168,7 +169,7 @@ def _before(plan: Plan) -> Iterable[Any]:
         yield 0, _admit, plan.start
 
 
-def _admit(ctx: Any) -> None:
+def _admit(ctx: ReplayContext) -> None:
     if not ctx.row["frozen"]:
         raise _Unread
     ctx.run.input, ctx.run.input_state = {}, FROZEN
@@ -177,7 +178,7 @@ def _admit(ctx: Any) -> None:
 def _stop_inside(plan: Plan) -> Any:
     """Return the wrappers and ``will_execute`` with a stop in place of the tool."""
 
-    async def stop(ctx: Any) -> Any:
+    async def stop(ctx: InvokeContext) -> Any:
         await walk(ctx, plan.will_execute)
         raise ControlRespond(_REACHED)
 
@@ -199,12 +200,15 @@ def _recorded(body: Mapping[str, Any]) -> ReplayVerdict | None:
     return ReplayVerdict("allowed")  # the hooks before the tool allowed it, whatever its outcome
 
 
-def _refused(ctx: Any) -> ReplayVerdict:
+def _refused(ctx: InvokeContext) -> ReplayVerdict:
     error, outcome = ctx.run.error, ctx.run.outcome
     code = getattr(error, "code", None) if isinstance(error, InvocationError) else None
     if code is None:
         code = "policy_error" if outcome is Outcome.DENIED else "hook_failed"
-    return ReplayVerdict(outcome.value, code, ctx.run.failed_in.stage.value, ctx.run.failed_in.name)
+    at = ctx.run.failed_in
+    assert outcome is not None
+    assert at is not None
+    return ReplayVerdict(outcome.value, code, at.stage.value, at.name)
 
 
 async def _all(gate: Any, rows: Any) -> AsyncIterator[AuditRow]:

@@ -22,6 +22,7 @@ from callgate.errors import (
 )
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.facts import Suspension
+from callgate.hooks.plan import plan_of
 from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store
@@ -147,7 +148,7 @@ class CallRecords:
         return await reconcile(self.ledger.effects, self.ledger.now, tenant, effect, hooks)
 
     def _reconcilers(self) -> dict[str, list[Any]]:
-        found = {one.record.id: reconcilers_of(one) for one in self.plans.hooked()}
+        found = {one.record.id: reconcilers_of(one.registrations, one.definition) for one in self.plans.hooked()}
         return {tool: hooks for tool, hooks in found.items() if hooks}
 
 
@@ -184,6 +185,7 @@ async def resume(
             ctx.run.trace = []
         if await _ran(records, ctx):
             return result_of(ctx)
+        assert ctx.run.resumed is not None
         lost = ctx.run.resumed.wait
 
 
@@ -200,7 +202,8 @@ async def _of_worker(gate: Any, records: CallRecords, bound: SuspendedCall, limi
 
 async def _ran(records: CallRecords, ctx: InvokeContext) -> bool:
     """Run a decided call; return False if another decision has replaced its record, so that the tool did not run."""
-    if ctx.run.resumed is not None and not await records.waits.use(ctx.run.plan, ctx.run.resumed):
+    resumed = ctx.run.resumed
+    if isinstance(resumed, Resumed) and not await records.waits.use(plan_of(ctx), resumed):
         return False
     try:
         await run(ctx.run.plan, ctx)

@@ -22,6 +22,7 @@ from callgate.errors import (
 from callgate.hooks.approval import PLACE
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.facts import Suspension
+from callgate.hooks.plan import plan_of
 from callgate.providers.principal import User
 from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectState, SuspensionRecord, SuspensionState
 from callgate.runtime.call.failure import error_info
@@ -100,7 +101,7 @@ async def repeat_read(records: CallRecords, handle: str, user: User, deadline: f
         return _failed_result(None, Stale())
     wait, bound = found
     ctx = _context(records, wait, bound, user)
-    if ctx is None or not records.waits.is_bound_to(ctx.run.plan, bound):
+    if ctx is None or not records.waits.is_bound_to(plan_of(ctx), bound):
         return _failed_result(bound, Stale())
     apply_options(ctx, {"deadline": deadline})
     return await run_to_result(ctx)

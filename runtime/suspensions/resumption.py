@@ -187,7 +187,7 @@ def bound_call(ctx: InvokeContext, asked: Suspension, policy: str) -> SuspendedC
     frozen = ctx.run.input_state == FROZEN
     raw = ctx.raw_input if not isinstance(ctx.raw_input, Mapping) else thaw(dict(ctx.raw_input))
     call, resumed = ctx.tool_call, ctx.run.resumed
-    before: SuspendedCall | None = None if resumed is None else resumed.bound
+    before = resumed.bound if isinstance(resumed, Resumed) else None
     asked_hash = None if before is None else before.asked_hash
     decided_on = None if before is None else before.input_hash
     input_hash = ctx.input_hash if frozen else decided_on

@@ -11,9 +11,10 @@ from callgate.errors import Denied, NotPending, Stale, StoreConflict, UnknownToo
 from callgate.hooks.approval import PLACE
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.facts import Suspension
-from callgate.hooks.plan import Plan
+from callgate.hooks.plan import Plan, plan_of
 from callgate.hooks.selection import why_not
 from callgate.hooks.stages import Stage
+from callgate.hooks.state import Answers
 from callgate.providers.ids import new_id
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.principal import User
@@ -112,7 +113,7 @@ class SuspensionManager:
         if ctx.run.outer is not None:
             raise Denied("a call within a call cannot wait", code="nested_wait", no_effect=True)
         tenant, now, resumed = ctx.user.tenant or "", self.now(), ctx.run.resumed
-        bound = bound_call(ctx, asked, self.policy_of(ctx.run.plan))
+        bound = bound_call(ctx, asked, self.policy_of(plan_of(ctx)))
         lasts = EXPIRES if asked.expires is None else asked.expires
         wait = SuspensionRecord("", asked.kind, ctx.tool_id, ctx.user.id, now, now + lasts, bound.dump(), "")
         if ctx.run.claim is not None or (resumed is not None and resumed.wait.state is not SuspensionState.WAITING):
@@ -139,7 +140,7 @@ class SuspensionManager:
             store, ctx.user, ctx.tool_id, key, self.keys.namespace, opened, (asked, ran)
         )
 
-    async def _put(self, tenant: str, wait: SuspensionRecord, resumed: Resumed | None) -> None:
+    async def _put(self, tenant: str, wait: SuspensionRecord, resumed: Answers | None) -> None:
         """Store a new suspension; one transaction uses up the row of a call that was suspended before."""
         if resumed is None:
             await self.store().suspensions.put(tenant, wait)

@@ -109,7 +109,7 @@ class Trace:
         if self._ctx is None:
             return []
         rules = self._ctx.run.plan.builtins.unvalidated
-        notes = [] if rules is None else [f"  validated=false, no_schema_mode={rules.mode_of(self._ctx)}"]
+        notes = [] if rules is None else [f"  validated=false, no_schema_mode={rules.mode_of(self._ctx.run.no_schema)}"]
         repair = ShownInput().repair(self._ctx)
         if repair is None:
             return notes

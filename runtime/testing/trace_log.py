@@ -88,7 +88,7 @@ class TraceLog:
         """The rows that the engine wrote, each with its step."""
         yield from self._rows
 
-    def began(self, row: list[Any], run: Run) -> None:
+    def began(self, row: list[Any], run: Run[InvokeContext]) -> None:
         """Record that a step began; the engine completes its row later."""
         step = run.step
         self._rows.append((row, step))
@@ -144,7 +144,7 @@ def _refused(step: Step | None, ctx: InvokeContext | None) -> bool:
 class _Rows(list[Any]):
     """The rows of a trace: as the engine adds one, ``run.step`` is the step of that row."""
 
-    def __init__(self, log: TraceLog, run: Run) -> None:
+    def __init__(self, log: TraceLog, run: Run[InvokeContext]) -> None:
         super().__init__()
         self._log, self._run = log, run
 

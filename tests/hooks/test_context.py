@@ -340,7 +340,7 @@ async def test_the_global_scope_cannot_be_changed_while_invoking() -> None:
         with pytest.raises(ProviderError, match="no scope 'galaxy'"):
             ctx.bind_provider("one", 1, "galaxy")  # type: ignore[arg-type]
         with pytest.raises(TypeError):
-            ctx.run.plan.host.registry.get_all_singletons()["one"] = 1
+            ctx.run.plan.host.registry.get_all_singletons()["one"] = 1  # type: ignore[index]
 
     await through(act)
 

@@ -529,7 +529,7 @@ def test_an_event_that_nobody_hears_works_nothing_out(monkeypatch: pytest.Monkey
     assert handlers is not None
     monkeypatch.setattr(logs, "ids_of", never)
     monkeypatch.setattr(logs._Setup, "get_logger", never)
-    emit(LogEvent.CALL_FAILED, object(), outcome="error")
+    emit(LogEvent.CALL_FAILED, object(), outcome="error")  # type: ignore[arg-type]
 
 
 def test_the_id_of_a_job_is_shown_so_that_it_can_be_found(events: list[dict[str, Any]]) -> None:

@@ -9,6 +9,7 @@ import secrets
 from collections import OrderedDict
 from typing import TypeAlias
 
+from callgate.hooks.context import InvokeContext
 from callgate.hooks.host import Host
 from callgate.hooks.stock.keys import Key
 from callgate.providers.logs import LogEvent, emit
@@ -113,7 +114,7 @@ class SharedPermits:
         """Make a random token. No other process makes the same one, also not a fork of this process."""
         return secrets.token_hex(16)
 
-    async def take(self, host: Host, store: SemaphoreStore, key: Key, token: str) -> bool:
+    async def take(self, host: Host[InvokeContext], store: SemaphoreStore, key: Key, token: str) -> bool:
         """Take a permit if one is free. After a failure the permit is released, or expires with its TTL."""
         try:
             taken = await store.acquire(*key, self.limit, token, self.ttl)
@@ -142,7 +143,9 @@ class SharedPermits:
         """Return the length of this process's wait queue."""
         return len(self.queues.get(key, ()))
 
-    async def wait(self, host: Host, store: SemaphoreStore, key: Key, token: str, seconds: float) -> bool:
+    async def wait(
+        self, host: Host[InvokeContext], store: SemaphoreStore, key: Key, token: str, seconds: float
+    ) -> bool:
         """Join the wait queue for at most *seconds*; return True with a permit. Only the first waiter asks the store."""
         loop = asyncio.get_running_loop()
         until, pause = loop.time() + seconds, POLL[0]
@@ -183,7 +186,7 @@ class SharedPermits:
 
     # ------------------------------------------------------------------ renewal
 
-    def _schedule_renewal(self, host: Host) -> None:
+    def _schedule_renewal(self, host: Host[InvokeContext]) -> None:
         """Start the timer of the next renewal, unless it runs."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:  # the first permit, or the event loop of an earlier gate is closed

@@ -13,6 +13,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from callgate.errors import DeadlineExceeded
+from callgate.hooks.context import InvokeContext
 from callgate.hooks.stages import Stage
 from callgate.hooks.step import SYNC, Step
 from callgate.hooks.stock.store_time import store_time
@@ -87,7 +88,7 @@ class SingleFlight:
         """Return True while a call computes this value."""
         return (host, key, self.rounds.get(key[0], 0)) in self.in_flight
 
-    def join(self, ctx: Any, miss: Miss) -> InFlightCall | None:
+    def join(self, ctx: InvokeContext, miss: Miss) -> InFlightCall | None:
         """Return the flight to wait for; None when this call leads, or runs alone (nested, or in another event loop)."""
         key = (ctx.run.plan.host, miss.key, miss.round)
         flight = self.in_flight.get(key)
@@ -134,11 +135,11 @@ class Miss:
         """Return True when a flight of this key has ended since the lookup: it may have stored the value."""
         return bool(self.ended != self.cache.single_flight.ended_of(self.key))
 
-    def register(self, ctx: Any) -> None:
+    def register(self, ctx: InvokeContext) -> None:
         """Have the runtime call ``settle`` once when the call is over, whatever its outcome."""
         ctx.run.leases = ((SYNC, self.settle, _STEP), ctx.run.leases)
 
-    def settle(self, ctx: Any) -> Awaitable[None] | None:
+    def settle(self, ctx: InvokeContext) -> Awaitable[None] | None:
         """Store the value of a successful call and wake the waiters with it; after an error, hand over or wake them."""
         cache, value = self.cache, self.value
         if ctx.run.error is not None:
@@ -155,7 +156,7 @@ class Miss:
         self.finish(value)
         return None
 
-    async def _put(self, ctx: Any, entry: CacheEntry) -> None:
+    async def _put(self, ctx: InvokeContext, entry: CacheEntry) -> None:
         try:
             with store_time(ctx, self.cache.store_timeout, least=GRACE):
                 await self.store.put(*self.key, entry)

@@ -70,7 +70,7 @@ class Consent(Hook):
             raise HookError("Consent: scope is empty; give a name such as 'mail:read', or a function of the definition")
         self._scope = scope
         self._store = store
-        self._host: Host | None = None
+        self._host: Host[InvokeContext] | None = None
         self._text = text or _sentence
         self._by_tool: dict[str, tuple[ToolDefinition, tuple[str, ...]]] = {}
         self._now = now

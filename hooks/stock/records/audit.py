@@ -194,7 +194,7 @@ class Audit(Hook):
         self, plan: Any, arguments: Any, user: Any, started: float, finished: float, output: Any, *names: Any
     ) -> dict[str, Any]:
         """Make the outcome row from the facts of ``_facts``."""
-        ctx: Any = InvokeContext(plan, arguments, user, started)
+        ctx: InvokeContext = InvokeContext(plan, arguments, user, started)
         ctx.run.input_state, ctx.run.outcome, ctx.run.finished = FROZEN, Outcome.SUCCESS, finished
         ctx.run.output = orjson.loads(output) if output.__class__ is bytes else output
         for name, value in zip(_NAMES, names, strict=True):
@@ -314,7 +314,7 @@ _NAMES = (
 _named_facts = attrgetter(*_NAMES)
 
 
-def _facts(ctx: Any) -> tuple[Any, ...] | None:
+def _facts(ctx: InvokeContext) -> tuple[Any, ...] | None:
     """Return the facts of a successful call, from which a row is made when the log is read; None for other calls.
 
     Only for calls whose facts cannot change later: flat arguments, which hooks and tools get as copies, and no masks.
@@ -343,7 +343,7 @@ def _facts(ctx: Any) -> tuple[Any, ...] | None:
     return plan, run.input, ctx.user, run.started, run.finished, output, *_named_facts(run)
 
 
-def code_of(ctx: Any, error: BaseException) -> str:
+def code_of(ctx: InvokeContext, error: BaseException) -> str:
     """Return the error code that the caller gets."""
     if isinstance(error, asyncio.CancelledError):
         return "cancelled"
@@ -362,11 +362,11 @@ def _reason(error: BaseException) -> str | None:
     return str(error.args[0]) if own else None
 
 
-def _input_hash(ctx: Any) -> str | None:
+def _input_hash(ctx: InvokeContext) -> str | None:
     if ctx.run.input_state == FROZEN:
         return _safe_hash(ctx.run.input)
     try:
-        return ctx.input_hash  # type: ignore[no-any-return]
+        return ctx.input_hash
     except (TypeError, ValueError, RecursionError):  # the input of the caller is not JSON
         return None
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from callgate.hooks.context import InvokeContext
 from callgate.hooks.facts import FROZEN
 from callgate.providers.redaction import Redactor, redact_text
 from callgate.providers.registry import MISSING
@@ -26,7 +27,7 @@ class ShownInput:
         self._redact = Redactor(self._keys)
         self._is_secret = lru_cache(maxsize=1024)(self._redact.is_secret)
 
-    def __call__(self, ctx: Any) -> tuple[Any, list[str]]:
+    def __call__(self, ctx: InvokeContext) -> tuple[Any, list[str]]:
         """Return the masked view, and JSON Pointers to its differences from the arguments.
 
         The view is None for arguments that were never valid, unless a hook masks them: their content is unknown.
@@ -43,7 +44,7 @@ class ShownInput:
             shown = self._snapshot(ctx.masked_input)
         return shown, list(_differences(ctx.run.input if frozen else ctx.run.latest_input(), shown, ()))
 
-    def repair(self, ctx: Any) -> dict[str, Any] | None:
+    def repair(self, ctx: InvokeContext) -> dict[str, Any] | None:
         """Return the record of a repair with both arguments, masked like the arguments of the call; None without one.
 
         Members that a hook masks are masked by name. Text that is not JSON is left out if a hook masks, because the

@@ -37,7 +37,7 @@ _REFUSED = frozenset({Outcome.INVALID, Outcome.DENIED, Outcome.RETRY_LATER, Outc
 _FAILED = frozenset({Outcome.ERROR, Outcome.UNKNOWN})
 
 
-def error_type(ctx: Any) -> str | None:
+def error_type(ctx: InvokeContext) -> str | None:
     """Return the error of a call as a value of low cardinality: its error code, or the type of the exception."""
     error = ctx.run.error
     if error is None:
@@ -186,7 +186,7 @@ class Tracing(Hook):
             if kept.token is not None:
                 self._detach(kept.token)
 
-    def _passes(self, ctx: Any, stage: Stage | None) -> None:
+    def _passes(self, ctx: InvokeContext, stage: Stage | None) -> None:
         """Add the event of the previous stage. Only stages of ``_MARKED``: a method there does not change the plan."""
         kept = ctx.data.get(self._key)
         if kept is None:
@@ -198,7 +198,7 @@ class Tracing(Hook):
             )
         kept.stage, kept.mark = stage, now
 
-    def _begin(self, ctx: Any, *, current: bool = True) -> _Span:
+    def _begin(self, ctx: InvokeContext, *, current: bool = True) -> _Span:
         definition, call = ctx.run.plan.definition, ctx.run.tool_call
         attributes = {
             OPERATION: "execute_tool",
@@ -222,7 +222,7 @@ class Tracing(Hook):
             ctx.data[self._key] = kept
         return kept
 
-    def _finish(self, ctx: Any, span: Any) -> None:
+    def _finish(self, ctx: InvokeContext, span: Any) -> None:
         if not span.is_recording():
             return
         span.set_attribute("callgate.outcome", (ctx.run.outcome or Outcome.ERROR).value)
@@ -248,11 +248,11 @@ class Tracing(Hook):
             span.set_status(self._error)
             span.set_attribute("callgate.stage", str(ctx.run.failed_in.stage.value if ctx.run.failed_in else ""))
 
-    def _judge(self, ctx: Any, span: Any) -> None:
+    def _judge(self, ctx: InvokeContext, span: Any) -> None:
         """Mark the span of a call that was not validated, or whose arguments a repairer wrote."""
         if (rules := ctx.run.plan.builtins.unvalidated) is not None:
             span.set_attribute("callgate.validated", False)
-            span.set_attribute("callgate.no_schema_mode", str(rules.mode_of(ctx)))
+            span.set_attribute("callgate.no_schema_mode", str(rules.mode_of(ctx.run.no_schema)))
         if ctx.run.repair is None:
             return
         span.set_attribute("callgate.repaired", True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from callgate.errors import DefinitionError, RegistrationError, StageError, ToolError
+from callgate.hooks.tool_view import ToolView
 from callgate.runtime.hosts.a2a.card import EXTENSION
 from callgate.runtime.hosts.a2a.integers import encode_integers, restore_integers
 from callgate.runtime.hosts.a2a.remote_call import SILENCE_LIMIT, RemoteCall
@@ -148,7 +149,7 @@ class _RemoteSkill:
     output: Mapping[str, Any] | None
     http: HttpClient | None
 
-    async def call(self, arguments: dict[str, Any], ctx: Any) -> Any:
+    async def call(self, arguments: dict[str, Any], ctx: ToolView) -> Any:
         """Send a message, or the answer to the agent's question, and return the output."""
         from a2a.client import ClientConfig, ClientFactory
 
@@ -179,7 +180,7 @@ class _RemoteSkill:
             return [new_text_part(arguments["message"])]
         return [new_data_part({"type": "tool_call", "name": self.skill, "arguments": encode_integers(arguments)})]
 
-    def _suspend(self, task: RemoteTask, ctx: Any, number: int) -> Any:
+    def _suspend(self, task: RemoteTask, ctx: ToolView, number: int) -> Any:
         """Suspend the call until the question is answered. The schema keeps the state: a resumed call starts again."""
         wanted = task.request
         own = wanted.get("schema")
@@ -188,7 +189,7 @@ class _RemoteSkill:
         return ctx.suspend("input", f"The agent {clip(self.card.name)} asks: {task.question}", schema=schema)
 
 
-def _previous_question(ctx: Any) -> tuple[Mapping[str, Any], list[Any]]:
+def _previous_question(ctx: ToolView) -> tuple[Mapping[str, Any], list[Any]]:
     """Return the agent's last question before this run of the call, and all answers so far."""
     question = mapping(ctx.resumed_schema)
     if _TASK not in question:

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from callgate.errors import ToolError, ToolFailed
+from callgate.hooks.tool_view import ToolView
 from callgate.providers.ids import new_id
 from callgate.providers.logs import LogEvent, emit
 from callgate.runtime.call.leases import Carried
@@ -24,7 +25,7 @@ FIRST_POLL, LAST_POLL = 0.25, 4.0
 class RemoteCall:
     """The exchange about one remote task: a new task, or the task of a resumed call."""
 
-    def __init__(self, client: Any, ctx: Any, task: str, extension: str | None) -> None:
+    def __init__(self, client: Any, ctx: ToolView, task: str, extension: str | None) -> None:
         self._client = client
         self._ctx = ctx
         self._task = task

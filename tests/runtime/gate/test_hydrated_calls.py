@@ -91,7 +91,8 @@ async def test_a_hook_cannot_change_vouched_arguments_on_their_way() -> None:
 
     class Meddling(Seeing):
         def will_authorize(self, ctx: InvokeContext) -> None:
-            ctx.run.hydration.arguments["n"] = 666
+            arguments: Any = ctx.run.hydration and ctx.run.hydration.arguments
+            arguments["n"] = 666
 
     async with gate_of([made(double)], Meddling()) as gate:
         result = await gate.call(gate.hydrate(call()), user=USER)
