@@ -120,10 +120,9 @@ class BuiltIns:
 
         def step(ctx: InvokeContext) -> None:
             run = ctx.run
-            raw: Any = run.input
-            if fast and raw.__class__ is str:
+            if fast and run.input.__class__ is str:
                 try:
-                    run.input = read(raw)
+                    run.input = read(run.input)
                 except Exception:  # noqa: BLE001  (the slow path finds the reason and reports it)
                     slowly(ctx)
                 else:

@@ -10,12 +10,11 @@ from typing import Any, NoReturn, cast
 
 from callgate.errors import ControlRespond, Denied, ProviderError, RetryLater, StageError
 from callgate.hooks.asking import ask, token_of
-from callgate.hooks.entries import input_entries, output_entries
 from callgate.hooks.facts import FROZEN, Suppressed, Suspension
 from callgate.hooks.frozen_views import ProvidersView, masked_view, stages_that_may
 from callgate.hooks.history import Entry
 from callgate.hooks.host import CallPlan
-from callgate.hooks.run import Run
+from callgate.hooks.run import Run, input_entries, output_entries
 from callgate.hooks.stages import May, Stage
 from callgate.providers.logs import CallLog, emit_suppressed
 from callgate.providers.registry import MISSING, ScopeName

@@ -11,7 +11,7 @@ from callgate.providers.stores.effects import EffectRecord
 from callgate.providers.stores.ledger_writes import RowChain
 
 C_contra = TypeVar("C_contra", contravariant=True)
-"""The context of hooks: see ``hooks/state.py``."""
+"""The context of hooks: see ``hooks/facts.py``."""
 
 
 @dataclass(frozen=True, slots=True)

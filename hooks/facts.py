@@ -1,12 +1,22 @@
-"""Facts that an invocation keeps: the state of its input, its suspension, and recorded failures."""
+"""Facts that an invocation keeps: the state of its input, its suspension, recorded failures, and parts of the runtime.
+
+``C`` is the context of hooks, ``InvokeContext``. It is made of these parts, so they cannot import it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from callgate.hooks.effects import C_contra, EffectRecorder
 from callgate.hooks.stages import Stage
+from callgate.hooks.step import Compiled
+from callgate.providers.exits import PlainThreads
+from callgate.providers.principal import User
+from callgate.providers.recipes import Recipe
+from callgate.providers.stores.effects import EffectRecord, EffectState, EffectStore, SuspensionRecord
 from callgate.tools.approval import Approval
 from callgate.tools.definition import NoSchemaMode
 
@@ -50,3 +60,200 @@ class Suppressed:
     stage: Stage
     hook: str
     error: BaseException
+
+
+# ---------------------------------------------------------------------- parts that the runtime makes
+
+C = TypeVar("C")
+
+Leases: TypeAlias = "tuple[Compiled, Leases] | None"
+"""The lease ledger, a linked stack: the release of the last lease, and the rest."""
+
+TraceRow: TypeAlias = list[Any]
+"""The stage, hook, verdict and seconds of one step of a traced call."""
+
+
+class ArmedDeadline(Protocol):
+    """The armed deadline of a call."""
+
+    before: int
+    fired: bool
+
+    @property
+    def alone(self) -> bool:
+        """True if it fired and nothing else cancelled the task since it was armed."""
+        ...
+
+    def interrupts(self, error: BaseException) -> bool:
+        """Return True if *error* came from this deadline while the task was handling an earlier cancellation."""
+        ...
+
+    def disarm(self) -> None:
+        """Disarm the deadline after the work."""
+        ...
+
+    def later(self, seconds: float) -> ArmedDeadline:
+        """Disarm, and return a deadline that fires this much later."""
+        ...
+
+    def forget(self) -> bool:
+        """Consume the cancellation that this deadline sent; return the value of ``alone``."""
+        ...
+
+
+class Shield(Protocol):
+    """A cancel scope that keeps others off the closing steps."""
+
+    shield: bool
+
+    def __exit__(self, *error: object) -> object:
+        """Leave the scope."""
+        ...
+
+
+class ClaimState(Protocol[C_contra]):
+    """The claim of a call in the effect ledger; the attributes are those of ``runtime/effects/claims.py``."""
+
+    host: object
+    tenant: str
+    effect: EffectRecord
+    together: Sequence[EffectRecorder[Any]]
+    began: bool
+    returned: bool
+    decided: EffectState | None
+    joined: EffectStore | None
+    records: Sequence[tuple[EffectRecorder[Any], dict[str, Any]]]
+    carried: bool
+
+    def in_transaction(self, connection: Any, threads: PlainThreads | None) -> None:
+        """Let the transaction of *connection* carry the outcome."""
+        ...
+
+    @property
+    def token(self) -> int:
+        """The fencing token."""
+        ...
+
+    def begin(self) -> None:
+        """Record that a body starts."""
+        ...
+
+    async def watch(self, body: Awaitable[Any]) -> Any:
+        """Run a body and record its error."""
+        ...
+
+    def failed(self, error: BaseException) -> None:
+        """Record that a body ended with this error or with a response."""
+        ...
+
+    def wrapper_failed(self, error: BaseException) -> None:
+        """Record that a hook of the execution failed after the body had returned."""
+        ...
+
+    def facts(self, ctx: C_contra) -> dict[str, bool]:
+        """Return the facts before an execution, which ``roll_back`` restores."""
+        ...
+
+    def roll_back(self, before: dict[str, bool], *, sure: bool = True) -> None:
+        """Restore the facts before an execution that was rolled back."""
+        ...
+
+    def state(self, ctx: C_contra) -> EffectState:
+        """Return the outcome of the effect."""
+        ...
+
+
+class JoinedClaim(ClaimState[C_contra], Protocol[C_contra]):
+    """A claim whose outcome a transaction of the application carries."""
+
+    async def write_outcome(self) -> None:
+        """Write the outcome in the transaction, as its last statement."""
+        ...
+
+    async def ask(self) -> EffectState:
+        """Return the outcome after a commit that failed without saying whether it took place."""
+        ...
+
+
+class GivenAnswer(Protocol):
+    """The answer to a suspension at one place of the lifecycle."""
+
+    def take(self) -> Any:
+        """Return the value, or raise ``ToolError`` if the answer is an error."""
+        ...
+
+
+class Decided(Protocol):
+    """The suspended call that a resumed call continues."""
+
+    @property
+    def schema(self) -> Mapping[str, Any] | None:
+        """The schema of the answer, if it was asked for one."""
+        ...
+
+    @property
+    def approvals(self) -> tuple[tuple[str, User, float], ...]:
+        """The place, the approver and the seconds waited of each approval."""
+        ...
+
+
+class Answers(Protocol):
+    """The answers given to this run of a suspended call, and the record that its effect uses up."""
+
+    id: str
+    wait: SuspensionRecord
+
+    @property
+    def bound(self) -> Decided:
+        """The facts that the call is bound to."""
+        ...
+
+    def answer_at(self, place: str, input_hash: str | None) -> GivenAnswer | None:
+        """Return the answer at a place; None if it applies to other arguments."""
+        ...
+
+    def is_answered_at(self, place: str) -> bool:
+        """Return True if a place has an answer, for any arguments."""
+        ...
+
+    def approved(self, rules: Sequence[Approval], input_hash: str) -> bool:
+        """Return True if the approvals of these arguments satisfy the rules."""
+        ...
+
+    def used(self) -> SuspensionRecord:
+        """Return the next version of the record, in which the call no longer waits."""
+        ...
+
+
+class Consumer(Protocol[C_contra]):
+    """The consumer of a call's progress and of its partial outputs."""
+
+    in_order: asyncio.Lock
+
+    def progress(self, ctx: C_contra, progress: float, total: float | None, message: str | None) -> None:
+        """Take the progress, without waiting."""
+        ...
+
+    async def partial(self, ctx: C_contra, value: Any) -> None:
+        """Take a partial output."""
+        ...
+
+
+class Dependencies(Protocol[C_contra]):
+    """The values of the marked parameters of one function or class."""
+
+    in_unit: bool
+    carries: bool
+    wanted: tuple[tuple[str, Recipe], ...]
+
+    def take(self, ctx: C_contra) -> dict[str, Any]:
+        """Return the values by parameter, without waiting."""
+        ...
+
+    def ready(self, ctx: C_contra) -> dict[str, Any] | None:
+        """Return the cached values, or None if a provider has to run."""
+        ...
+
+    async def get(self, ctx: C_contra) -> dict[str, Any]:
+        """Return the values by parameter."""
+        ...

@@ -9,7 +9,7 @@ import orjson
 
 from callgate.hooks.stages import Stage
 from callgate.hooks.step import Step
-from callgate.tools.values import SCALARS, compact
+from callgate.tools.values import SCALARS, canonical, compact
 
 _AS_IT_IS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
 
@@ -84,3 +84,20 @@ def snapshot(value: Any) -> Any:
         return copy.deepcopy(value)
     except Exception:  # noqa: BLE001  (a value that cannot be copied is kept itself)
         return value
+
+
+def without_repeats(entries: list[Entry]) -> tuple[Entry, ...]:
+    """Return the entries without those that equal the one before."""
+    kept = entries[:1]
+    for entry in entries[1:]:
+        if not _same(entry.value, kept[-1].value):
+            kept.append(entry)
+    return tuple(kept)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Compare as JSON: ``1`` and ``True`` differ."""
+    try:
+        return canonical(one) == canonical(other)
+    except (TypeError, ValueError):
+        return type(one) is type(other) and bool(one == other)

@@ -1,6 +1,6 @@
 """The services of the runtime that invocation contexts use, and the plan of their tool.
 
-``C`` is the context itself, ``InvokeContext``; see ``hooks/state.py``.
+``C`` is the context itself, ``InvokeContext``; see ``hooks/facts.py``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from callgate.hooks.effects import C_contra
-from callgate.hooks.facts import NoSchemaVerdict, OnRepair, Suspension
+from callgate.hooks.facts import C, Dependencies, NoSchemaVerdict, OnRepair, Suspension
 from callgate.hooks.stages import Stage
-from callgate.hooks.state import C, Dependencies
 from callgate.hooks.step import Compiled, Step
 from callgate.providers.registry import ProviderRegistry
 from callgate.providers.scope import ProviderScope
@@ -122,12 +121,12 @@ class Checks(Protocol[C_contra]):
         """The rules for calls without a schema; None for a tool that has one."""
         ...
 
-    def size_of(self, output: Any, before: int = 0) -> int:
-        """Return the bytes of an output, or refuse it."""
-        ...
-
     def hash_of(self, arguments: Any) -> str:
         """Return the SHA-256 of settled arguments, the same for equal values."""
+        ...
+
+    def size_of(self, output: Any, before: int = 0) -> int:
+        """Return the bytes of an output, or refuse it."""
         ...
 
     def limit_output(self, ctx: C_contra) -> None:

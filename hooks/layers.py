@@ -74,7 +74,8 @@ class PartialContext(InvokeContext):
     __slots__ = ()
 
     def __init__(self, ctx: InvokeContext, value: Any) -> None:
-        run: Any = Layer(ctx.run, output_log=None, events=None)
+        layer: Any = Layer(ctx.run, output_log=None, events=None)
+        run: Run[InvokeContext] = layer
         self.run, self.data = run, ctx.data
         run.put_output(value)
 

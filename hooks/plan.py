@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, TypeAlias
 from callgate.hooks.approval import Source, approval_step, of_repaired, of_tool
 from callgate.hooks.builtin import BuiltIns
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.facts import Dependencies
 from callgate.hooks.guards import only_where_it_applies, surrounded, traced, valueless
 from callgate.hooks.host import Host, Now, Surface
 from callgate.hooks.selection import Registration, may_hide, select_for_stage, sort_for_stage, why_not
 from callgate.hooks.stages import RECORDS, RELEASE_OF, STAGES, Section, Stage, stages_in
-from callgate.hooks.state import Dependencies
 from callgate.hooks.step import (
     ASYNC,
     ASYNC_LEASE,

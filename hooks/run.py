@@ -9,14 +9,27 @@ from hashlib import sha256
 from typing import Any, Generic, Protocol, TypeAlias
 
 from callgate.errors import ControlRespond, Invalid, StageError
-from callgate.hooks.facts import FROZEN, LIVE, RAW, NoSchemaVerdict, Suppressed, Suspension
+from callgate.hooks.facts import (
+    FROZEN,
+    LIVE,
+    RAW,
+    Answers,
+    ArmedDeadline,
+    C,
+    ClaimState,
+    Consumer,
+    Leases,
+    NoSchemaVerdict,
+    Shield,
+    Suppressed,
+    Suspension,
+    TraceRow,
+)
 from callgate.hooks.frozen_views import input_view, output_view, raw_view
-from callgate.hooks.history import Kept, kept_now, kept_own
+from callgate.hooks.history import Entry, Kept, kept_now, kept_own, snapshot, without_repeats
 from callgate.hooks.host import CallPlan
-from callgate.hooks.stages import Stage
-from callgate.hooks.state import Answers, C, Claim, Consumer, Deadline, Leases, Shield, TraceRow
+from callgate.hooks.stages import STAGES, Stage
 from callgate.hooks.step import Step
-from callgate.providers.execution_scope import ExecutionScope
 from callgate.providers.ids import new_id
 from callgate.providers.registry import MISSING
 from callgate.providers.scope import ProviderScope
@@ -71,12 +84,14 @@ class Run(Generic[C]):
     """
 
     step: Step
+    raw_input: Any
+    input: Any
     session_id: str | None = None
     task: TaskIds = NO_TASK
     job: str | None = None  # the id of the job that makes this call
     failed_in: Step | None = None
     deferred: BaseException | None = None  # a cancellation that arrived while a step had to finish
-    alarm: Deadline | None = None  # the armed deadline
+    alarm: ArmedDeadline | None = None  # the armed deadline
     hydration: HydrationResult | None = None
     no_schema: NoSchemaVerdict | None = None  # the mode that the policy decided for a call without a schema
     repair: Repair | None = None  # the repair of the arguments, before and after
@@ -90,7 +105,7 @@ class Run(Generic[C]):
     idempotency_key: str | None = None
     pending: Suspension | None = None
     resumed: Answers | None = None  # the answers given to this run of a suspended call
-    claim: Claim[C] | None = None  # its claim in the effect ledger
+    claim: ClaimState[C] | None = None  # its claim in the effect ledger
     replayed: bool = False  # the output or error comes from an earlier call with the same key
     outer: Run[C] | None = None  # the run of the call that made this nested call
     nested: int = 0  # nested calls made so far
@@ -127,7 +142,7 @@ class Run(Generic[C]):
     tool_call: ToolCall | None = None
     request_id: str | None = None
     scope: ProviderScope | None = None
-    unit: ExecutionScope | None = None  # the scope of the execution that runs, where providers need one
+    unit: ProviderScope | None = None  # the scope of the execution that runs, where providers need one
     body_error: BaseException | None = None  # with which the body of this execution ended
     ends_scope: bool = True  # False for a nested call, and for a scope that an abandoned body still holds
     suppressed: list[Suppressed] | None = None
@@ -266,3 +281,37 @@ class CallContext(Protocol):
     def masked_input(self) -> Any:
         """The arguments that records may show."""
         ...
+
+
+# ---------------------------------------------------------------------- histories
+
+_UNPARSED = frozenset(stage for stage in Stage if STAGES[stage].position <= STAGES[Stage.WILL_PARSE_INPUT].position)
+
+
+def input_entries(ctx: CallContext) -> tuple[Entry, ...]:
+    """Return the input as given, as parsed, and as hooks set it; equal neighbours are one entry, of the first writer.
+
+    After a hook has masked the input, the history shows only the masked value.
+    """
+    run = ctx.run
+    if run.masked is not MISSING or run.maskers or run.scrubber is not None:
+        at, step = run.masked_by or (run.started, run.plan.start)
+        return (Entry(at, Stage.WILL_REDACT_INPUT, snapshot(ctx.masked_input), step.name),)
+    log: list[Kept] = run.input_log or []
+    early = [kept for kept in log if kept.step.stage in _UNPARSED]
+    entries = [Entry(run.started, None, snapshot(run.raw_input), "caller"), *(kept.entry() for kept in early)]
+    if run.input_state != RAW:
+        parsed = run.plan.parse_again(run.hydration, run.input, early[-1].value() if early else run.raw_input)
+        entries.append(Entry(run.read_at, Stage.WILL_PARSE_INPUT, parsed, "parse"))
+    entries += [kept.entry() for kept in log[len(early) :]]
+    return without_repeats(entries)
+
+
+def output_entries(ctx: CallContext) -> tuple[Entry, ...]:
+    """Return the output as the tool returned it, and as wrappers and hooks set it."""
+    run = ctx.run
+    entries = [kept.entry() for kept in run.output_log or ()]
+    if not entries and run.executed:  # no hook could change it, so it was not noted when the tool returned
+        at, tool = run.finished or run.plan.now(), run.plan.running
+        entries.append(Entry(at, tool.stage, snapshot(run.output), tool.name))
+    return without_repeats(entries)

@@ -23,8 +23,6 @@ class JoinableClaim(Protocol):
 class RunningCall(Protocol):
     """The state of the call whose tool runs."""
 
-    unit: ExecutionScope | None
-
     @property
     def claim(self) -> JoinableClaim | None:
         """The claim of the call, where its tool has an effect."""
@@ -42,11 +40,11 @@ class EffectClaim:
     carries the outcome of the effect; see ``in_transaction``.
     """
 
-    __slots__ = ("_run",)
+    __slots__ = ("_run", "_threads")
     bound_in_executions = True  # see ``Recipes``
 
-    def __init__(self, run: RunningCall) -> None:
-        self._run = run
+    def __init__(self, run: RunningCall, threads: PlainThreads | None) -> None:
+        self._run, self._threads = run, threads
 
     def in_transaction(self, connection: Any) -> None:
         """Let the transaction of *connection* carry the outcome of the effect.
@@ -64,8 +62,8 @@ class EffectClaim:
             StoreError: the connection is of another kind, or its database of another kind than the store's.
         """
         claim = self._run.claim
-        if claim is not None and claim.carried and self._run.unit is not None:
-            claim.in_transaction(connection, self._run.unit.threads)
+        if claim is not None and claim.carried:
+            claim.in_transaction(connection, self._threads)
 
 
 class ExecutionScope(ProviderScope):
@@ -78,7 +76,7 @@ class ExecutionScope(ProviderScope):
         super().__init__(request.world, Rank.EXECUTION, request.session)
         self._request: ProviderScope = request
         self.threads = threads
-        self.bindings[EffectClaim] = EffectClaim(run)
+        self.bindings[EffectClaim] = EffectClaim(run, threads)
 
     def home(self, rank: Rank) -> ProviderScope:
         """Return the scope that keeps instances of a rank."""

@@ -1,9 +1,12 @@
-"""The names, levels and fields of the events that Callgate logs."""
+"""The names, levels and fields of the events that Callgate logs, and the members of a call that they show."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Self
+from typing import Any, Protocol, Self
+
+from callgate.providers.principal import User
+from callgate.providers.scrubbing import Scrubber
 
 DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 """Levels, as the stdlib numbers them."""
@@ -224,3 +227,115 @@ class LogEvent(StrEnum):
         "fault thread_id trace_id call_id tool error",
         "a service around the tools of a plan failed; `fault` is the event of the `ToolSystemFault`",
     )
+
+
+# ---------------------------------------------------------------------- the call that an event is about
+
+
+class _Row(Protocol):
+    @property
+    def gives_back(self) -> str | None: ...
+
+
+class _Step(Protocol):
+    @property
+    def stage(self) -> str: ...
+    @property
+    def row(self) -> _Row: ...
+
+    name: str
+    hook: Any
+    shadow: bool
+
+
+class _Definition(Protocol):
+    @property
+    def parameters(self) -> object: ...
+
+
+class _Rules(Protocol):
+    def mode_of(self, verdict: Any, /) -> object: ...
+
+
+class _Checks(Protocol):
+    @property
+    def unvalidated(self) -> _Rules | None: ...
+
+
+class _Host(Protocol):
+    development: bool
+
+
+class _Plan(Protocol):
+    @property
+    def definition(self) -> _Definition: ...
+    @property
+    def builtins(self) -> _Checks: ...
+    @property
+    def host(self) -> _Host: ...
+
+
+class _ToolCall(Protocol):
+    @property
+    def id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+
+
+class LoggedRun(Protocol):
+    """The state of a call."""
+
+    scrubber: Scrubber | None
+    raw_input: Any
+    input: Any
+    session_id: str | None
+    unknown: BaseException | None
+
+    @property
+    def plan(self) -> _Plan:
+        """The plan of the tool."""
+        ...
+
+    @property
+    def step(self) -> _Step:
+        """The step that runs."""
+        ...
+
+    @property
+    def outer(self) -> LoggedRun | None:
+        """The state of the call that made this one."""
+        ...
+
+    @property
+    def tool_call(self) -> _ToolCall | None:
+        """The call as the caller made it."""
+        ...
+
+    @property
+    def no_schema(self) -> object:
+        """The mode that the policy decided for a call without a schema."""
+        ...
+
+
+class LoggedCall(Protocol):
+    """One call: ``InvokeContext``, which lies above this layer."""
+
+    @property
+    def run(self) -> LoggedRun:
+        """The state of the call."""
+        ...
+
+    @property
+    def user(self) -> User:
+        """The principal."""
+        ...
+
+    @property
+    def tool_id(self) -> str:
+        """The wire name of the tool."""
+        ...
+
+    @property
+    def request_id(self) -> str:
+        """The correlation id."""
+        ...

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TextIO
 
 from callgate.providers.argument_mask import ArgumentMask
-from callgate.providers.call_view import LoggedCall, LoggedRun
 from callgate.providers.faults import fault_of, logged_as, mark_logged, traceback_of
 from callgate.providers.log_chain import LogSink, chain, redactor_of
-from callgate.providers.log_events import IDS, LogEvent
+from callgate.providers.log_events import IDS, LogEvent, LoggedCall, LoggedRun
 from callgate.providers.redaction import Redactor, redact_text
 from callgate.providers.scrubbing import CURRENT_SCRUBBER
 

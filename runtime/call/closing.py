@@ -14,7 +14,7 @@ transaction, and before later records that may wait.
 from __future__ import annotations
 
 from asyncio import get_running_loop
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Coroutine, Iterable
 from itertools import chain
 from sys import modules
 from typing import Any
@@ -192,7 +192,11 @@ async def end_scope(ctx: InvokeContext) -> None:
 
 def exit_step(one: Exit) -> Compiled:
     """Return the step that closes one provided instance; it sees the error that ended the invocation."""
-    return ASYNC, lambda ctx: one.leave(ctx.run.error), step_of(one)
+
+    def leave(ctx: InvokeContext) -> Awaitable[None]:
+        return one.leave(ctx.run.error)
+
+    return ASYNC, leave, step_of(one)
 
 
 def step_of(one: Exit) -> Step:

@@ -23,7 +23,7 @@ from typing import Any
 
 from callgate.errors import StageError
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.state import Leases
+from callgate.hooks.facts import Leases
 from callgate.hooks.step import ASYNC, Compiled, Step
 from callgate.runtime.call import scopes
 

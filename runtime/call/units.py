@@ -16,12 +16,12 @@ from typing import Any, cast
 
 from callgate.errors import ControlRespond, OutcomeUnknown
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.facts import JoinedClaim
 from callgate.hooks.guards import closes, traced
 from callgate.hooks.host import CallPlan
 from callgate.hooks.plan import Body, Plan
 from callgate.hooks.run import Run
 from callgate.hooks.stages import Stage
-from callgate.hooks.state import CarriedClaim
 from callgate.hooks.step import Step
 from callgate.providers.execution_scope import ExecutionScope
 from callgate.providers.exits import Exit, PlainThreads
@@ -96,7 +96,7 @@ async def _leave(
     if run.unit is scope:
         run.unit = None
     # Without a joined claim no body ran, or no transaction carries its outcome.
-    joined = cast("CarriedClaim[InvokeContext]", claim) if claim is not None and claim.joined is not None else None
+    joined = cast("JoinedClaim[InvokeContext]", claim) if claim is not None and claim.joined is not None else None
     if error is None and joined is not None:
         await ending.run(joined.write_outcome())
     for one in exits:
@@ -166,7 +166,7 @@ class _Ending:
         elif not rolled_back(raised) or not all(depends_on(other, one.recipe) for other in self.left):
             self.sure = False
 
-    async def decide(self, claim: CarriedClaim[InvokeContext]) -> None:
+    async def decide(self, claim: JoinedClaim[InvokeContext]) -> None:
         """Find out whether the transaction that carries the outcome was committed."""
         claim.decided = EffectState.COMMITTED if self.clean else EffectState.NO_EFFECT
         if not self.tried or self.sure or self.failure is None:

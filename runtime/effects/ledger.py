@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from callgate.errors import RegistrationError, StoreConflict, StoreError, StoreUnsupported
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.state import Claim
+from callgate.hooks.facts import ClaimState
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import OLDEST, OPEN_STATES, EffectPosition, EffectRecord, EffectState
@@ -95,7 +95,7 @@ class Ledger:
         self.valid = math.inf if self.memory is not None else options.valid  # rows in memory end with the process
         self.waiters = Waiters()
         self._unsettled: dict[
-            tuple[str, str], tuple[Claim[InvokeContext], EffectState, bytes | None, float | None]
+            tuple[str, str], tuple[ClaimState[InvokeContext], EffectState, bytes | None, float | None]
         ] = {}
         self._expires_from = -math.inf
         self._asked: dict[str, EffectPosition] = {}
@@ -108,7 +108,7 @@ class Ledger:
     # ------------------------------------------------------------------ settling
 
     async def settle(
-        self, claim: Claim[InvokeContext], state: EffectState, receipt: bytes | None, expires_at: float | None
+        self, claim: ClaimState[InvokeContext], state: EffectState, receipt: bytes | None, expires_at: float | None
     ) -> None:
         """Record the outcome of an effect; if the store fails, ``keep_up`` retries later.
 
@@ -128,7 +128,7 @@ class Ledger:
             self.waiters.wake(place)
 
     async def _write_end(
-        self, claim: Claim[InvokeContext], state: EffectState, receipt: bytes | None, expires_at: float | None
+        self, claim: ClaimState[InvokeContext], state: EffectState, receipt: bytes | None, expires_at: float | None
     ) -> None:
         effect, tenant, at = claim.effect, claim.tenant, self.now()
         # With a decided outcome the transaction of the application has committed; the receipt is left.

@@ -10,11 +10,10 @@ from typing import Any
 from callgate.errors import Denied, NotPending, Stale, StoreConflict, UnknownTool
 from callgate.hooks.approval import PLACE
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.facts import Suspension
+from callgate.hooks.facts import Answers, Suspension
 from callgate.hooks.plan import Plan, plan_of
 from callgate.hooks.selection import why_not
 from callgate.hooks.stages import Stage
-from callgate.hooks.state import Answers
 from callgate.providers.ids import new_id
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.principal import User

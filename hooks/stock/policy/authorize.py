@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Unpack
 from callgate.errors import Control, Denied, HookError, InvocationError
 from callgate.hooks.base import Hook, Step, not_overridden
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.host import CallPlan
 from callgate.hooks.stages import Stage
 from callgate.hooks.stock.options import HookOptions, check_seconds, checked, set_options
 from callgate.hooks.stock.policy.rules import (
@@ -41,7 +42,7 @@ _WITHOUT_INPUT = "it has rules on arguments, but is not registered at will_autho
 class _Concerned:
     """The rules of an ``Authorize`` for one tool, computed once: static rules as tuples, and deciders to call."""
 
-    source: Any  # the plan
+    source: CallPlan[InvokeContext]
     static: tuple[tuple[bool, frozenset[str] | None, frozenset[str] | None, frozenset[str] | None, str], ...]
     deciders: tuple[Decider, ...]
     defaults: Mapping[str, Any]
@@ -247,7 +248,7 @@ class Authorize(Hook):
             if checks is not None:
                 checks(tools.values())
 
-    def _about(self, tool: ToolDefinition, source: Any) -> _Concerned:
+    def _about(self, tool: ToolDefinition, source: CallPlan[InvokeContext]) -> _Concerned:
         rules = [one for one in self.deciders if isinstance(one, Rule) and one.concerns(tool)]
         static = tuple(
             (one.verdict is PERMIT, one.roles, one.scopes, one.tenants, one.id) for one in rules if one.is_static
@@ -290,5 +291,5 @@ def _verdict_of(judgement: Any, *, final: bool = False) -> Verdict:
     return verdict
 
 
-def _runs_on_input(plan: Any, hook: Authorize) -> bool:
+def _runs_on_input(plan: CallPlan[InvokeContext], hook: Authorize) -> bool:
     return any(step.hook is hook and step.stage is Stage.WILL_AUTHORIZE_INPUT for _, _, step in plan.before)

@@ -14,12 +14,14 @@ from callgate.errors import Denied, HookError, InvocationError, Suspended
 from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.facts import FROZEN
+from callgate.hooks.host import CallPlan, Host
 from callgate.hooks.stock.options import HookOptions, check_count, check_seconds, checked, set_options
 from callgate.hooks.stock.records.audit_chain import Anchor, Chain, micros
 from callgate.hooks.stock.records.audit_sinks import is_async, to_function, to_log
 from callgate.hooks.stock.records.masking import ShownInput
 from callgate.hooks.stock.store_time import store_time
 from callgate.providers.logs import LogEvent, emit
+from callgate.providers.principal import User
 from callgate.providers.registry import MISSING
 from callgate.providers.stores.base import AuditRow, Store
 from callgate.providers.stores.memory_audit import MemoryAudit
@@ -91,7 +93,7 @@ class Audit(Hook):
         self._timeout = write_timeout
         self._shown = ShownInput(secret_keys)
         self._chains: WeakKeyDictionary[Any, Chain] = WeakKeyDictionary()
-        self._host: Any = None
+        self._host: Host[InvokeContext] | None = None
         self._chain: Chain | None = None
         set_options(self, options)
 
@@ -149,7 +151,7 @@ class Audit(Hook):
         """Give the intent row to the ledger, which writes it."""
         return self.row(ctx.run.plan.host, self._known(ctx, "intent", ctx.run.plan.host.monotonic()))
 
-    def row(self, host: Any, body: dict[str, Any]) -> tuple[Chain, dict[str, Any]]:
+    def row(self, host: Host[InvokeContext], body: dict[str, Any]) -> tuple[Chain, dict[str, Any]]:
         """Give a row to the ledger, which writes it."""
         return self._chain_of(host), body
 
@@ -191,10 +193,17 @@ class Audit(Hook):
         return row
 
     def _from_facts(
-        self, plan: Any, arguments: Any, user: Any, started: float, finished: float, output: Any, *names: Any
+        self,
+        plan: CallPlan[InvokeContext],
+        arguments: Any,
+        user: User,
+        started: float,
+        finished: float,
+        output: Any,
+        *names: Any,
     ) -> dict[str, Any]:
         """Make the outcome row from the facts of ``_facts``."""
-        ctx: InvokeContext = InvokeContext(plan, arguments, user, started)
+        ctx = InvokeContext(plan, arguments, user, started)
         ctx.run.input_state, ctx.run.outcome, ctx.run.finished = FROZEN, Outcome.SUCCESS, finished
         ctx.run.output = orjson.loads(output) if output.__class__ is bytes else output
         for name, value in zip(_NAMES, names, strict=True):
@@ -231,7 +240,7 @@ class Audit(Hook):
 
     # ------------------------------------------------------------------ where rows go
 
-    def _chain_of(self, host: Any) -> Chain:
+    def _chain_of(self, host: Host[InvokeContext]) -> Chain:
         """Return the segment that this hook writes for a gate."""
         if host is self._host and self._chain is not None:
             return self._chain
@@ -242,7 +251,7 @@ class Audit(Hook):
         self._host, self._chain = host, chain
         return chain
 
-    def _open(self, host: Any) -> Chain:
+    def _open(self, host: Host[InvokeContext]) -> Chain:
         sink = self._sink
         if sink is None:
             store = self._store or host.store
