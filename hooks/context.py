@@ -16,6 +16,7 @@ from callgate.hooks.history import Entry
 from callgate.hooks.host import CallPlan
 from callgate.hooks.run import Run, input_entries, output_entries
 from callgate.hooks.stages import May, Stage
+from callgate.providers.foreign_errors import understood
 from callgate.providers.logs import CallLog, emit_suppressed
 from callgate.providers.registry import MISSING, ScopeName
 from callgate.providers.scrubbing import Scrubber, spellings
@@ -377,7 +378,7 @@ class InvokeContext:
     def suppress(self, error: BaseException) -> None:
         """Record a failure of the current step without changing the outcome."""
         run = self.run
-        error = run.scrubbed(error)
+        error = run.scrubbed(understood(error))
         run.suppressed = [*(run.suppressed or ()), Suppressed(run.step.stage, run.step.name, error)]
         emit_suppressed(self, error)
 

@@ -115,6 +115,8 @@ class Run(Generic[C]):
     shield: Shield | None = None  # keeps cancel scopes off closing steps
     closes_at: float | None = None  # the end of the budget for closing, in seconds of the loop, once a step has waited
     abandoned: bool = False
+    requests: int = 0  # to cancel the task, before the call
+    grouped: bool = False  # an error left a task group, which may have left a request to cancel
     unknown: BaseException | None = None  # the error of a call that names no tool
     finished: float | None = None
     deadline_at: float | None = None

@@ -15,7 +15,7 @@ from callgate.hooks.selection import Registration, select_for_stage
 from callgate.hooks.stages import Stage
 from callgate.hooks.step import ASYNC, Compiled, Step
 from callgate.providers.logs import LogEvent, emit, emit_fault
-from callgate.runtime.call.failure import crashed
+from callgate.runtime.call.failure import counted, crashed
 from callgate.runtime.call.streams import cancel_and_wait
 
 Inner: TypeAlias = Callable[[InvokeContext], Awaitable[Any]]
@@ -144,11 +144,14 @@ def _layer(call: Callable[..., Any], step: Step, inner: Inner, registration: Reg
             finally:
                 if turn.state == "running":
                     await turn.end()
-        except BaseException as error:
+        except BaseException as raised:
+            error = counted(ctx, raised)
             ignored = ignores and turn.state in {"new", "done"} and is_failure(error)
             turn.ended(error, ignored=ignored)
             if not ignored:
-                raise
+                if error is raised:
+                    raise
+                raise error from None
             ctx.suppress(error)
             return turn.output if turn.state == "done" else await inner(ctx)
         if turn.error is not None:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.plan import Plan
 from callgate.hooks.tool_view import ToolView
-from callgate.runtime.call.failure import crashed
+from callgate.runtime.call.failure import counted, crashed
 from callgate.runtime.call.leases import hold_back
 from callgate.tools.record import Style, ToolRecord
 from callgate.tools.values import thaw
@@ -47,7 +47,12 @@ def make_body(plan: Plan) -> Body:
         extra = await supply(ctx)
         if ctx.run.claim is not None:
             ctx.run.claim.begin()
-        output = await start(ctx, prepare(ctx.run.input), extra)
+        try:
+            output = await start(ctx, prepare(ctx.run.input), extra)
+        except BaseException as raised:
+            if (error := counted(ctx, raised)) is raised:
+                raise
+            raise error from None
         if to_json is None or record.streams:
             return output
         if ctx.run.claim is not None:
@@ -90,9 +95,11 @@ def supplied_call(plan: Plan) -> Body:
             ctx.run.claim.began = True
         try:
             ctx.run.output = await execute(**(ctx.run.input if prepare is None else prepare(ctx.run.input)), **supplied)
-        except BaseException:
+        except BaseException as raised:
             ctx.run.step = running  # the end of the body is its own, whatever ran beside it
-            raise
+            if (error := counted(ctx, raised)) is raised:
+                raise
+            raise error from None
         ctx.run.executed = True
         if watched:
             ctx.run.returned()
@@ -213,7 +220,8 @@ def _in_thread(record: ToolRecord) -> Callable[[Any, Callable[[], Any]], Awaitab
             if working.cancel() and ctx.run.claim is not None:
                 ctx.run.claim.began = False  # it waited for a thread to the end: there is no effect
 
-        return await _outlive(ctx, asyncio.wrap_future(working), take_back)
+        output = await _outlive(ctx, asyncio.wrap_future(working), take_back)
+        return await output if inspect.isawaitable(output) else output  # of an async function in a plain wrapper
 
     return run
 

@@ -153,6 +153,22 @@ def expire_all(loop: asyncio.AbstractEventLoop) -> int:
     return expired
 
 
+async def forget_leaked(ctx: InvokeContext) -> None:
+    """Withdraw the requests to cancel that a ``TaskGroup`` of the call left on its task (see ``LEAKS``)."""
+    run, task = ctx.run, asyncio.current_task()
+    run.grouped = False
+    if not LEAKS or task is None or task.cancelling() <= run.requests or (run.alarm is not None and run.alarm.fired):
+        return
+    try:
+        await asyncio.sleep(0)  # a real cancellation arrives here
+    except asyncio.CancelledError as late:
+        run.special = True
+        run.hold_back(late)
+        return
+    while task.cancelling() > run.requests:
+        task.uncancel()
+
+
 async def stand_down(ctx: InvokeContext) -> bool:
     """Disarm after the work; withdraw the cancellation of a deadline that fired too late, so it hits no later code.
 

@@ -25,8 +25,10 @@ from callgate.hooks.guards import closes, valueless
 from callgate.hooks.host import CallPlan
 from callgate.hooks.stages import OnFailure, Section
 from callgate.hooks.step import Compiled, Step
+from callgate.providers.foreign_errors import understood
 from callgate.providers.logs import LogEvent, emit
 from callgate.runtime.call.closing import share
+from callgate.runtime.call.deadlines import forget_leaked
 from callgate.runtime.call.leases import carry
 from callgate.tools.calls import ErrorInfo, Outcome
 
@@ -53,6 +55,26 @@ async def fail(
 
     A suspension is not an error and runs neither stage. The original object is kept, never wrapped.
     """
+    error = counted(ctx, error)
+    if ctx.run.grouped:
+        await forget_leaked(ctx)
+    try:
+        await _record(plan, ctx, error, body_ended=body_ended)
+    except BaseException as broken:
+        if broken is error:  # the coroutine is being closed
+            raise
+        ctx.run.error, ctx.run.outcome = ToolFailed(f"{ctx.tool_id} failed"), Outcome.UNKNOWN
+        emit(LogEvent.CALL_FAILED, ctx, outcome=Outcome.UNKNOWN, error=broken, stage=ctx.run.step.stage, hook="fail")
+
+
+def counted(ctx: InvokeContext, error: BaseException) -> BaseException:
+    """Return the error that counts (see ``understood``); note that it left a task group."""
+    if issubclass(type(error), BaseExceptionGroup):
+        ctx.run.grouped = True
+    return understood(error)
+
+
+async def _record(plan: CallPlan[InvokeContext], ctx: InvokeContext, error: BaseException, *, body_ended: bool) -> None:
     failed_at = ctx.run.failed_in = ctx.run.step
     ctx.run.special = True
     if isinstance(error, ControlSuspend):
@@ -121,7 +143,8 @@ async def _tell(ctx: InvokeContext, steps: tuple[Compiled, ...]) -> None:
         try:
             if (answer := call(ctx)) is not None:
                 await carry(ctx, valueless(step, answer), partial(share, ctx))
-        except BaseException as error:  # noqa: BLE001  (even SystemExit from an observer is suppressed)
+        except BaseException as raised:  # noqa: BLE001  (even SystemExit from an observer is suppressed)
+            error = understood(raised)
             if isinstance(error, InvocationError) or (isinstance(error, Exception) and error.__cause__ is known):
                 ctx.run.error = error
             else:

@@ -22,8 +22,8 @@ from callgate.hooks.stages import Stage
 from callgate.hooks.step import ASYNC, SYNC, SYNC_LEASE, Compiled, Step
 from callgate.providers.registry import as_pairs
 from callgate.runtime.call.closing import close, closing_steps, end_scope
-from callgate.runtime.call.deadlines import arm, stand_down
-from callgate.runtime.call.failure import fail, ignored_deadline
+from callgate.runtime.call.deadlines import LEAKS, arm, forget_leaked, stand_down
+from callgate.runtime.call.failure import counted, fail, ignored_deadline
 from callgate.runtime.call.leases import awaited, finish_acquire, set_mark, taking
 
 # The first test is for truth: SYNC is 0, and most steps are SYNC.
@@ -32,7 +32,8 @@ from callgate.runtime.call.leases import awaited, finish_acquire, set_mark, taki
 async def run(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> Any:  # noqa: C901  (the whole lifecycle in one place)
     """Run one call through the gate; return its output, or raise the error that ended it."""
     state, shaping, under_way = ctx.run, plan.shaping, plan.host.under_way
-    under_way[ctx] = current_task(loop) if (loop := get_running_loop()) is under_way.loop else under_way.admit(ctx)
+    task = current_task(loop) if (loop := get_running_loop()) is under_way.loop else under_way.admit(ctx)
+    under_way[ctx], state.requests = task, task.cancelling() if LEAKS and task is not None else 0
     if state.special:
         state.alarm = arm(ctx.remaining() or 0.0)
     try:
@@ -50,11 +51,10 @@ async def run(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> Any:  # noqa
                     set_mark(acquiring := call(ctx))
                     try:
                         pending = acquiring.send(None)
-                    except StopIteration as stop:
+                        answer = await finish_acquire(ctx, acquiring, pending, step)
+                    except StopIteration as stop:  # it did not wait
                         if (answer := stop.value) is None:
                             state.leases = (step.release, state.leases)  # type: ignore[assignment]  # as above
-                    else:
-                        answer = await finish_acquire(ctx, acquiring, pending, step)
                 if answer is not None:
                     await answered(ctx, step, answer)
             if plan.straight is None:
@@ -65,16 +65,16 @@ async def run(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> Any:  # noqa
                 state.executed = True
                 if plan.watched:
                     state.returned()
-        except ControlRespond as response:
-            shaping = await responded(plan, ctx, response)
+        except (ControlRespond, BaseExceptionGroup) as response:
+            shaping = await responded(plan, ctx, response_in(ctx, response))
         try:
             for kind, call, step in shaping:
                 state.step = step
                 answer = await call(ctx) if kind else call(ctx)
                 if answer is not None:
                     await answered(ctx, step, answer)
-        except ControlRespond as response:
-            await reshape(plan, ctx, response)
+        except (ControlRespond, BaseExceptionGroup) as response:
+            await reshape(plan, ctx, response_in(ctx, response))
     except BaseException as error:  # noqa: BLE001  (fail separates cancellations from tool errors)
         await fail(plan, ctx, error)
     if state.special and state.alarm is not None and await stand_down(ctx):
@@ -140,6 +140,8 @@ async def responded(
     plan: CallPlan[InvokeContext], ctx: InvokeContext, response: ControlRespond
 ) -> tuple[Compiled, ...]:
     """Take a response as the output, and return the steps that shape it. In ``will_read_cache`` it is a hit."""
+    if ctx.run.grouped:
+        await forget_leaked(ctx)
     while True:
         if ctx.run.claim is not None and ctx.run.step is plan.running:
             ctx.run.claim.failed(response)
@@ -154,6 +156,14 @@ async def responded(
                 response = again
                 continue
         return plan.after_response if response.validate else plan.unchecked_shaping
+
+
+def response_in(ctx: InvokeContext, error: BaseException) -> ControlRespond:
+    """Return a response, or that which left a task group; raise the error that counts if there is none."""
+    found = counted(ctx, error)
+    if isinstance(found, ControlRespond):
+        return found
+    raise found
 
 
 async def reshape(plan: CallPlan[InvokeContext], ctx: InvokeContext, response: ControlRespond) -> None:

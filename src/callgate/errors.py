@@ -41,6 +41,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,13 +55,14 @@ class CallgateError(Exception):
 
     code: str = "error"
     default_public: str = "The call failed."
+    public: str = default_public  # for a subclass whose constructor does not call this one
+    correlation_id: str | None = None
 
     def __init__(self, message: str = "", *, public: str | None = None, code: str | None = None) -> None:
         super().__init__(message or public or self.default_public)
-        self.public = public if public is not None else self.default_public
+        self.public = public if isinstance(public, str) else self.default_public  # developers read what else it is
         if code is not None:
             self.code = code
-        self.correlation_id: str | None = None
 
 
 class RegistrationError(CallgateError):
@@ -141,9 +143,9 @@ class StoreUnsupported(StoreError):
 class ModelError(CallgateError):
     """A model's provider failed: it refused, could not be reached, or sent an invalid response.
 
-    ``status`` is the HTTP status of its response, or None; ``retry_after`` is the requested delay in
-    milliseconds; ``provider`` the name of the wire. ``str()`` may quote its error message, bounded; never a header,
-    an API key, or what was sent. It has no cause: the errors of HTTP libraries hold the whole request.
+    ``status`` is the HTTP status, or None; ``retry_after`` the requested delay in milliseconds; ``provider`` the wire.
+    ``str()`` may quote the provider's message, bounded; never a header, an API key, or what was sent. It has no cause:
+    the errors of HTTP libraries hold the whole request.
     """
 
     code = "model"
@@ -166,10 +168,7 @@ class ModelError(CallgateError):
 
 
 class StreamCut(ModelError):
-    """A response broke off, or reported an error, before its end.
-
-    ``reply`` is the received part of a stream, None for a whole answer. Its calls are marked as truncated: none may run.
-    """
+    """A response broke off, or reported an error, before its end; none of the calls in ``reply``, its part, may run."""
 
     code = "stream_cut"
     default_public = "The model's answer broke off."
@@ -208,7 +207,7 @@ class Denied(InvocationError):
         no_effect: bool = False,
     ) -> None:
         super().__init__(reason, public=public, code=code)
-        self.no_effect = no_effect
+        self.no_effect = no_effect is True
         if http_status is not None:
             self.http_status = http_status
 
@@ -219,6 +218,7 @@ class RetryLater(InvocationError):
     code = "retry_later"
     http_status = 429
     default_public = "Busy or over quota; try again later."
+    retry_after: int = 1000
 
     def __init__(
         self,
@@ -229,9 +229,11 @@ class RetryLater(InvocationError):
         code: str | None = None,
         no_effect: bool = False,
     ) -> None:
+        if not (isinstance(retry_after, int | float) and 0 <= retry_after <= 10**12):
+            raise ValueError(f"retry_after is in milliseconds, from 0 to 10**12, not {retry_after!r:.80}")
         super().__init__(reason, public=public, code=code)
-        self.retry_after = retry_after
-        self.no_effect = no_effect
+        self.retry_after = math.ceil(retry_after)
+        self.no_effect = no_effect is True
 
 
 class Invalid(InvocationError):
@@ -240,6 +242,8 @@ class Invalid(InvocationError):
     code = "invalid_arguments"
     http_status = 422
     default_public = "The arguments are not valid."
+    stage: str = "validate"
+    issues: tuple[Any, ...] = ()
 
     def __init__(
         self,
@@ -254,7 +258,7 @@ class Invalid(InvocationError):
         super().__init__(message, public=public, code=code)
         self.stage = stage
         self.issues = tuple(issues)
-        self.no_effect = no_effect
+        self.no_effect = no_effect is True
 
     @property
     def pointer(self) -> str | None:
@@ -276,6 +280,7 @@ class Suspended(InvocationError):
     code = "suspended"
     http_status = 202
     default_public = "The call waits for approval or input."
+    pending: Any = None
 
     def __init__(self, pending: Any = None) -> None:
         super().__init__()
@@ -291,22 +296,20 @@ class ToolFailed(InvocationError):
     """The tool raised; the original is ``__cause__`` and never reaches a model."""
 
     code = "tool_failed"
-    http_status = 500
     default_public = "The tool failed."
 
 
 class ToolError(ToolFailed):
     """Raise this in a tool: ``public`` is text that the model may read.
 
-    The error is the tool's response, like an output: a repeat of the call under the same key gets it again. With
-    ``no_effect=True`` the tool declares that it did nothing, and a repeat runs it again.
+    A repeat under the same key gets the error again. With ``no_effect=True`` the tool did nothing, and a repeat runs it.
     """
 
     code = "tool_error"
 
     def __init__(self, public: str, *, code: str | None = None, no_effect: bool = False) -> None:
         super().__init__(public, public=public, code=code)
-        self.no_effect = no_effect
+        self.no_effect = no_effect is True
 
 
 class DeadlineExceeded(InvocationError, TimeoutError):
@@ -359,10 +362,7 @@ class NotPending(InvocationError):
 
 
 class Stale(InvocationError):
-    """This process has another version of the tool or the policies of a suspended call.
-
-    The call keeps waiting: a process with that version can resume it until it expires. Or deny it and request it again.
-    """
+    """This process has another version of the tool or policies of a suspended call, which waits for its own version."""
 
     code = "stale"
     http_status = 409

@@ -14,9 +14,8 @@ from callgate.errors import DefinitionError
 from callgate.tools.arguments import conversion
 from callgate.tools.declaring.component import ToolComponent, component_record, make_component, read_constructor
 from callgate.tools.declaring.executor import executor_record, is_executor
-from callgate.tools.declaring.settling import Defaults, Settling, prove, settle_typed
 from callgate.tools.declaring.signature import read_colour, read_docstring, read_signature, resolve_hints
-from callgate.tools.declaring.typed import json_schema, make_adapter, read_output
+from callgate.tools.declaring.typed import Defaults, Settling, json_schema, make_adapter, read_output
 from callgate.tools.definition import Effect, NoSchemaMode, ToolAnnotations, ToolDefinition
 from callgate.tools.naming import did_you_mean, explain_attributes
 from callgate.tools.record import AuthorSettings, RecordSettings, Style, ToolRecord
@@ -352,5 +351,7 @@ def _object_schema(hint: Any, where: str) -> tuple[dict[str, Any] | None, conver
     schema = {"additionalProperties": False} | json_schema(adapter)
     if conversion.kind_of(hint) == "same":
         return schema, None, Settling()
+    from callgate.tools.declaring.settling import prove, settle_typed
+
     proven = prove(hint, f"{where}: the arguments")
     return schema, conversion.typed_convert(adapter), settle_typed(adapter, Defaults(), proven=proven)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -17,7 +18,7 @@ from callgate.errors import DefinitionError
 from callgate.tools.arguments import conversion
 from callgate.tools.arguments.conversion import Convert
 from callgate.tools.calls import Issue
-from callgate.tools.declaring.typed import Argument, json_schema, make_adapter
+from callgate.tools.declaring.typed import Argument, Defaults, Settling, json_schema, make_adapter
 from callgate.tools.values import canonical, dump, thaw
 
 _DEEPEST = 6
@@ -38,32 +39,6 @@ _SAMPLES = {
 _DIGITS = 400
 _PLAIN = frozenset({str, int, bool})
 _TEXTS = ("aA1", "1", "a", "")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Settling:
-    """The way in which a tool settles its arguments. None means that they are settled once they are valid.
-
-    ``settle`` raises ``Invalid`` for values that only the types refuse. ``identity`` maps settled arguments to a form in
-    which equal values are equal: ``1.0`` and ``1.00`` as decimals, one instant in two time zones. ``misfits`` are the
-    defaults that the tool's own schema refuses, such as None for a ``str``: hooks see them, and a caller cannot send them.
-    """
-
-    settle: Convert | None = None
-    identity: Convert | None = None
-    misfits: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Defaults:
-    """The defaults of a callable that are JSON, by wire name: those that fit their types, and the others."""
-
-    fitting: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-    misfits: Mapping[str, Any] = dataclasses.field(default_factory=dict[str, Any])
-
-    def only(self, names: Container[str]) -> Defaults:
-        """Keep the defaults of these parameters."""
-        return Defaults(*({name: one[name] for name in one if name in names} for one in (self.fitting, self.misfits)))
 
 
 def settle_flat(convert: Convert | None, defaults: Defaults) -> Settling:
@@ -139,7 +114,7 @@ def defaults_of(given: Sequence[Argument]) -> Defaults:
         if item.default.__class__ in _PLAIN and item.hint is item.default.__class__:
             fitting[item.wire] = item.default
             continue
-        adapter: Any = make_adapter(item.hint, item.name)
+        adapter = _adapter(item.hint, item.name)
         try:
             adapter.validate_python(item.default)
         except Exception:  # noqa: BLE001  (a validator of the author's may raise anything)
@@ -152,6 +127,12 @@ def defaults_of(given: Sequence[Argument]) -> Defaults:
             continue
         fitting[item.wire] = shown
     return Defaults(fitting, misfits)
+
+
+def _adapter(hint: Any, where: str) -> Any:
+    with warnings.catch_warnings():  # of an alias, which has a meaning for the parameter and none for the type alone
+        warnings.simplefilter("ignore")
+        return make_adapter(hint, where)
 
 
 def _is_plain_json(value: Any) -> bool:
@@ -169,7 +150,7 @@ def prove(hint: Any, where: str) -> bool:
     """
     from pydantic_core import to_json
 
-    adapter = make_adapter(hint, where)
+    adapter = _adapter(hint, where)
     schema, tried = json_schema(adapter), False
     for sample in _samples(schema, schema.get("$defs", {}), 0):
         try:

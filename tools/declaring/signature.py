@@ -14,17 +14,15 @@ from callgate.providers.markers import Injected, find_injected, hints_of
 from callgate.tools.arguments import conversion
 from callgate.tools.arguments.conversion import Convert
 from callgate.tools.context import ToolContext
-from callgate.tools.declaring.settling import (
+from callgate.tools.declaring.typed import (
+    Argument,
     Defaults,
+    Output,
     Settling,
-    defaults_of,
-    guarded,
-    prove,
-    settle_flat,
-    settle_typed,
-    without,
+    arguments_adapter,
+    parameters_schema,
+    read_output,
 )
-from callgate.tools.declaring.typed import Argument, Output, arguments_adapter, parameters_schema, read_output
 from callgate.tools.definition_rules import DESCRIPTION_LIMIT
 
 _COMPOSING = frozenset({"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if"})
@@ -78,6 +76,8 @@ def read_signature(
     Raises:
         DefinitionError: JSON cannot give a parameter, or signature and schema contradict each other.
     """
+    from callgate.tools.declaring.settling import defaults_of, guarded
+
     where = getattr(call, "__qualname__", type(call).__name__)
     hints = resolve_hints(call, where)
     description, documented = read_docstring(call.__doc__)
@@ -189,6 +189,8 @@ def _argument(parameter: Parameter, hint: Any, documented: str | None, where: st
 
 def _converting(arguments: Arguments, adapter: Any, defaults: Defaults, where: str) -> tuple[Convert | None, Settling]:
     """Return the conversion of settled arguments to those of the body, and how arguments are settled."""
+    from callgate.tools.declaring.settling import prove, settle_flat, settle_typed, without
+
     kinds = {item.wire: conversion.kind_of(item.hint) for item in arguments.given}
     if "typed" in kinds.values():
         typed = [item for item in arguments.given if kinds[item.wire] == "typed"]

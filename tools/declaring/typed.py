@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from inspect import Parameter
 from typing import Annotated, Any, Never, NoReturn
 
 from callgate.errors import DefinitionError
 from callgate.tools.arguments import conversion
+from callgate.tools.arguments.conversion import Convert
 from callgate.tools.calls import ToolResult
 
 _NO_OUTPUT = (None, type(None), Any, object, Parameter.empty, ToolResult, Never, NoReturn)
@@ -34,6 +35,32 @@ class Output:
     schema: dict[str, Any] | None = None
     to_json: Callable[[Any], Any] | None = None
     from_json: Callable[[Any], Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """The way in which a tool settles its arguments. None means that they are settled once they are valid.
+
+    ``settle`` raises ``Invalid`` for values that only the types refuse. ``identity`` maps settled arguments to a form in
+    which equal values are equal: ``1.0`` and ``1.00`` as decimals, one instant in two time zones. ``misfits`` are the
+    defaults that the tool's own schema refuses, such as None for a ``str``: hooks see them, and a caller cannot send them.
+    """
+
+    settle: Convert | None = None
+    identity: Convert | None = None
+    misfits: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """The defaults of a callable that are JSON, by wire name: those that fit their types, and the others."""
+
+    fitting: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    misfits: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def only(self, names: Container[str]) -> Defaults:
+        """Keep the defaults of these parameters."""
+        return Defaults(*({name: one[name] for name in one if name in names} for one in (self.fitting, self.misfits)))
 
 
 def arguments_adapter(given: Sequence[Argument], where: str, *, variadic: bool = False) -> Any:
