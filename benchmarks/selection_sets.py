@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-DATA = Path(os.environ.get("CALLGATE_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+from tests.conftest import DATA
+
 OUT = Path(__file__).parent / "out" / "selection.json"
 SETS = ("metatool", "livemcp", "bfcl_live", "stabletoolbench", "seal_tools")
 CUTS = (1, 3, 5, 10)
@@ -156,9 +157,10 @@ def parser(module: str, about: str | None) -> argparse.ArgumentParser:
 
 def no_data(folder: Path) -> bool:
     """Whether there is none; then says so, loudly."""
-    if not folder.is_dir():
+    none = not any((folder / name / "queries.jsonl").is_file() for name in SETS)
+    if none:
         print(f"SKIPPED: NO SAMPLE DATA at {folder}; set CALLGATE_DATA to the folder that holds tool_selection")
-    return not folder.is_dir()
+    return none
 
 
 WRITERS = ("default", "semantic")

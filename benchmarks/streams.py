@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from benchmarks.timing import Effort
-from tests.conftest import DATA, MISSING
+from tests.conftest import HAS_DATA, MISSING
 
 
 async def measure(effort: Effort) -> dict[str, float]:
-    if not DATA.is_dir():
+    if not HAS_DATA:
         print(f"streams: {MISSING}")
         return {}
     from benchmarks import official  # the official clients weigh much: the other sections do without them

@@ -174,7 +174,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="only compare: 1 if the page is stale")
     check = parser.parse_args().check
-    if not DATA.is_dir():
+    if not catalogues():
         print(f"no sample data at {DATA}; set CALLGATE_DATA to the folder", file=sys.stderr)
         return 2
     text = PAGE.read_text("utf-8")

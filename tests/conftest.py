@@ -10,6 +10,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 DATA = Path(os.environ.get("CALLGATE_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+HAS_DATA = DATA.is_dir() and any(DATA.iterdir())
+"""False for an empty folder, too."""
 MISSING = f"NO SAMPLE DATA at {DATA}: tests that need it are skipped; set CALLGATE_DATA to the folder"
 CANCEL_POINTS = "callgate cancel points"  # as the plugin records it (src/pytest_callgate.py)
 
@@ -21,14 +23,14 @@ settings.load_profile("callgate")
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of sample data; a test that asks for it is skipped where there is none."""
-    if not DATA.is_dir():
+    if not HAS_DATA:
         pytest.skip(MISSING)
     return DATA
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what is marked ``needs_data`` where there is none."""
-    if not DATA.is_dir():
+    if not HAS_DATA:
         for item in items:
             if item.get_closest_marker("needs_data"):
                 item.add_marker(pytest.mark.skip(reason=MISSING))
@@ -49,7 +51,7 @@ def _kept_from_the_collector() -> None:
 
 def pytest_report_header() -> str:
     """Say at the top which data is read."""
-    return f"sample data: {DATA}" if DATA.is_dir() else MISSING
+    return f"sample data: {DATA}" if HAS_DATA else MISSING
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -58,6 +60,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     noted = [pair for report in reports if report.when == "call" for pair in report.user_properties]
     if points := sum(number for name, number in noted if name == CANCEL_POINTS):
         terminalreporter.line(f"cancel points: {points}, nothing leaked, late, lost or invented where tests passed")
-    if not DATA.is_dir():
+    if not HAS_DATA:
         terminalreporter.section("sample data")
         terminalreporter.line(MISSING, yellow=True, bold=True)

@@ -1,1 +1,1 @@
-"""The commands of ``python -m callgate``."""
+"""The commands of ``callgate``."""

@@ -1,4 +1,4 @@
-"""``python -m callgate audit verify|export|prune ADDRESS``: find changes to an audit log, export it, remove old rows."""
+"""``callgate audit verify|export|prune ADDRESS``: find changes to an audit log, export it, remove old rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from callgate.hooks.stock.records.audit_export import AuditFile, Delivery, expor
 from callgate.hooks.stock.records.audit_otlp import AuditOtlp
 from callgate.hooks.stock.records.audit_retention import prune_audit
 from callgate.hooks.stock.records.audit_verify import AuditReport, Head, Progress, verify_audit
-from callgate.providers.stores.address import store_at
 from callgate.providers.stores.base import AuditRow
 from callgate.runtime.commands.common import Command, confirm, opened, progress_table, when
 
@@ -65,17 +64,13 @@ def _verifying(out: TextIO) -> Progress:
 async def _verify(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> int:
     try:
         heads = [] if args.anchors is None else read_anchors(args.anchors)
-        store = store_at(args.address)
     except ValueError as error:
         raise StoreError(str(error)) from error
     keys = read_keys(args.signing_keys)
-    await store.open()
-    try:
+    async with opened(args.address) as store:
         report = await verify_audit(
             store.audit, heads, signing_keys=keys, incremental=args.incremental, progress=_verifying(out)
         )
-    finally:
-        await store.close()
     _show(report, out)
     return 0 if report.ok else 1
 

@@ -90,13 +90,26 @@ class Command:
 
 @asynccontextmanager
 async def opened(address: str, namespace: str = "") -> AsyncGenerator[Store, None]:
-    """Open the store at an address, for a namespace. A SQL store must have its tables: a mistyped address creates nothing."""
-    store = in_namespace(store_at(address), namespace)
-    if isinstance(store, SqlStore) and await store.revision() is None:
-        raise StoreError(f"{store.name}: there are no tables")
+    """Open the store at an address, for a namespace. A SQL store must have its tables: a mistyped address creates nothing.
+
+    Raises:
+        StoreError: the address is wrong, or there is no store of Callgate at it.
+    """
     try:
+        store = in_namespace(store_at(address), namespace)
+    except ValueError as error:
+        raise StoreError(str(error)) from error
+    try:
+        if isinstance(store, SqlStore) and await store.revision() is None:
+            raise StoreError(
+                f"{store.name}: there are no tables of Callgate at this address; check the address, or create them with "
+                "`callgate stores upgrade --store ADDRESS`"
+            )
         await store.open()
         yield store
+    except StoreError:
+        await asyncio.sleep(0.1)  # the thread of a SQLite connection that did not open reports its end to this loop
+        raise
     finally:
         await store.close()
 

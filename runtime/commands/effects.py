@@ -1,4 +1,4 @@
-"""``python -m callgate effects list|show|settle|prune ADDRESS``: inspect the effect ledger, and settle unknown effects."""
+"""``callgate effects list|show|settle|prune ADDRESS``: inspect the effect ledger, and settle unknown effects."""
 
 from __future__ import annotations
 

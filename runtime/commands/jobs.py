@@ -1,4 +1,4 @@
-"""``python -m callgate jobs list|show|retry|cancel|prune ADDRESS``: inspect the jobs of a store, and retry dead ones."""
+"""``callgate jobs list|show|retry|cancel|prune ADDRESS``: inspect the jobs of a store, and retry dead ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m callgate pick "query" --catalog FILE``: pick the tools of a catalogue that fit a query, with scores."""
+"""``callgate pick "query" --catalog FILE``: pick the tools of a catalogue that fit a query, with scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m callgate stores check|upgrade --store ADDRESS``: check and migrate the tables of a store."""
+"""``callgate stores check|upgrade --store ADDRESS``: check and migrate the tables of a store."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def check(store: Store) -> tuple[bool, str]:
         return True, f"{store.name}: the tables are at revision {at}, which also serves this version"
     if at == HEAD:
         return True, f"{store.name}: the tables are at revision {HEAD}, which is current"
-    return False, f"{store.name}: {_shown(at)}; current is {HEAD}: run `python -m callgate stores upgrade`"
+    return False, f"{store.name}: {_shown(at)}; current is {HEAD}: run `callgate stores upgrade`"
 
 
 async def upgrade(store: Store) -> tuple[bool, str]:

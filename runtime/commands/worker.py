@@ -1,4 +1,4 @@
-"""``python -m callgate worker --app MODULE:GATE``: a process that runs submitted calls until it gets SIGTERM or Ctrl-C."""
+"""``callgate worker --app MODULE:GATE``: a process that runs submitted calls until it gets SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,23 +1,25 @@
-"""``python -m callgate``: the version, a short help, and the commands."""
+"""The command ``callgate``, also ``python -m callgate``: the version, a short help, and the commands."""
 
 from __future__ import annotations
 
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
 
 HELP = """\
 Callgate {version}: the one gate every tool call passes.
 
-  from callgate import Gate, tool     declare tools, open a gate, make calls
-  python -m examples.order_desk       a worked example (in a checkout: make run)
-  python -m callgate pick "a request" --catalog FILE   pick the tools of a catalogue that fit a request
-  python -m callgate audit verify ADDRESS   find changes to the audit record of a store; also export, prune
-  python -m callgate effects list ADDRESS   list the effect ledger of a store; also show, settle, prune
-  python -m callgate jobs list ADDRESS      list the submitted jobs; also show, retry, cancel, prune
-  python -m callgate stores check --store ADDRESS     check whether the tables of a store are up to date
-  python -m callgate stores upgrade --store ADDRESS   migrate the tables of a store
-  python -m callgate worker --app MODULE:GATE   run the calls that were submitted to a gate
+  from callgate import Gate, tool             declare tools, open a gate, make calls
+  python -m examples.order_desk               a worked example (in a checkout: make run)
+
+  callgate pick "a request" --catalog FILE    pick the tools of a catalogue that fit a request
+  callgate audit verify ADDRESS               find changes to the audit log of a store; also export, prune
+  callgate effects list ADDRESS               list the effect ledger of a store; also show, settle, prune
+  callgate jobs list ADDRESS                  list the submitted jobs; also show, retry, cancel, prune
+  callgate stores check --store ADDRESS       check whether the tables of a store are up to date
+  callgate stores upgrade --store ADDRESS     create or migrate the tables of a store
+  callgate worker --app MODULE:GATE           run the calls that were submitted to a gate
 """
 
 
@@ -26,12 +28,18 @@ COMMANDS = ("audit", "effects", "jobs", "pick", "stores", "worker")
 
 
 def main() -> None:
-    """Run a command, or print the version and a short help."""
-    asked = sys.argv[1:2]
-    if asked and asked[0] in COMMANDS:
-        command = import_module(f"callgate.runtime.commands.{asked[0]}")
+    """Run a command, or print the version and a short help; an unknown command exits with 2."""
+    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if name in COMMANDS:
+        command = import_module(f"callgate.runtime.commands.{name}")
         sys.exit(command.main(sys.argv[2:]))
-    print(HELP.format(version=version("callgate")))
+    if name in {"-h", "--help", "help", "--version"}:
+        print(version("callgate") if name == "--version" else HELP.format(version=version("callgate")))
+        return
+    near = get_close_matches(name, COMMANDS, 1)
+    meant = f"; did you mean {near[0]!r}?" if near else ""
+    print(f"callgate: there is no command {name!r:.80}{meant}\ncommands: {', '.join(COMMANDS)}", file=sys.stderr)
+    sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from enum import IntEnum, StrEnum
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -22,9 +20,8 @@ from callgate.tools.arguments.parsing import parse_arguments, parse_strict
 from callgate.tools.arguments.tolerance import RULES, tolerate
 from callgate.tools.limits import Limits
 from callgate.tools.values import freeze
+from tests.conftest import DATA
 from tests.harness.cpu import cpu_seconds
-
-DATA = Path(os.environ.get("CALLGATE_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data")
 
 
 def sample(name: str) -> list[dict[str, Any]]:
