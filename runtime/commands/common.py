@@ -9,6 +9,7 @@ import re
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TextIO, TypeAlias, TypeVar
 
 from callgate.errors import CallgateError, StoreError
@@ -95,6 +96,8 @@ async def opened(address: str, namespace: str = "") -> AsyncGenerator[Store, Non
     Raises:
         StoreError: the address is wrong, or there is no store of Callgate at it.
     """
+    if address.startswith("sqlite:///") and Path(address.removeprefix("sqlite:///").partition("?")[0]).is_dir():
+        raise StoreError("sqlite: the address is that of a folder; give the path of a file")
     try:
         store = in_namespace(store_at(address), namespace)
     except ValueError as error:
@@ -107,9 +110,6 @@ async def opened(address: str, namespace: str = "") -> AsyncGenerator[Store, Non
             )
         await store.open()
         yield store
-    except StoreError:
-        await asyncio.sleep(0.1)  # the thread of a SQLite connection that did not open reports its end to this loop
-        raise
     finally:
         await store.close()
 
