@@ -89,6 +89,20 @@ class Command:
             return 2
 
 
+def named_store(address: str) -> Store:
+    """Return the store at an address that a person wrote.
+
+    Raises:
+        StoreError: the address is wrong.
+    """
+    if address.startswith("sqlite:///") and Path(address.removeprefix("sqlite:///").partition("?")[0]).is_dir():
+        raise StoreError("sqlite: the address is that of a folder; give the path of a file")
+    try:
+        return store_at(address)
+    except ValueError as error:
+        raise StoreError(str(error)) from error
+
+
 @asynccontextmanager
 async def opened(address: str, namespace: str = "") -> AsyncGenerator[Store, None]:
     """Open the store at an address, for a namespace. A SQL store must have its tables: a mistyped address creates nothing.
@@ -96,12 +110,7 @@ async def opened(address: str, namespace: str = "") -> AsyncGenerator[Store, Non
     Raises:
         StoreError: the address is wrong, or there is no store of Callgate at it.
     """
-    if address.startswith("sqlite:///") and Path(address.removeprefix("sqlite:///").partition("?")[0]).is_dir():
-        raise StoreError("sqlite: the address is that of a folder; give the path of a file")
-    try:
-        store = in_namespace(store_at(address), namespace)
-    except ValueError as error:
-        raise StoreError(str(error)) from error
+    store = in_namespace(named_store(address), namespace)
     try:
         if isinstance(store, SqlStore) and await store.revision() is None:
             raise StoreError(

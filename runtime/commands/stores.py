@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from callgate.errors import StoreError
-from callgate.providers.stores.address import store_at
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.sql import SqlStore
 from callgate.providers.stores.sql_database import HEAD
-from callgate.runtime.commands.common import Command
+from callgate.runtime.commands.common import Command, named_store
 
 ADDRESS = "sqlite:///callgate.db, postgresql://user@host/database; the value of Gate(store=...)"
 
@@ -27,7 +26,7 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout) -> int:
 
 async def _run(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> int:
     work = check if args.verb == "check" else upgrade
-    current, text = await work(store_at(args.store))
+    current, text = await work(named_store(args.store))
     out.write(f"{text}\n")
     return 0 if current else 1
 
