@@ -45,6 +45,7 @@ class Cut:
 
 
 SECOND = "a second answer begins inside the stream"
+GARBLED = "a piece of the stream is broken"
 NO_ANSWER = "the body is no answer of this API"
 CUT = "the stream ended before its end mark"
 SAMPLE = 200
@@ -94,6 +95,8 @@ class Decoder:
         self._closed = True
         self._add_payloads(self._framing.end(), events)
         fold = self._fold
+        if self._framing.garbled:
+            fold.lost = fold.lost or GARBLED
         cut = None if self.ended else Cut(fold.lost or CUT, fold.began)
         reply = self._reply(fold.body(), cut)
         events += [CallReady(call) for call in reply.calls if not call.truncated]
@@ -130,7 +133,7 @@ class Decoder:
         except (ValueError, RecursionError):
             lines = payload.split(b"\n")
             if len(lines) == 1:
-                self._fold.lost = self._fold.lost or "a piece of the stream is broken JSON"
+                self._fold.lost = self._fold.lost or GARBLED
             self._add_payloads(lines if len(lines) > 1 else (), events)
             return
         self._add(chunk, events)

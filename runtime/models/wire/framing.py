@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
+import orjson
+
 _BOM = b"\xef\xbb\xbf"
 _SPACE = b" \t\r\n"
 _KEPT = 256
 """Bytes of an incomplete line that a ``ContentWatch`` keeps; a longer line is content, unless it is a comment."""
+_GLUED = re.compile(rb"[a-z]+(?:data|event): ?|event:.*(?:data|event): ")
+"""A line that is cut inside and goes on with another one, such as ``dadata: {``: no server sends such a field."""
 _OUTSIDE = re.compile(rb'["{}]')
 _INSIDE = re.compile(rb'["\\]')
 _PING = rb'\{[^{}\n]{0,99}"type": ?"(?:ping|keep-?alive|heartbeat)"[^{}\n]{0,99}\}'
@@ -17,6 +21,11 @@ _CONTENT = re.compile(rb"(?m)^(?!:|(?:event|id|retry)(?::|$)|(?:data)?:?[ \t]*(?
 
 class Framing(Protocol):
     """Splits bytes into payloads."""
+
+    @property
+    def garbled(self) -> bool:
+        """True once the bytes were not those of one stream."""
+        ...
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the payloads that *data* completes, in order."""
@@ -30,11 +39,14 @@ class Framing(Protocol):
 class ServerEvents:
     """Reads the ``data`` of server-sent events by the WHATWG rules: LF, CRLF or CR, comments, a BOM, several lines.
 
-    The fields ``event``, ``id`` and ``retry`` are ignored: every provider repeats the type in the data. Unlike the
-    rules, ``end`` returns a last event without its blank line, which some servers omit.
+    The fields ``id`` and ``retry`` are ignored, and ``event`` too, because every provider repeats the type in the data;
+    but the data of an event ``error`` is read as an error. Unlike the rules, ``end`` returns a last event without its
+    blank line, which some servers omit.
     """
 
     def __init__(self) -> None:
+        self.garbled = False
+        self._error = False  # the event that is not complete is named ``error``
         self._pieces: list[bytes] = []  # of a line that is not complete
         self._data: list[bytes] = []  # the lines of an event that is not complete
         self._after_cr = False  # a line feed that comes next belongs to the carriage return before it
@@ -68,13 +80,21 @@ class ServerEvents:
         for line in lines:
             if not line:
                 if event:
-                    found.append(event[0] if len(event) == 1 else b"\n".join(event))
+                    payload = event[0] if len(event) == 1 else b"\n".join(event)
+                    found.append(_as_error(payload) if self._error else payload)
                     event = []
+                self._error = False
             elif line.startswith(b"data"):
                 if line[4:6] == b": ":
                     event.append(line[6:])
                 elif line[4:5] in {b":", b""}:
                     event.append(line[5:])
+                elif _GLUED.match(line):
+                    self.garbled = True
+            elif line == b"event: error" or line == b"event:error":
+                self._error = True
+            elif line[:1] != b":" and _GLUED.match(line):
+                self.garbled = True
         self._data = event
         return found
 
@@ -86,8 +106,21 @@ class ServerEvents:
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
+def _as_error(payload: bytes) -> bytes:
+    """Return the data of an event ``error`` as an object with a member ``error``."""
+    try:
+        value = orjson.loads(payload)
+    except ValueError:
+        value = payload.decode("utf-8", "replace")
+    if isinstance(value, dict) and (value.get("error") or value.get("type") == "error"):
+        return payload
+    return orjson.dumps({"type": "error", "error": value or "the server sent an event named error"})
+
+
 class JsonLines:
     """Reads NDJSON: one JSON text on each line."""
+
+    garbled = False
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -109,6 +142,8 @@ class JsonLines:
 
 class JsonObjects:
     """Reads the outermost objects of JSON text: one object, several in a row, or an array, in any layout."""
+
+    garbled = False
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -155,6 +190,11 @@ class Sniffed:
     def __init__(self) -> None:
         self._head = b""
         self._framing: Framing | None = None
+
+    @property
+    def garbled(self) -> bool:
+        """True once the bytes were not those of one stream."""
+        return self._framing is not None and self._framing.garbled
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the payloads that *data* completes."""

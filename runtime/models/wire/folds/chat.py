@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from callgate.runtime.models.wire.decoder import SECOND
 from callgate.runtime.models.wire.folds.chat_calls import ChatCalls
 from callgate.runtime.models.wire.history import join_pieces
 from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, ReplyEvent, text_delta
@@ -36,6 +37,7 @@ class ChatFold:
         self._fields: dict[str, Any] = {}
         self._shown: str | None = None  # the field of REASONING that is shown
         self._calls = ChatCalls(tool_of)
+        self._roles = self._empty = self._bare = 0  # chunks with a role, those of them with nothing else, and the others
 
     def add(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
         """Add one chunk; a whole response counts as one."""
@@ -55,6 +57,8 @@ class ChatFold:
                 self._which = choice.get("index") or 0
             if (choice.get("index") or 0) == self._which:
                 self.began = True
+                if self._begins_again(chunk, choice.get("delta")):
+                    self.lost = SECOND
                 self._add_choice(choice, events)
 
     def body(self) -> dict[str, Any]:
@@ -67,6 +71,24 @@ class ChatFold:
         choice = {"index": 0, "message": message, "finish_reason": None, **self._choice}
         head = {**(self._head or {}), "object": "chat.completion"}
         return {**head, "choices": [choice], **self._late}
+
+    def _begins_again(self, chunk: dict[str, Any], delta: Any) -> bool:
+        """Return True for a chunk of a second answer: its first chunk has the role again.
+
+        Some servers send the role in every chunk, and others a new id; a role after a chunk without one, or with a new
+        id, means that a proxy has asked again.
+        """
+        if not isinstance(delta, dict):
+            return False
+        if not delta.get("role"):
+            self._bare += bool(delta)
+            return self._bare == 1 and self._roles == self._empty > 1
+        self._roles += 1
+        self._empty += not any(value for key, value in delta.items() if key != "role")
+        if self._roles == 1:
+            return False
+        head = self._head or {}
+        return self._bare > 0 or (isinstance(head.get("id"), str) and chunk.get("id") not in (None, head["id"]))
 
     def _fail(self, error: Any) -> None:
         self._late.setdefault("error", error)

@@ -87,6 +87,7 @@ class ResponsesFold:
         self._items: list[_Item] = []
         self._at: dict[str | int, _Item] = {}  # by output index, and by item id
         self._calls = 0
+        self._number = -1  # of the last event
 
     def add(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
         """Add one event; unknown events are ignored."""
@@ -94,7 +95,12 @@ class ResponsesFold:
         if isinstance(kind, str):
             take = _TAKE.get(kind)
             if take is not None:
-                if kind == "response.created" and self.began:
+                number = chunk.get("sequence_number")
+                if isinstance(number, int):
+                    again, self._number = number <= self._number, number
+                else:
+                    again = False
+                if self.began and (again or kind == "response.created" or self.closed):
                     self.lost = SECOND
                 self.began = self.began or kind != "error"
                 take(self, chunk, events)
