@@ -12,7 +12,15 @@ from callgate.runtime.models.wire.codec import Codec, Request, Translation, tran
 from callgate.runtime.models.wire.endings import table
 from callgate.runtime.models.wire.folds.anthropic import AnthropicFold
 from callgate.runtime.models.wire.history import arguments_object, legal_name
-from callgate.runtime.models.wire.reading import NO_REASON, RawCall, count, text_or_empty, text_or_none, with_calls
+from callgate.runtime.models.wire.reading import (
+    NO_REASON,
+    RawCall,
+    count,
+    qualified,
+    text_or_empty,
+    text_or_none,
+    with_calls,
+)
 from callgate.runtime.models.wire.reply import Usage
 from callgate.runtime.models.wire.result_text import result_text
 from callgate.runtime.models.wire.schema_views import View, plain_view
@@ -88,7 +96,8 @@ class AnthropicCodec(BaseCodec):
         for block in blocks:
             call = mapping(block)
             if call.get("type") == "tool_use":
-                found.append(RawCall(call.get("name"), call.get("input"), call.get("id"), block))
+                name = qualified(call.get("name"), call.get("toolset_name"))
+                found.append(RawCall(name, call.get("input"), call.get("id"), block))
         if found and found[-1].chunk is blocks[-1] and cut:
             found[-1] = found[-1]._replace(truncated=True)
         return found
@@ -105,6 +114,7 @@ class AnthropicCodec(BaseCodec):
             usage=_usage(mapping(body.get("usage"))),
             model=text_or_none(body.get("model")),
             id=text_or_none(body.get("id")),
+            provider_ran=tuple(block for block in blocks if text_or_empty(block.get("type")) in _SERVER_CALLS),
         )
 
     def history_of(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:

@@ -100,6 +100,7 @@ class GeminiCodec(BaseCodec):
             usage=_usage(mapping(body.get("usageMetadata"))),
             model=text_or_none(body.get("modelVersion")),
             id=text_or_none(body.get("responseId")),
+            provider_ran=tuple(part for part in parts if part.get("executableCode") or part.get("toolCall")),
         )
 
     def history_of(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
@@ -179,7 +180,7 @@ def _response(result: ToolResult, translation: Translation | None) -> dict[str, 
 
 def _usage(usage: Mapping[str, Any]) -> Usage:
     return Usage(
-        input=count(usage, "promptTokenCount"),
+        input=count(usage, "promptTokenCount", "toolUsePromptTokenCount"),
         output=count(usage, "candidatesTokenCount", "thoughtsTokenCount"),
         total=count(usage, "totalTokenCount"),
         cached=count(usage, "cachedContentTokenCount"),

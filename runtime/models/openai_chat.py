@@ -17,11 +17,18 @@ from callgate.runtime.models.wire.client import Client
 from callgate.runtime.models.wire.codec import Codec, Request, Translation, translated
 from callgate.runtime.models.wire.endings import table
 from callgate.runtime.models.wire.folds.chat import REASONING, ChatFold, details_text, thinking_text
-from callgate.runtime.models.wire.history import arguments_text, legal_name, without_nulls
-from callgate.runtime.models.wire.reading import RawCall, error_of, text_or_empty, text_or_none
+from callgate.runtime.models.wire.history import arguments_text, as_json, legal_name, without_nulls
+from callgate.runtime.models.wire.reading import (
+    RawCall,
+    error_of,
+    plain_arguments,
+    qualified,
+    text_or_empty,
+    text_or_none,
+)
 from callgate.runtime.models.wire.result_text import result_text
 from callgate.runtime.models.wire.schema_views import View
-from callgate.runtime.models.wire.shapes import items, mapping
+from callgate.runtime.models.wire.shapes import is_mapping, items, mapping
 from callgate.runtime.models.wire.strict_view import openai_view
 from callgate.tools.calls import ToolCall, ToolResult
 from callgate.tools.definition import ToolDefinition
@@ -34,6 +41,7 @@ ENDINGS = table(
     failed="error abort insufficient_system_resource network_error timeout",
 )
 """Finish reasons of OpenAI and of servers compatible with it."""
+_PARALLEL = frozenset({"multi_tool_use.parallel", "multi_tool_use_parallel", "functions.multi_tool_use.parallel"})
 _NOT_SENT_BACK = ("annotations", "audio", "channel", "function_call", "parsed", "refusal", "tool_calls")
 
 
@@ -79,16 +87,18 @@ class ChatCodec(BaseCodec):
         choice = _choice(body)
         message = mapping(choice.get("message"))
         found: list[RawCall] = []
-        for entry in items(message.get("tool_calls")):
+        sent = message.get("tool_calls")
+        for entry in [sent] if is_mapping(sent) else items(sent):
             call = mapping(entry)
             function, custom = mapping(call.get("function")), call.get("custom")
             if call.get("type") == "custom" or (custom and not function):
                 custom = mapping(custom)
-                raw = RawCall(custom.get("name"), custom.get("input"), call.get("id"), entry, cut)
+                raw = RawCall(custom.get("name"), custom.get("input"), call.get("id"), entry, cut, custom=True)
             else:
-                raw = RawCall(function.get("name"), function.get("arguments"), call.get("id"), entry, cut)
+                name = qualified(function.get("name"), call.get("namespace"), function.get("namespace"))
+                raw = RawCall(name, function.get("arguments"), call.get("id"), entry, cut)
             if not raw.phantom:
-                found.append(raw)
+                found += _unpacked(raw)
         if found or not message.get("function_call"):
             return found
         legacy = mapping(message["function_call"])
@@ -138,6 +148,21 @@ def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, A
     return {"type": "function", "function": function}
 
 
+def _unpacked(raw: RawCall) -> list[RawCall]:
+    """The calls in a wrapper ``multi_tool_use.parallel``, each with an id of its own; the history has them apart."""
+    if not isinstance(raw.name, str) or raw.name not in _PARALLEL:
+        return [raw]
+    uses = items(mapping(plain_arguments(raw.arguments)).get("tool_uses"))
+    calls: list[RawCall] = []
+    for number, use in enumerate(map(mapping, uses), 1):
+        name = text_or_empty(use.get("recipient_name")).removeprefix("functions.")
+        call_id = f"{raw.id}_{number}" if isinstance(raw.id, str) and raw.id else None
+        function = {"name": name, "arguments": as_json(use.get("parameters") or {})}
+        entry = {"id": call_id, "type": "function", "function": function}
+        calls.append(RawCall(name, function["arguments"], call_id, entry, raw.truncated))
+    return calls or [raw]
+
+
 def _choice(body: Mapping[str, Any]) -> Mapping[str, Any]:
     choices = items(body.get("choices"))
     return mapping(choices[0]) if choices else {}
@@ -164,7 +189,7 @@ def _call_back(raw: RawCall, call: ToolCall) -> dict[str, Any]:
         return {"id": call.id, "type": "custom", "custom": entry.get("custom"), **extra}
     function = {
         **without_nulls(mapping(entry.get("function")), "name", "arguments"),
-        "name": legal_name(raw.name),
+        "name": legal_name(mapping(entry.get("function")).get("name", raw.name)),
         "arguments": arguments_text(raw.arguments),
     }
     return {"id": call.id, "type": "function", "function": function, **extra}

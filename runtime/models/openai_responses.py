@@ -17,8 +17,8 @@ from callgate.runtime.models.wire.client import Client
 from callgate.runtime.models.wire.codec import Codec, Request, Translation, translated
 from callgate.runtime.models.wire.endings import table
 from callgate.runtime.models.wire.folds.responses import CALLS, ResponsesFold, item_type, message_text, reasoning_text
-from callgate.runtime.models.wire.history import arguments_text, legal_name, without_nulls
-from callgate.runtime.models.wire.reading import RawCall, text_or_none, with_calls
+from callgate.runtime.models.wire.history import arguments_text, legal_name, sent_call, without_nulls
+from callgate.runtime.models.wire.reading import RawCall, qualified, text_or_none, with_calls
 from callgate.runtime.models.wire.result_text import result_text
 from callgate.runtime.models.wire.schema_views import View
 from callgate.runtime.models.wire.shapes import items, mapping
@@ -33,6 +33,30 @@ ENDINGS = table(
     failed="failed cancelled",
 )
 """Statuses, and reasons of an incomplete response."""
+
+WAITING = frozenset(
+    {
+        "apply_patch_call",
+        "computer_call",
+        "local_shell_call",
+        "mcp_approval_request",
+        "shell_call",
+        "tool_search_call",
+    }
+)
+"""Items that the client answers, unless the output has the answer of the provider."""
+PROVIDER_RAN = frozenset(
+    {
+        "code_interpreter_call",
+        "file_search_call",
+        "image_generation_call",
+        "mcp_call",
+        "mcp_list_tools",
+        "web_search_call",
+    }
+)
+"""Items of tools that the provider ran itself."""
+_NOT_INPUT = ("created_by", "parsed_arguments")
 
 
 class ResponsesCodec(BaseCodec):
@@ -52,7 +76,7 @@ class ResponsesCodec(BaseCodec):
     def results(self, results: Sequence[ToolResult], translation: Translation | None = None) -> list[dict[str, Any]]:
         """Build one ``function_call_output`` item for each result; see ``Codec``."""
         return [
-            {"type": "function_call_output", "call_id": result.call_id, "output": result_text(result)}
+            {"type": _output_type(result), "call_id": result.call_id, "output": result_text(result)}
             for result in results
         ]
 
@@ -99,7 +123,9 @@ class ResponsesCodec(BaseCodec):
                     or (cut and (status != "completed" or position == len(output)))
                 )
                 call_id = call.get("call_id") or call.get("id")
-                found.append(RawCall(call.get("name"), call.get(CALLS[item_type(call)]), call_id, item, truncated))
+                name, custom = qualified(call.get("name"), call.get("namespace")), item_type(call) == "custom_tool_call"
+                arguments = call.get(CALLS[item_type(call)])
+                found.append(RawCall(name, arguments, call_id, item, truncated, custom))
         return found
 
     def fields_in(self, body: Mapping[str, Any]) -> ReplyFields:
@@ -113,13 +139,15 @@ class ResponsesCodec(BaseCodec):
             usage=openai_usage(mapping(body.get("usage")), "input_tokens", "output_tokens"),
             model=text_or_none(body.get("model")),
             id=text_or_none(body.get("id")),
+            waiting=tuple(item for item in output if _waits(item, output)),
+            provider_ran=tuple(item for item in output if _ran(item, output)),
         )
 
     def history_of(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
         """The items without null fields, which the API refuses as input."""
         sent: list[dict[str, Any]] = []
         for item, call in with_calls(items(body.get("output")), found):
-            back = without_nulls(item, "parsed_arguments")
+            back = without_nulls(item, *_NOT_INPUT)
             if call is not None:
                 back |= {"call_id": call.id, "name": legal_name(item.get("name"))}
                 if item_type(item) == "function_call":
@@ -149,6 +177,27 @@ def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, A
 
 def _running(status: object) -> bool:
     return isinstance(status, str) and status in {"queued", "in_progress"}
+
+
+def _waits(item: Mapping[str, Any], output: Sequence[Mapping[str, Any]]) -> bool:
+    """True for an item that the client must answer and the output does not answer."""
+    return item_type(item) in WAITING and item.get("execution") != "server" and not _answered(item, output)
+
+
+def _ran(item: Mapping[str, Any], output: Sequence[Mapping[str, Any]]) -> bool:
+    return item_type(item) in PROVIDER_RAN or (item_type(item) in WAITING and not _waits(item, output))
+
+
+def _answered(item: Mapping[str, Any], output: Sequence[Mapping[str, Any]]) -> bool:
+    call_id = item.get("call_id")
+    return call_id is not None and any(
+        other.get("call_id") == call_id and item_type(other) == f"{item_type(item)}_output" for other in output
+    )
+
+
+def _output_type(result: ToolResult) -> str:
+    custom = mapping(sent_call(result)).get("type") == "custom_tool_call"
+    return "custom_tool_call_output" if custom else "function_call_output"
 
 
 CODEC: Codec = ResponsesCodec()

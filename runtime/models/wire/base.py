@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
@@ -17,6 +18,11 @@ from callgate.runtime.models.wire.reply import Reply, Usage
 from callgate.runtime.models.wire.shapes import mapping
 from callgate.tools.calls import ToolCall
 from callgate.tools.definition import ToolDefinition
+
+_LIKE_A_CALL = re.compile(
+    r"<tool_calls?>|<function(?:_call|=)|\[TOOL_CALLS\]|<\|python_tag\|>|<[|\uff5c]tool[_\u2581]calls?[_\u2581](?:section[_\u2581])?begin"
+)
+"""The beginnings of calls in the text of models whose server did not read them."""
 
 
 class ReplyFields(TypedDict, total=False):
@@ -112,6 +118,7 @@ class BaseCodec(ABC):
             body=body,
             judged=ending,
             problem=problem,
+            looks_like_call=not found and _LIKE_A_CALL.search(fields.get("text", "")) is not None,
             **fields,
         )
 

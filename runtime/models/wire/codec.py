@@ -145,9 +145,14 @@ class Codec(Protocol):
 def request_body(
     base: Mapping[str, Any], translation: Translation | None, options: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Merge *base*, the tools and the options into a body; options override, and None removes a field."""
+    """Merge *base*, the tools and the options into a body; options override, and None removes a field.
+
+    ``tools`` in the options are added to the gate's tools.
+    """
     tools = translation.request if translation else {}
     merged = {**base, **{key: value for key, value in tools.items() if value}, **(options or {})}
+    if tools.get("tools") and (added := (options or {}).get("tools")):
+        merged["tools"] = [*tools["tools"], *added]  # options never take the gate's tools away
     return {key: value for key, value in merged.items() if value is not None}
 
 
@@ -158,9 +163,12 @@ def as_messages(messages: Messages) -> list[dict[str, Any]]:
     return [dict(message) for message in messages]
 
 
+_SYSTEM = ("system", "developer")
+
+
 def without_system(messages: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
     """Split messages into the text of simple system messages and the rest, for wires that send them apart."""
-    system = [each for each in messages if each.get("role") == "system" and isinstance(each.get("content"), str)]
+    system = [each for each in messages if each.get("role") in _SYSTEM and isinstance(each.get("content"), str)]
     return "\n\n".join(each["content"] for each in system), [each for each in messages if each not in system]
 
 

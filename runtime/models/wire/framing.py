@@ -91,7 +91,7 @@ class ServerEvents:
                     event.append(line[5:])
                 elif _GLUED.match(line):
                     self.garbled = True
-            elif line == b"event: error" or line == b"event:error":
+            elif line in {b"event: error", b"event:error"}:
                 self._error = True
             elif line[:1] != b":" and _GLUED.match(line):
                 self.garbled = True

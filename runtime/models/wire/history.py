@@ -67,6 +67,12 @@ def provider_call_id(result: ToolResult) -> str | None:
     return None if made else result.call_id
 
 
+def sent_call(result: ToolResult) -> Any:
+    """The call of a result as the provider sent it, or None."""
+    hydration = result.provenance.get("hydration") if is_mapping(result.provenance) else None
+    return getattr(hydration, "chunk", None)
+
+
 def join_pieces(pieces: Iterable[str]) -> str:
     """Join pieces of text; a character that was split into two surrogates is restored."""
     text = "".join(pieces)

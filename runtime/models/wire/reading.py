@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jiter
+
 from callgate.runtime.models.wire.codec import Translation, WireError
 from callgate.runtime.models.wire.reverse import canonical_arguments
 from callgate.runtime.models.wire.shapes import is_mapping, mapping
 from callgate.tools.calls import ToolCall
 
+_TWO_OBJECTS = 4  # characters: {}{}
 NO_REASON = "it has no stop reason"
 
 
@@ -21,6 +24,7 @@ class RawCall(NamedTuple):
     id: Any
     chunk: Any
     truncated: bool = False
+    custom: bool = False
 
     @property
     def phantom(self) -> bool:
@@ -49,10 +53,26 @@ def error_of(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return error if is_mapping(error) else {"message": error if isinstance(error, str) else str(type(error).__name__)}
 
 
+def reported_error(chunk: Mapping[str, Any]) -> Any:
+    """The error in a JSON object that has not the form of the wire's chunks, such as that of a proxy; else None."""
+    if chunk.get("error"):
+        return chunk["error"]
+    failed = chunk.get("success") is False or "error" in (chunk.get("object"), chunk.get("type"))
+    status = chunk.get("statusCode", chunk.get("status_code", chunk.get("status")))
+    failed = failed or (isinstance(status, int) and status >= 400)
+    return dict(chunk) if failed or chunk.get("detail") or chunk.get("errors") else None
+
+
 def count(fields: Mapping[str, Any], *names: str) -> int | None:
     """The sum of the named token counts; None if all are missing."""
     found = [value for name in names if isinstance(value := fields.get(name), int) and not isinstance(value, bool)]
     return sum(found) if found else None
+
+
+def qualified(name: Any, *spaces: Any) -> Any:
+    """A call's name with its namespace, which is part of its identity; a namespace equal to the name adds nothing."""
+    space = next((one for one in spaces if isinstance(one, str) and one), None)
+    return name if space is None or space == name or not isinstance(name, str) else f"{space}.{name}"
 
 
 def text_or_empty(value: Any) -> str:
@@ -73,11 +93,48 @@ def pair(found: Iterable[RawCall], translation: Translation | None) -> list[tupl
     ``synthetic_id``; they are unique within the response only.
     """
     calls = [call for call in found if (call.name and call.name.__class__ is str) or not call.phantom]
+    if len(calls) > 1:
+        calls = _each_once(calls)
     ids = _ids([call.id for call in calls])
     return [
         (call, _tool_call(call, call_id, synthetic, translation))
         for call, (call_id, synthetic) in zip(calls, ids, strict=True)
     ]
+
+
+def _each_once(calls: list[RawCall]) -> list[RawCall]:
+    """Keep the first of several calls with the same provider id, name and arguments: a server that repeats a call."""
+    kept: list[RawCall] = []
+    seen: list[tuple[Any, Any, Any]] = []
+    for call in calls:
+        if isinstance(call.id, str) and call.id:
+            key = (call.id, call.name, plain_arguments(call.arguments))
+            if key in seen:
+                continue
+            seen.append(key)
+        kept.append(call)
+    return kept
+
+
+def plain_arguments(arguments: Any) -> Any:
+    """The arguments as a value, for a comparison; text that is encoded twice is decoded twice."""
+    for _ in range(2):
+        if not isinstance(arguments, str):
+            break
+        try:
+            arguments = jiter.from_json(arguments.encode("utf-8", "surrogatepass"))
+        except ValueError:
+            break
+    return arguments
+
+
+def _sent_once(arguments: Any) -> Any:
+    """Text that is one JSON object twice in a row becomes that object: some servers send the arguments again in full."""
+    if arguments.__class__ is not str or len(arguments) < _TWO_OBJECTS or len(arguments) % 2:
+        return arguments
+    half = arguments[: len(arguments) // 2]
+    once = half[0] == "{" and half[-1] == "}" and arguments.endswith(half) and isinstance(plain_arguments(half), dict)
+    return half if once else arguments
 
 
 def with_calls(
@@ -90,9 +147,9 @@ def with_calls(
 
 def _tool_call(call: RawCall, call_id: str, synthetic: bool, translation: Translation | None) -> ToolCall:
     name = wire_name = call.name if isinstance(call.name, str) else ""
-    arguments = call.arguments
+    arguments = _sent_once(call.arguments)
     if translation is not None:
-        tool = translation.names.tool(name)
+        tool = translation.names.tool(name) if not call.custom else f"custom tool {name}"  # no request offers one
         offered = translation.tools.get(tool)
         if offered is not None and (offered.nullable or offered.spelled):
             arguments = canonical_arguments(arguments, offered.schema, offered.nullable, offered.spelled)

@@ -60,10 +60,10 @@ WILD: dict[str, tuple[Sequence[Any], Sequence[tuple[str, Any, str | None]]]] = {
     ),
     "no_arguments_one_delta_index_0": ([[piece(0, "x", "f"), piece(0, "y", "f")]], [("f", "", "x"), ("f", "", "y")]),
     "ids_reused": ([piece(0, "0", "f", A), piece(1, "0", "g", B)], [("f", A, "0"), ("g", B, None)]),
-    "ids_reused_same_tool": ([piece(0, "0", "f", A), piece(1, "0", "f", A)], [("f", A, "0"), ("f", A, None)]),
+    "ids_reused_same_tool": ([piece(0, "0", "f", A), piece(1, "0", "f", A)], [("f", A, "0")]),
     "ids_reused_one_delta_no_index": (
         [[piece(None, "0", "f", A), piece(None, "0", "f", A)]],
-        [("f", A, "0"), ("f", A, None)],
+        [("f", A, "0")],
     ),
     "ids_reused_no_index": ([piece(None, "0", "f", A), piece(None, "0", "g", B)], [("f", A, "0"), ("g", B, None)]),
     "index_0_for_all": ([piece(0, "x", "f", A), piece(0, "y", "g", B)], TWO),

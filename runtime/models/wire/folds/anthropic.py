@@ -7,7 +7,7 @@ from typing import Any
 
 from callgate.runtime.models.wire.decoder import SECOND
 from callgate.runtime.models.wire.history import as_json, join_pieces
-from callgate.runtime.models.wire.reading import text_or_empty, text_or_none
+from callgate.runtime.models.wire.reading import reported_error, text_or_empty, text_or_none
 from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, ReplyEvent, text_delta
 from callgate.runtime.models.wire.shapes import items, mapping
 
@@ -70,11 +70,11 @@ class AnthropicFold:
             self.ended = self.ended or bool(self._message.get("stop_reason"))
         elif kind == "message_stop":
             self.ended = self.closed = True
-        elif chunk.get("error"):
-            self._message.setdefault("error", chunk["error"])
-            self.ended = True
         elif kind == "message":
             self._begin(chunk, events)
+            self.ended = True
+        elif error := reported_error(chunk):
+            self._message.setdefault("error", error)
             self.ended = True
 
     def body(self) -> dict[str, Any]:
@@ -89,7 +89,9 @@ class AnthropicFold:
 
     def _start(self, index: Any, content: Mapping[str, Any], events: list[ReplyEvent]) -> None:
         """Begin a block; if its index is used already, the earlier block stays unchanged."""
-        self.began = True
+        if self.closed or (isinstance(index, int) and index in self._at):
+            self.lost = SECOND
+        self.began, self.ended = True, False
         kind, name = content.get("type"), content.get("name")
         block = _Block(dict(content), self._calls, self._tool_of(name) if isinstance(name, str) else "")
         self._blocks.append(block)
@@ -104,6 +106,8 @@ class AnthropicFold:
             events.append(ReasoningDelta(content["thinking"]))
 
     def _grow(self, index: Any, delta: dict[str, Any], events: list[ReplyEvent]) -> None:
+        if self.ended:  # the stop reason came too early
+            self.ended, self.lost = False, SECOND if self.closed else self.lost
         kind = delta.get("type")
         block = self._at.get(index if isinstance(index, int) else None)
         if block is None:
@@ -137,5 +141,7 @@ class AnthropicFold:
             block.fields["signature"] = delta.get("signature")
         elif kind == "citations_delta":
             block.fields["citations"] = [*items(block.fields.get("citations")), delta.get("citation")]
-        elif kind == "compaction_delta" and isinstance(delta.get("content"), str):
-            block.fields["content"] = text_or_empty(block.fields.get("content")) + delta["content"]
+        elif kind == "compaction_delta":
+            for name in ("content", "encrypted_content"):
+                if isinstance(delta.get(name), str):
+                    block.fields[name] = text_or_empty(block.fields.get(name)) + delta[name]

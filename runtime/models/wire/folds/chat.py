@@ -8,6 +8,7 @@ from typing import Any
 from callgate.runtime.models.wire.decoder import SECOND
 from callgate.runtime.models.wire.folds.chat_calls import ChatCalls
 from callgate.runtime.models.wire.history import join_pieces
+from callgate.runtime.models.wire.reading import reported_error
 from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, ReplyEvent, text_delta
 from callgate.runtime.models.wire.shapes import items, mapping
 
@@ -37,7 +38,9 @@ class ChatFold:
         self._fields: dict[str, Any] = {}
         self._shown: str | None = None  # the field of REASONING that is shown
         self._calls = ChatCalls(tool_of)
-        self._roles = self._empty = self._bare = 0  # chunks with a role, those of them with nothing else, and the others
+        self._opening: dict[str, Any] = {}  # the delta of the first chunk
+        self._repeated = False  # the second chunk was the first one again
+        self._roles = self._bare = 0  # chunks with a role, and with other members but without a role
 
     def add(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
         """Add one chunk; a whole response counts as one."""
@@ -45,21 +48,14 @@ class ChatFold:
             self._head = {key: value for key, value in chunk.items() if key not in _APART}
         if chunk.get("usage"):
             self._late["usage"] = chunk["usage"]
-        if chunk.get("error"):
-            self._fail(chunk["error"])
         choices = chunk.get("choices")
-        if not isinstance(choices, list):
-            return
-        for choice in choices:
-            if not isinstance(choice, dict):
-                continue
-            if self._which is None:
-                self._which = choice.get("index") or 0
-            if (choice.get("index") or 0) == self._which:
-                self.began = True
-                if self._begins_again(chunk, choice.get("delta")):
-                    self.lost = SECOND
-                self._add_choice(choice, events)
+        if (chunk.get("error") or not isinstance(choices, list)) and (error := reported_error(chunk)):
+            self._fail(error)
+        for choice in items(choices):
+            if isinstance(choice, dict):
+                self._which = choice.get("index") or 0 if self._which is None else self._which
+                if (choice.get("index") or 0) == self._which:
+                    self._add_choice(choice, chunk, events)
 
     def body(self) -> dict[str, Any]:
         """The chat completion."""
@@ -82,11 +78,12 @@ class ChatFold:
             return False
         if not delta.get("role"):
             self._bare += bool(delta)
-            return self._bare == 1 and self._roles == self._empty > 1
+            return self._bare == 1 and self._repeated
         self._roles += 1
-        self._empty += not any(value for key, value in delta.items() if key != "role")
         if self._roles == 1:
+            self._opening = delta
             return False
+        self._repeated = self._roles == 2 and delta == self._opening
         head = self._head or {}
         return self._bare > 0 or (isinstance(head.get("id"), str) and chunk.get("id") not in (None, head["id"]))
 
@@ -94,31 +91,46 @@ class ChatFold:
         self._late.setdefault("error", error)
         self.ended = True
 
-    def _add_choice(self, choice: dict[str, Any], events: list[ReplyEvent]) -> None:
+    def _add_choice(self, choice: dict[str, Any], chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
         delta = choice.get("delta")
         whole = not isinstance(delta, dict) and isinstance(choice.get("message"), dict)
-        reopened = False
+        if self.closed or self._begins_again(chunk, delta):
+            self.lost = SECOND
         if whole:
             delta = choice["message"]
-        if isinstance(delta, dict):
-            for key, value in delta.items():
-                if value is None:
-                    continue
-                if key == "content" and isinstance(value, str) and self._parts is None:
-                    if value:
-                        events.append(text_delta(value))
-                    self._text.setdefault("content", []).append(value)
-                elif key == "tool_calls":
-                    self._calls.add(value, events)
-                    reopened = reopened or bool(value)
-                else:
-                    self._add_field(key, value, delta, events)
+            events = self._replaced(delta, events)
+        self.began = True
+        brings = isinstance(delta, dict) and self._add_delta(delta, events)
         reason = choice.get("finish_reason")
         if reason is not None:
             self._choice |= {key: choice[key] for key in ("finish_reason", "native_finish_reason") if key in choice}
         if choice.get("error"):
             self._fail(choice["error"])
-        self.ended = bool(reason) or whole or (self.ended and not reopened)
+        self.ended = bool(reason) or whole or (self.ended and not brings)  # a finish reason may come too early
+
+    def _add_delta(self, delta: dict[str, Any], events: list[ReplyEvent]) -> bool:
+        """Add the members of a delta; return True if one of them has content."""
+        brings = False
+        for key, value in delta.items():
+            if value is None:
+                continue
+            brings = brings or (bool(value) and key != "role")
+            if key == "content" and isinstance(value, str) and self._parts is None:
+                if value:
+                    events.append(text_delta(value))
+                self._text.setdefault("content", []).append(value)
+            elif key == "tool_calls":
+                self._calls.add(value, events)
+            else:
+                self._add_field(key, value, delta, events)
+        return brings
+
+    def _replaced(self, message: dict[str, Any], events: list[ReplyEvent]) -> list[ReplyEvent]:
+        """Let a whole message replace its own deltas; return the events to add to."""
+        if not self.began or not (message.get("content") or message.get("tool_calls")):
+            return events
+        self._text, self._parts, self._fields, self._calls = {}, None, {}, ChatCalls(self._tool_of)
+        return []
 
     def _add_field(self, key: str, value: Any, delta: Mapping[str, Any], events: list[ReplyEvent]) -> None:
         if key == "content":

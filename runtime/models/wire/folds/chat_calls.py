@@ -121,6 +121,12 @@ class ChatCalls:
         call_id = entry.get("id")
         key = (index, call_id) if isinstance(call_id, str) and call_id else None
         known = self._ids.get(key) if key else None
+        if known is None and call_id and index is not None and index not in self._at:  # one id at two indexes
+            known = next((one for one in self._slots if one.id == call_id and name in {"", one.name}), None)
+            if known is not None and not (arguments and known.complete()):
+                self._at[index] = known
+            else:
+                known = None
         slot = known or self._latest(index, touched)
         brings = arguments not in (None, "", {})
         if slot is not None and known and name == slot.name and brings and slot not in touched and slot.has(arguments):
@@ -151,7 +157,7 @@ class ChatCalls:
             return True
         if not slot.name or name == slot.name:
             return False
-        return index is None or (bool(slot.pieces) and not name.startswith(slot.name))
+        return index is None or (any(slot.pieces) and not name.startswith(slot.name))
 
     def _new(self, index: int | None) -> _Slot:
         slot = _Slot(len(self._slots))

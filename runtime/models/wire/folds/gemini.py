@@ -8,6 +8,7 @@ from typing import Any
 
 from callgate.runtime.models.wire.decoder import SECOND
 from callgate.runtime.models.wire.history import as_json, join_pieces
+from callgate.runtime.models.wire.reading import reported_error
 from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, ReplyEvent, text_delta
 from callgate.runtime.models.wire.shapes import items, mapping
 
@@ -45,8 +46,8 @@ class GeminiFold:
 
     def add(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
         """Add one chunk; a whole response counts as one."""
-        if chunk.get("error"):
-            self._head.setdefault("error", chunk["error"])
+        if "candidates" not in chunk and (error := reported_error(chunk)):
+            self._head.setdefault("error", error)
             self.ended = True
             return
         for key, value in chunk.items():
@@ -73,6 +74,7 @@ class GeminiFold:
         if isinstance(content, dict):
             for part in items(content.get("parts")):
                 if isinstance(part, dict):
+                    self.ended = False  # of several finish reasons the last one counts
                     self._add_part(part, events)
         for key, value in candidate.items():
             if key != "content" and value is not None:

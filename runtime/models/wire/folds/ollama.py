@@ -7,6 +7,7 @@ from typing import Any
 
 from callgate.runtime.models.wire.decoder import SECOND
 from callgate.runtime.models.wire.history import as_json, join_pieces
+from callgate.runtime.models.wire.reading import reported_error
 from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, ReplyEvent, text_delta
 from callgate.runtime.models.wire.shapes import items, mapping
 
@@ -41,6 +42,8 @@ class OllamaFold:
                 self._add_rest(message, events)
             if self._last and not chunk.get("done") and "error" not in chunk:
                 return
+        elif error := reported_error(chunk):
+            chunk = {**chunk, "error": error}
         self._add_last(chunk)
 
     def body(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from callgate.runtime.models.wire.decoder import SECOND
 from callgate.runtime.models.wire.history import join_pieces, without_nulls
-from callgate.runtime.models.wire.reading import text_or_empty
+from callgate.runtime.models.wire.reading import reported_error, text_or_empty
 from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, ReplyEvent, text_delta
 from callgate.runtime.models.wire.shapes import items, mapping
 
@@ -104,11 +104,11 @@ class ResponsesFold:
                     self.lost = SECOND
                 self.began = self.began or kind != "error"
                 take(self, chunk, events)
-        elif chunk.get("object") == "response" or chunk.get(
-            "error"
-        ):  # a whole response or an error instead of an event
+        elif chunk.get("object") == "response":  # a whole response instead of an event
             self.began = "output" in chunk
             self._end({"response": chunk}, events)
+        elif error := reported_error(chunk):
+            self._fail({"error": error}, events)
 
     def body(self) -> dict[str, Any]:
         """The response."""
