@@ -17,6 +17,7 @@ from callgate.hooks.stages import STAGES, May, OnFailure, Row, Stage, diagram
 from callgate.hooks.step import Step
 from callgate.providers.logs import LogEvent
 from callgate.runtime.call.failure import outcome_of
+from callgate.runtime.models import codec, codecs
 from callgate.tools.arguments import tolerance
 from callgate.tools.calls import ErrorInfo, Outcome, ToolResult
 from callgate.tools.limits import Limits
@@ -40,6 +41,21 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
 def code(text: object) -> str:
     """Text as code, or nothing."""
     return f"`{text}`" if text else ""
+
+
+def ending_tables() -> str:
+    """The closed table of each wire: its stop reasons, by the ending that they mean."""
+    parts: list[str] = []
+    for name in codecs():
+        endings = getattr(codec(name), "endings", {})
+        words: dict[str, list[str]] = {}
+        for word, ending in endings.items():
+            words.setdefault(ending, []).append(code(word))
+        parts.append(
+            f"### `{name}`\n\n"
+            + table(("Ending", "Stop reasons"), [(code(one), ", ".join(words[one])) for one in words])
+        )
+    return "\n".join(parts)
 
 
 def stage_table() -> str:
@@ -145,6 +161,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "limits": limit_table,
     "outcomes": outcome_table,
     "rules": rule_table,
+    "endings": ending_tables,
     "stages": stage_table,
 }
 

@@ -39,6 +39,26 @@ ENDINGS = table(
 MAX_TOKENS = 4096
 """The ``max_tokens`` of a request whose options set none: the API requires one."""
 _SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
+OTHER_BLOCKS = frozenset(
+    {
+        "advisor_tool_result",
+        "bash_code_execution_tool_result",
+        "code_execution_tool_result",
+        "compaction",
+        "container_upload",
+        "fallback",
+        "mcp_tool_listing",
+        "mcp_tool_result",
+        "redacted_thinking",
+        "text",
+        "text_editor_code_execution_tool_result",
+        "thinking",
+        "tool_search_tool_result",
+        "web_fetch_tool_result",
+        "web_search_tool_result",
+    }
+)
+"""Blocks that are text, reasoning, or results of tools that the provider ran; they go back in the history."""
 
 
 class AnthropicCodec(BaseCodec):

@@ -28,7 +28,7 @@ from callgate.tools.definition import ToolDefinition
 
 ENDINGS = table(
     done="completed",
-    truncated="incomplete max_output_tokens",
+    truncated="incomplete max_output_tokens max_messages steered",
     refused="content_filter",
     failed="failed cancelled",
 )
@@ -56,6 +56,25 @@ PROVIDER_RAN = frozenset(
     }
 )
 """Items of tools that the provider ran itself."""
+OTHER_ITEMS = frozenset(
+    {
+        "additional_tools",
+        "apply_patch_call_output",
+        "compaction",
+        "computer_call_output",
+        "custom_tool_call_output",
+        "function_call_output",
+        "local_shell_call_output",
+        "mcp_approval_response",
+        "message",
+        "program",
+        "program_output",
+        "reasoning",
+        "shell_call_output",
+        "tool_search_output",
+    }
+)
+"""Items that are text, reasoning, or answers of other items; they go back in the history."""
 _NOT_INPUT = ("created_by", "parsed_arguments")
 
 
