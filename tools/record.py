@@ -30,6 +30,10 @@ class Style(Enum):
     RECORD = "record"  # execute(arguments, ctx)
 
 
+KeyScope: TypeAlias = Literal["user", "tenant", "global"]
+"""The callers among whom a declared key is one effect."""
+
+
 class AuthorSettings(TypedDict, total=False):
     """The settings of a ``ToolRecord`` that are options of ``@tool``, too; see ``ToolRecord``."""
 
@@ -44,6 +48,7 @@ class AuthorSettings(TypedDict, total=False):
     requires_approval: Requirement
     resumable: bool
     dedupe: Literal["arguments"] | None
+    key_scope: KeyScope | None
     within: float | None
 
 
@@ -109,6 +114,8 @@ class ToolRecord:
     ``requires_approval``: True, an ``Approval``, or a function of the validated arguments that returns a demand.
     ``resumable``: the body may suspend, and promises that it has had no effect when it does.
     ``dedupe="arguments"``: a call with the same arguments, by the same user, within ``within`` seconds is a repeat.
+    ``key_scope``: callers among whom the declared key is one effect: ``"user"``, ``"tenant"`` (default of irreversible
+    tools) or ``"global"``. Another user's repeat is ``conflict`` or ``in_flight``, and never gets the receipt.
     ``run_on="worker"``: of several calls (``call_many``, conversations) those of this tool are submitted as jobs.
     ``hooks`` belong to this tool alone; ``hooks_by_stage`` is the explicit form.
     """
@@ -142,6 +149,7 @@ class ToolRecord:
     requires_approval: Requirement = False
     resumable: bool = False
     dedupe: Literal["arguments"] | None = None
+    key_scope: KeyScope | None = None
     within: float | None = None
     plans: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)  # of bare ``invoke_tool``; goes with it
 
@@ -190,6 +198,12 @@ class ToolRecord:
         self._check_dedupe()
 
     def _check_dedupe(self) -> None:
+        if self.key_scope not in (None, "user", "tenant", "global"):
+            raise DefinitionError(
+                f"tool {self.id!r}: key_scope is 'user', 'tenant' or 'global', not {self.key_scope!r}"
+            )
+        if self.key_scope is not None and not self.definition.key:
+            raise DefinitionError(f"tool {self.id!r}: key_scope is that of a declared key; give key=, too")
         if self.dedupe not in (None, "arguments"):
             raise DefinitionError(f"tool {self.id!r}: dedupe is 'arguments' or None, not {self.dedupe!r}")
         if (self.dedupe is None) != (self.within is None) or (self.within is not None and not self.within > 0):

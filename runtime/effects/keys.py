@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 from callgate.errors import Invalid
 from callgate.hooks.context import InvokeContext
 from callgate.providers.principal import User
-from callgate.tools.record import ToolRecord
+from callgate.tools.definition import Effect
+from callgate.tools.record import KeyScope, ToolRecord
 from callgate.tools.values import hash_of
 
 Identify: TypeAlias = Callable[[InvokeContext], str | None]
@@ -23,24 +24,39 @@ def scope_of(user: User, namespace: str) -> list[str]:
     return [*([namespace] if namespace else []), user.tenant or "", user.id]
 
 
+def key_scope_of(record: ToolRecord) -> KeyScope:
+    """Return the scope of a tool's declared key; the default is the tenant for irreversible tools, else the user."""
+    default: KeyScope = "tenant" if record.definition.effect is Effect.IRREVERSIBLE else "user"
+    return record.key_scope or default
+
+
+def declared_scope(user: User, namespace: str, scope: KeyScope) -> list[str]:
+    """Return what the hash of a declared key begins with."""
+    if scope == "user":
+        return scope_of(user, namespace)
+    return [*([namespace] if namespace else []), scope, *([user.tenant or ""] if scope == "tenant" else [])]
+
+
 def identifier(record: ToolRecord, namespace: str = "") -> Identify:
     """Return the function that computes the idempotency keys of one tool.
 
-    The first available source wins: the caller's key, the declared key fields, the arguments if the tool sets
+    The first available source wins: the declared key fields, the caller's key, the arguments if the tool sets
     ``dedupe="arguments"``, then session, request and call id. A call without any of them gets no key.
     A key is a hash over *namespace*, tenant, user, tool and that source. Keys of different users therefore differ, even
-    if a tool passes its key to a service without tenants.
+    if a tool passes its key to a service without tenants. Only a declared key has the scope that the tool states.
     """
     tool, fields, by_arguments = record.id, tuple(record.definition.key), record.dedupe == "arguments"
-    identity = record.identity
+    identity, scope = record.identity, key_scope_of(record)
 
     def identify(ctx: InvokeContext) -> str | None:
-        if ctx.run.idempotency_key is not None:
-            return given_key(ctx.user, tool, ctx.run.idempotency_key, namespace)
         if fields:
             values = ctx.run.input if identity is None else identity(ctx.run.input)
-            what: list[Any] = ["declared", [values.get(name) for name in fields]]
-        elif by_arguments:
+            declared = ["declared", [values.get(name) for name in fields]]
+            return hash_of([*declared_scope(ctx.user, namespace, scope), tool, *declared])
+        if ctx.run.idempotency_key is not None:
+            return given_key(ctx.user, tool, ctx.run.idempotency_key, namespace)
+        what: list[Any]
+        if by_arguments:
             what = ["arguments", ctx.input_hash]
         elif ctx.run.outer is not None and ctx.run.outer.claim is not None:
             what = ["nested", ctx.run.outer.claim.effect.key, ctx.run.nth]

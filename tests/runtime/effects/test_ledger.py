@@ -111,13 +111,51 @@ async def test_a_key_makes_a_repeat_whatever_else_differs(
         assert desk.paid == [5]
 
 
-async def test_a_caller_with_a_key_of_its_own_runs_what_declared_fields_would_repeat() -> None:
-    """Design 7: the order of keys."""
+async def test_a_callers_key_never_replaces_a_declared_one() -> None:
+    """Design 12.2: the declared key identifies the effect, whatever keys callers make up."""
     desk = Desk()
     async with gate_of(desk.tool(key=("cents",))) as gate:
         for key in (None, "k1", "k2", None, "k1", "k2"):
             await gate.call(call(5), user=ANN, idempotency_key=key)
-        assert desk.paid == [5, 5, 5]
+        assert desk.paid == [5]
+
+
+SCOPES: dict[str | None, list[tuple[User, User]]] = {
+    # the scope of a declared key, and pairs of callers who share the effect
+    "user": [(ANN, ANN)],
+    "tenant": [(ANN, ANN), (ANN, BOB)],
+    None: [(ANN, ANN), (ANN, BOB)],  # the default of an irreversible tool
+    "global": [(ANN, ANN), (ANN, BOB), (ANN, User("ann", "other")), (ANN, User("eve"))],
+}
+
+
+@EVERY_STORE
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_a_declared_key_is_one_effect_in_its_scope_and_only_its_caller_gets_the_receipt(
+    store: str, scope: Any
+) -> None:
+    """Design 12.2."""
+    options = {} if scope is None else {"key_scope": scope}
+    others = [ANN, BOB, User("ann", "other"), User("eve")]
+    for other in others:
+        desk = Desk()
+        async with gate_of(desk.tool(key=("cents",), **options), store=store) as gate:
+            assert (await gate.call(call(7), user=ANN)).ok
+            again = await gate.call(replace(call(7), id="again"), user=other)
+            if (ANN, other) not in SCOPES[scope]:
+                assert (again.outcome, len(desk.paid)) == (Outcome.SUCCESS, 2)
+            elif other == ANN:
+                assert (again.replayed, len(desk.paid)) == (True, 1)
+            else:
+                assert (again.outcome, again.output, len(desk.paid)) == (Outcome.CONFLICT, None, 1)
+
+
+def test_a_key_scope_needs_a_declared_key() -> None:
+    desk = Desk()
+    with pytest.raises(DefinitionError, match="key_scope"):
+        desk.tool(key_scope="tenant")
+    with pytest.raises(DefinitionError, match="key_scope"):
+        desk.tool(key=("cents",), key_scope="team")
 
 
 @EVERY_STORE
@@ -288,7 +326,7 @@ async def test_a_typed_call_gives_the_type_again() -> None:
 async def test_nobody_ever_sees_anothers_receipt(store: str, keyed: str) -> None:
     """I4, I8: a canary for each user of each tenant, and each tool."""
     rules: dict[str, dict[str, Any]] = {
-        "declared": {"key": ("order",)},
+        "declared": {"key": ("order",), "key_scope": "user"},
         "arguments": {"dedupe": "arguments", "within": 60.0},
     }
     options: Any = rules.get(keyed, {})
@@ -319,7 +357,7 @@ async def test_nobody_ever_sees_anothers_receipt(store: str, keyed: str) -> None
 async def test_the_key_is_there_for_the_tool_to_pass_on(store: str) -> None:
     """Design 7: ``ctx.idempotency_key``; the caller's own, or one that nobody else has."""
     desk = Desk()
-    async with gate_of([desk.tool(), desk.tool("refund", key=("cents",))], store=store) as gate:
+    async with gate_of([desk.tool(), desk.tool("refund", key=("cents",), key_scope="user")], store=store) as gate:
         for user in (ANN, AMY, RAE, ANN):
             await gate.call(call(5, "refund"), user=user)
         await gate.call(call(6, "refund"), user=ANN)
