@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
+
+import orjson
 
 from callgate.errors import Denied, Invalid, SchemaRefused
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.facts import FROZEN, LIVE
+from callgate.hooks.host import HoldsOutput
 from callgate.hooks.unvalidated import NoSchemaPolicy, NoSchemaRules
 from callgate.providers.registry import MISSING
 from callgate.tools.arguments.hydrated import HydrationResult
@@ -17,9 +20,21 @@ from callgate.tools.arguments.parsing import parse_arguments
 from callgate.tools.arguments.reader import strict_reader
 from callgate.tools.calls import Issue
 from callgate.tools.limits import DEFAULT_LIMITS, Limits
+from callgate.tools.outputs import (
+    LOOSE,
+    PLAIN,
+    Dump,
+    Reader,
+    infinite,
+    not_finite,
+    not_json,
+    output_refusal,
+    too_deep,
+    too_large,
+)
 from callgate.tools.record import ToolRecord
 from callgate.tools.schemas.validation import Validator, explain
-from callgate.tools.values import deeper_than, digest, dump, hash_of, json_bytes, thaw
+from callgate.tools.values import SCALARS, deeper_than, digest, dump, hash_of, json_bytes, thaw
 
 
 def _admits(schema: Any, kinds: set[str]) -> bool:
@@ -87,6 +102,8 @@ class BuiltIns:
         self.schema = None if definition.parameters is None else digest(definition.parameters)
         self.parse, self.admit = self._reader(checked=False), self._reader(checked=True)
         self.check_output = self._make_check_output()
+        self.dump, self.copy = Dump.of(record.to_json), self._make_copy()
+        self.copied = self.copy if self.dump.loose else _not_plain
         self._hydrators: dict[bool, Hydrator] = {}
 
     def hydrator(self, record: ToolRecord, lazy: bool) -> Hydrator:
@@ -255,9 +272,40 @@ class BuiltIns:
 
         return check_output
 
+    def _make_copy(self) -> Callable[[HoldsOutput, Any], Any]:
+        """Make the function that copies an output which is plain JSON; it returns MISSING for others."""
+        dumps, loads, shallow, plain = orjson.dumps, orjson.loads, self.shallow, PLAIN
+
+        def copy(run: HoldsOutput, output: Any) -> Any:
+            try:
+                data = dumps(output, None, plain)
+            except TypeError:
+                return MISSING
+            if data.find(b"null") >= 0 and not_finite(output) is not None:  # null may stand for such a number
+                return MISSING
+            made = loads(data)
+            if len(data) <= shallow:
+                run.limited = made
+            return made
+
+        return copy
+
+    def response_as_json(self, run: HoldsOutput, output: Any) -> Any:
+        """Return an output that a hook gave as JSON, in a copy that the call alone holds.
+
+        Raises:
+            Invalid: the output has no JSON form, or an iterator in it exceeds the limits.
+        """
+        if output.__class__ in SCALARS:
+            return output
+        made = self.copy(run, output)
+        return LOOSE(output, Reader(self.limits)) if made is MISSING else made
+
     def limit_output(self, ctx: InvokeContext) -> None:
         """Check that the output is finite JSON within the limits of its size and its depth."""
         output = ctx.run.output
+        if output is ctx.run.limited:  # measured as it was copied
+            return
         try:
             data = json_bytes(output)
         except TypeError:
@@ -280,37 +328,28 @@ class BuiltIns:
 
     def _check(self, output: Any, data: bytes, before: int) -> None:
         if len(data) + before > self.most:
-            size = f"{len(data)} bytes" if not before else f"over {self.most} bytes"
-            raise bad_output(f"the output has {size}; {self.most} is the most", code="output_too_large")
+            raise too_large(f"{len(data)} bytes" if not before else f"over {self.most} bytes", self.most)
         if len(data) > 2 * self.deepest and deeper_than(output, self.deepest):
-            raise self._too_deep()
-        if data.find(b"null") >= 0 and not _finite(output):  # `in` would first try the bytes as an index
-            raise bad_output("the output holds a number that is not finite")
-
-    def _too_deep(self) -> Invalid:
-        return bad_output(f"the output nests deeper than {self.deepest} levels", code="output_too_deep")
+            raise too_deep(self.deepest)
+        if data.find(b"null") >= 0 and (path := not_finite(output)) is not None:  # `in` would try bytes as an index
+            raise infinite(path)
 
     def _long_way(self, output: Any) -> bytes:
         if deeper_than(output, self.deepest):  # the encoder's own end differs between versions of Python
-            raise self._too_deep()
+            raise too_deep(self.deepest)
         try:
             return dump(output)
         except (TypeError, ValueError, RecursionError) as error:
-            raise bad_output(f"the output is not JSON: {type(output).__name__}") from error
+            raise not_json(output, self.deepest) from error
 
 
 def _then(read: Callable[[str], Any], settle: Callable[[Any], Any]) -> Callable[[str], Any]:
     return lambda raw: settle(read(raw))
 
 
-def _finite(value: Any) -> bool:
-    if isinstance(value, float):
-        return value - value == 0.0
-    if isinstance(value, dict):
-        return all(map(_finite, value.values()))
-    if isinstance(value, list | tuple):
-        return all(map(_finite, value))
-    return True
+def _not_plain(_run: HoldsOutput, _output: Any) -> Any:
+    """Leave the output to the annotated type of the tool."""
+    return MISSING
 
 
 def unparsable(error: ParseError) -> Invalid:
@@ -332,21 +371,3 @@ def refusal(validator: Validator, value: Any) -> Invalid:
     issues = explain(validator, value)
     text = "; ".join(map(str, issues))[:2000]
     return Invalid(text, stage="validate", issues=issues, public=f"The arguments are not valid: {text}")
-
-
-def output_refusal(validator: Validator, value: Any) -> Invalid:
-    """Return the refusal of an output that breaks the output schema; developers see the issues, the model does not."""
-    issues = explain(validator, value)
-    return bad_output("the output breaks the output schema: " + "; ".join(map(str, issues))[:2000], issues=issues)
-
-
-def bad_output(message: str, *, code: str = "invalid_output", issues: Sequence[Issue] = ()) -> Invalid:
-    """Return the refusal of an output; *message* is for developers."""
-    return Invalid(message, stage="output", code=code, public=OUTPUT_REFUSED[code], issues=issues)
-
-
-OUTPUT_REFUSED = {
-    "invalid_output": "The tool's output is not valid.",
-    "output_too_large": "The tool's output is too large.",
-    "output_too_deep": "The tool's output nests too deep.",
-}

@@ -5,13 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any, NamedTuple, Protocol
 
-import orjson
-
 from callgate.hooks.stages import Stage
 from callgate.hooks.step import Step
-from callgate.tools.values import SCALARS, canonical, compact
-
-_AS_IT_IS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
+from callgate.tools.values import SCALARS, canonical
 
 
 class Entry(NamedTuple):
@@ -41,11 +37,10 @@ class _Clocked(Protocol):
 
 
 class Kept(NamedTuple):
-    """One value of a history. ``json`` is its JSON, where the value may change later and has one."""
+    """One value of a history, which the run alone holds."""
 
     at: float
     step: Step
-    json: bytes | None
     kept: Any
 
     def entry(self) -> Entry:
@@ -54,26 +49,12 @@ class Kept(NamedTuple):
 
     def value(self) -> Any:
         """Return a fresh copy of the value."""
-        return orjson.loads(self.json) if self.json is not None else snapshot(self.kept)
+        return snapshot(self.kept)
 
 
 def kept_own(run: _Clocked, value: Any) -> Kept:
     """Keep a value that the run alone holds; it needs no snapshot."""
-    return Kept(run.plan.now(), run.step, None, value)
-
-
-_kept: Any = tuple.__new__  # without the argument handling of the class, which costs more than the rest
-
-
-def kept_now(run: _Clocked, value: Any) -> Kept:
-    """Keep a value as it is now; the tool may still change it."""
-    try:
-        data = orjson.dumps(value, option=_AS_IT_IS)
-    except TypeError:
-        return Kept(run.plan.now(), run.step, None, snapshot(value))
-    if data.find(b"null") >= 0:  # null may stand for a number that is not finite
-        return Kept(run.plan.now(), run.step, None, snapshot(value))
-    return _kept(Kept, (run.plan.now(), run.step, compact(data), None))  # type: ignore[no-any-return]
+    return Kept(run.plan.now(), run.step, value)
 
 
 def snapshot(value: Any) -> Any:

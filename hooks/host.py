@@ -20,6 +20,7 @@ from callgate.providers.stores.base import Store
 from callgate.tools.arguments.hydrated import HydrationResult
 from callgate.tools.definition import NoSchemaMode, ToolDefinition
 from callgate.tools.limits import Limits
+from callgate.tools.outputs import Dump
 from callgate.tools.record import ToolRecord
 from callgate.tools.schemas.validation import Validator
 
@@ -108,6 +109,12 @@ class ModeRules(Protocol):
         ...
 
 
+class HoldsOutput(Protocol):
+    """The part of ``Run`` that knows which output keeps the limits."""
+
+    limited: Any
+
+
 class Checks(Protocol[C_contra]):
     """The built-in steps of a tool, as its calls use them (``hooks/builtin.py``)."""
 
@@ -123,6 +130,17 @@ class Checks(Protocol[C_contra]):
 
     def hash_of(self, arguments: Any) -> str:
         """Return the SHA-256 of settled arguments, the same for equal values."""
+        ...
+
+    dump: Dump
+
+    @property
+    def copied(self) -> Callable[[HoldsOutput, Any], Any]:
+        """Copies an output that is plain JSON; returns MISSING for others."""
+        ...
+
+    def response_as_json(self, run: HoldsOutput, output: Any) -> Any:
+        """Return an output that a hook gave as JSON."""
         ...
 
     def size_of(self, output: Any, before: int = 0) -> int:
@@ -176,6 +194,7 @@ class CallPlan(Protocol[C]):
     late: tuple[Compiled, ...]
     late_finals: tuple[Compiled, ...]
     straight: Callable[..., Awaitable[Any]] | None
+    copied: Callable[[HoldsOutput, Any], Any]  # copies plain JSON; see ``Checks``
     prepare: Callable[[dict[str, Any]], dict[str, Any]] | None
     ended: ProviderScope
     in_units: bool

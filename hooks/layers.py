@@ -73,11 +73,10 @@ class PartialContext(InvokeContext):
 
     __slots__ = ()
 
-    def __init__(self, ctx: InvokeContext, value: Any) -> None:
-        layer: Any = Layer(ctx.run, output_log=None, events=None)
+    def __init__(self, ctx: InvokeContext) -> None:
+        layer: Any = Layer(ctx.run, output=None, output_log=None, events=None)
         run: Run[InvokeContext] = layer
         self.run, self.data = run, ctx.data
-        run.put_output(value)
 
 
 _REMOVED: Any = object()

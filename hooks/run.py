@@ -26,7 +26,7 @@ from callgate.hooks.facts import (
     TraceRow,
 )
 from callgate.hooks.frozen_views import input_view, output_view, raw_view
-from callgate.hooks.history import Entry, Kept, kept_now, kept_own, snapshot, without_repeats
+from callgate.hooks.history import Entry, Kept, kept_own, snapshot, without_repeats
 from callgate.hooks.host import CallPlan
 from callgate.hooks.stages import STAGES, Stage
 from callgate.hooks.step import Step
@@ -135,6 +135,8 @@ class Run(Generic[C]):
     checked: Any = MISSING  # the arguments that passed validation before the freeze
     read_at: float = 0.0  # the time at which the arguments were parsed, where a hook may ask for it
     output: Any = None
+    limited: Any = MISSING  # the output that is known to keep the limits of size and depth
+    sent: int = 0  # bytes of the parts that this attempt has sent
     shown_output: Any = _ShownOutput()  # what hooks read as ``ctx.output``
     viewed: bool = False  # whether ``shown_output`` is set
     shown_raw: Any = _ShownRaw()  # what hooks read as ``ctx.raw_input``
@@ -242,17 +244,18 @@ class Run(Generic[C]):
         self.put_output(response.value)
 
     def put_output(self, value: Any) -> None:
-        """Make *value* the output, as a copy that no hook holds; the history names the current step."""
-        try:
-            self.output = thaw(value)
-        except RecursionError:  # far beyond the limit of depth, which refuses it
-            self.output = value
+        """Make *value* the output, as JSON that no hook holds; the history names the current step.
+
+        Raises:
+            Invalid: the value has no JSON form.
+        """
+        self.output = self.plan.builtins.response_as_json(self, value)
         self.output_log = [*(self.output_log or ()), kept_own(self, self.output)]
         self.forget_view()
 
     def returned(self) -> None:
         """Begin the history of the output with the value that this attempt of the tool has returned."""
-        self.output_log = [kept_now(self, self.output)]
+        self.output_log = [kept_own(self, self.output)]
         self.forget_view()  # a hook of will_execute may have read an earlier output
 
     def forget_view(self) -> None:

@@ -62,6 +62,12 @@ class LogEvent(StrEnum):
         "stage hook error",
         "an unexpected exception that a wrapper handled: it retried the tool, responded in its place, or raised another error",
     )
+    OUTPUT_INVALID = (
+        "output.invalid",
+        WARNING,
+        "stage hook reason",
+        "the output of a tool or a hook is not valid; `reason` names the path, the expected and the found type, no values",
+    )
     OUTPUT_DROPPED = (
         "hook.output_dropped",
         WARNING,

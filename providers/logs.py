@@ -11,6 +11,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, TextIO
 
 from callgate.providers.argument_mask import ArgumentMask
@@ -166,6 +167,14 @@ def _names_in(schema: object) -> set[str]:
         elif isinstance(part, list | tuple):
             waiting.extend(part)
     return found
+
+
+def emit_invalid_output(ctx: LoggedCall, reason: str, **fields: object) -> None:
+    """Log why an output is not valid; in development mode, print it. Never raises."""
+    emit(LogEvent.OUTPUT_INVALID, ctx, reason=reason, **fields)
+    if ctx.run.plan.host.development:
+        with suppress(Exception):
+            _print(f"callgate: {ctx.tool_id}: {reason}")
 
 
 def emit_suppressed(ctx: LoggedCall, error: BaseException) -> None:

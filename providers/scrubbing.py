@@ -98,12 +98,12 @@ class Scrubber:
                 text = text.replace(one, MASK)
         return detect(text, self._detectors, MASK)
 
-    def value(self, value: Any, data: bytes | None = None) -> Any:
-        """Return a JSON value without the secrets, or the same object if it has none. *data* is its JSON, if known."""
+    def value(self, value: Any) -> Any:
+        """Return a JSON value without the secrets, or the same object if it has none."""
         if not self._secrets:
             return value
         try:
-            shown = data if data is not None else orjson.dumps(value)
+            shown = orjson.dumps(value)
         except TypeError:
             return self._scrubbed(value)
         return self._scrubbed(value) if any(needle in shown for needle in self._needles) else value

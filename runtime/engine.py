@@ -155,11 +155,10 @@ class Engine:
 
     def _builtins_of(self, record: ToolRecord, attached: Any) -> BuiltIns:
         """Make the built-in steps of a tool, and compile its schemas."""
-        definition, arguments, output = record.definition, attached, None
-        if arguments is None and definition.parameters is not None:
-            arguments = self._validator(definition.parameters, record)
-        if definition.output_schema is not None:
-            output = self._validator(definition.output_schema, record)
+        arguments = attached
+        if arguments is None:
+            arguments = self._validator(record.schema_of("parameters"), record)
+        output = self._validator(record.schema_of("output"), record)
         return BuiltIns(
             record, arguments, output, self.limits, refuses=self.waits is None, no_schema=self.no_schema_policy
         )
@@ -205,7 +204,9 @@ class Engine:
         enforced = [one for one in registrations if not one.is_shadow]
         return frozenset(key_of(token) for one in enforced for token in one.option("binds", ()))
 
-    def _validator(self, schema: Mapping[str, Any], record: ToolRecord) -> Validator:
+    def _validator(self, schema: Mapping[str, Any] | None, record: ToolRecord) -> Validator | None:
+        if schema is None:
+            return None
         formats = self.formats if record.formats is None else record.formats
         return compile_schema(schema, trusted=record.trusted, engine=self.validator, formats=formats)
 

@@ -18,7 +18,7 @@ class Limits:
     ``max_nodes``: values, that is objects, arrays, strings, numbers and literals; keys are not counted.
     ``max_digits``: digits of one number, as written; at most 4300.
     ``max_output_bytes``: JSON of a tool's output, in bytes; parsing does not use it. The parts of an asynchronous
-    generator count together.
+    generator count together, and so do those that one attempt sends.
     ``max_output_depth``: nested objects and arrays of an output; at most 200.
 
     Raises:

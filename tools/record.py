@@ -16,7 +16,7 @@ from callgate.tools.approval import Requirement, rule_of
 from callgate.tools.definition import Effect, ToolDefinition
 from callgate.tools.limits import Limits
 from callgate.tools.naming import did_you_mean
-from callgate.tools.schemas.engines.dialect import Formats, check_formats
+from callgate.tools.schemas.engines.dialect import Formats, Role, check_formats, without_formats
 
 Place: TypeAlias = Literal["caller", "worker"]
 """The process that runs a call."""
@@ -70,6 +70,7 @@ class RecordSettings(AuthorSettings, total=False):
     streams: bool
     trusted: bool
     formats: Formats | None
+    generated: frozenset[Role]
 
 
 class Described(TypedDict, total=False):
@@ -111,6 +112,7 @@ class ToolRecord:
     ``deadline`` is in seconds, per invocation. ``hard_deadline`` runs the body in a task that can be abandoned.
     Plain functions run in a worker thread, at most ``max_threads`` at a time, unless ``inline``.
     ``trusted`` is False for schemas from outside. ``formats`` says whether ``format`` restricts values; see ``Options``.
+    ``generated`` names the schemas that come from the function's types: those types check the format themselves.
     ``requires_approval``: True, an ``Approval``, or a function of the validated arguments that returns a demand.
     ``resumable``: the body may suspend, and promises that it has had no effect when it does.
     ``dedupe="arguments"``: a call with the same arguments, by the same user, within ``within`` seconds is a repeat.
@@ -146,6 +148,7 @@ class ToolRecord:
     streams: bool = False
     trusted: bool = True
     formats: Formats | None = None
+    generated: frozenset[Role] = frozenset()
     requires_approval: Requirement = False
     resumable: bool = False
     dedupe: Literal["arguments"] | None = None
@@ -210,6 +213,14 @@ class ToolRecord:
             raise DefinitionError(f"tool {self.id!r}: dedupe='arguments' needs within=, seconds above 0, and within it")
         if self.dedupe is not None and (self.definition.key or self.definition.effect is Effect.READ):
             raise DefinitionError(f"tool {self.id!r}: dedupe is for tools with an effect and no key of their own")
+
+    def schema_of(self, role: Role) -> Mapping[str, Any] | None:
+        """Return the schema that values are checked against: without ``format`` where it comes from types.
+
+        A naive ``datetime`` is no ``date-time`` of JSON Schema, and pydantic says more about a refusal.
+        """
+        schema = self.definition.parameters if role == "parameters" else self.definition.output_schema
+        return without_formats(schema) if schema is not None and role in self.generated else schema
 
     @property
     def id(self) -> str:

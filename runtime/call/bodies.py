@@ -9,15 +9,19 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
+from callgate.errors import DeadlineExceeded, Invalid, RetryLater
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.plan import Plan
 from callgate.hooks.tool_view import ToolView
+from callgate.providers.registry import MISSING
 from callgate.runtime.call.failure import counted, crashed
 from callgate.runtime.call.leases import hold_back
+from callgate.tools.outputs import Reader, Unread
 from callgate.tools.record import Style, ToolRecord
-from callgate.tools.values import thaw
+from callgate.tools.values import SCALARS, thaw
 
 Body: TypeAlias = Callable[[InvokeContext], Awaitable[Any]]
+THREADS_BUSY = "threads_busy"
 ABANDON_GRACE = 0.25
 """Seconds that a cancelled body may take to end before it is abandoned with outcome ``unknown``."""
 
@@ -41,36 +45,24 @@ def make_body(plan: Plan) -> Body:
     prepare = arguments_of(plan) or thaw
     supply = _supplier(plan)
     start = _STARTERS[record.style](record)
-    to_json = record.to_json
 
     async def body(ctx: InvokeContext) -> Any:
         extra = await supply(ctx)
         if ctx.run.claim is not None:
             ctx.run.claim.begin()
         try:
-            output = await start(ctx, prepare(ctx.run.input), extra)
+            return await start(ctx, prepare(ctx.run.input), extra)
         except BaseException as raised:
             if (error := counted(ctx, raised)) is raised:
                 raise
             raise error from None
-        if to_json is None or record.streams:
-            return output
-        if ctx.run.claim is not None:
-            ctx.run.claim.returned = True  # the effect took place even if the output is not JSON
-        return to_json(output)
 
     return body
 
 
 def runs_in_place(record: ToolRecord) -> bool:
     """Return True if the call awaits the body directly, as a coroutine function with keyword arguments."""
-    return (
-        record.style is Style.KEYWORDS
-        and record.is_async
-        and not record.streams
-        and record.to_json is None
-        and not record.hard_deadline
-    )
+    return record.style is Style.KEYWORDS and record.is_async and not record.streams and not record.hard_deadline
 
 
 def direct_call(record: ToolRecord) -> Callable[..., Awaitable[Any]] | None:
@@ -82,7 +74,7 @@ def direct_call(record: ToolRecord) -> Callable[..., Awaitable[Any]] | None:
 def supplied_call(plan: Plan) -> Body:
     """Make the single attempt of a body that runs in place, with its dependencies and context."""
     execute, prepare, supply = plan.record.execute, arguments_of(plan), _supplier(plan)
-    running, watched = plan.running, plan.watched
+    running, watched, copied = plan.running, plan.watched, plan.copied
     own = plan.supplies.get(plan.record)
     ready = own.ready if own is not None and plan.record.context_parameter is None else lambda _: None
 
@@ -94,7 +86,13 @@ def supplied_call(plan: Plan) -> Body:
         if ctx.run.claim is not None:
             ctx.run.claim.began = True
         try:
-            ctx.run.output = await execute(**(ctx.run.input if prepare is None else prepare(ctx.run.input)), **supplied)
+            output = await execute(**(ctx.run.input if prepare is None else prepare(ctx.run.input)), **supplied)
+            if output.__class__ in SCALARS:
+                ctx.run.output = output
+            elif (made := copied(ctx.run, output)) is not MISSING:
+                ctx.run.output = made
+            else:
+                ctx.run.output = await converted(ctx, output)
         except BaseException as raised:
             ctx.run.step = running  # the end of the body is its own, whatever ran beside it
             if (error := counted(ctx, raised)) is raised:
@@ -106,6 +104,50 @@ def supplied_call(plan: Plan) -> Body:
         return ctx.run.output
 
     return call
+
+
+async def converted(ctx: InvokeContext, output: Any, *, ended: bool = True) -> Any:
+    """Return what an async body returned as JSON; its iterators are read in a thread of the tool."""
+    try:
+        return _as_json(ctx, output, waits=False, ended=ended)
+    except Unread:
+        pass
+    try:
+        return await _in_thread(ctx.run.plan.record, begins=False)(ctx, lambda: output)
+    except RetryLater as busy:
+        if busy.code == THREADS_BUSY:
+            busy.no_effect = False  # the body has run
+        raise
+
+
+def _as_json(ctx: InvokeContext, output: Any, *, waits: bool = True, ended: bool = True) -> Any:
+    """Return what a body returned as JSON. Iterators are read here if this may take time (*waits*).
+
+    With *ended* False it is a part, and the body has not ended.
+
+    Raises:
+        Invalid: it has no JSON form, or an iterator exceeds the limits.
+        DeadlineExceeded: the call ended while an iterator was read.
+        Unread: it holds an iterator, and *waits* is False.
+    """
+    if output.__class__ in SCALARS:
+        return output
+    run = ctx.run
+    made = run.plan.builtins.copied(run, output)
+    if made is not MISSING:
+        return made
+
+    def stop() -> None:
+        if run.abandoned or ctx.remaining() == 0:
+            raise DeadlineExceeded(f"{ctx.tool_id} did not end within its deadline")
+
+    reader = Reader(run.plan.builtins.limits, stop, waits=waits)
+    try:
+        return run.plan.builtins.dump(output, reader)
+    except Invalid as error:
+        if error.stage == "output" and run.claim is not None and ended and not reader.ran:
+            run.claim.returned = True  # the effect took place even if the output is not JSON
+        raise
 
 
 def _supplier(plan: Plan) -> Callable[[InvokeContext], Awaitable[dict[str, Any]]]:
@@ -129,21 +171,21 @@ def _keywords(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
 
     async def start(ctx: InvokeContext, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
         call = functools.partial(record.execute, **arguments, **extra)
-        return await run(ctx, functools.partial(_drain, record, ctx, call) if record.streams else call)
+        return await run(ctx, functools.partial(_drain, ctx, call) if record.streams else call)
 
     return start
 
 
-async def _drain(record: ToolRecord, ctx: InvokeContext, call: Callable[[], Any]) -> list[Any]:
+async def _drain(ctx: InvokeContext, call: Callable[[], Any]) -> list[Any]:
     """Collect the parts of an async generator as JSON, and send each to the stream; their list is the output.
 
     The generator is closed at the part with which the list exceeds the limit of the output.
     """
-    parts, to_json, output = call(), record.to_json, []
+    parts, output = call(), []
     size_of, size = ctx.run.plan.builtins.size_of, 1
     try:
         async for part in parts:
-            shown = part if to_json is None else to_json(part)
+            shown = await converted(ctx, part, ended=False)
             size += size_of(shown, size + 1) + 1
             output.append(shown)
             await ctx.send(shown)
@@ -158,7 +200,7 @@ def _component(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
 
     async def start(ctx: InvokeContext, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
         call = record.execute(arguments, **extra).run  # the constructor is part of the body: its errors mean the same
-        return await run(ctx, functools.partial(_drain, record, ctx, call) if record.streams else call)
+        return await run(ctx, functools.partial(_drain, ctx, call) if record.streams else call)
 
     return start
 
@@ -185,23 +227,27 @@ def _runner(record: ToolRecord) -> Callable[[Any, Callable[[], Any]], Awaitable[
         return _in_thread(record)
     if record.hard_deadline:
         return _abandonable
-    return _awaited
+    return _streamed if record.streams else _awaited
 
 
-async def _awaited(_ctx: InvokeContext, call: Callable[[], Any]) -> Any:
-    return await call()
+async def _awaited(ctx: InvokeContext, call: Callable[[], Any]) -> Any:
+    return await converted(ctx, await call())
 
 
-async def _inline(_ctx: InvokeContext, call: Callable[[], Any]) -> Any:
+async def _streamed(_ctx: InvokeContext, call: Callable[[], Any]) -> Any:
+    return await call()  # ``_drain`` has converted each part
+
+
+async def _inline(ctx: InvokeContext, call: Callable[[], Any]) -> Any:
     answer = call()
-    return await answer if inspect.isawaitable(answer) else answer
+    return _as_json(ctx, await answer if inspect.isawaitable(answer) else answer)
 
 
-def _in_thread(record: ToolRecord) -> Callable[[Any, Callable[[], Any]], Awaitable[Any]]:
+def _in_thread(record: ToolRecord, *, begins: bool = True) -> Callable[[Any, Callable[[], Any]], Awaitable[Any]]:
     """Make the runner of a plain function: worker threads, at most ``max_threads``.
 
     While all are busy, a call waits for one within its deadline. A thread cannot be cancelled, so it stays busy until
-    the function returns.
+    the function returns. With *begins* False, the body has begun before.
     """
     from callgate.runtime.call.threads import threads_of  # a service of coroutines needs no threads
 
@@ -210,28 +256,32 @@ def _in_thread(record: ToolRecord) -> Callable[[Any, Callable[[], Any]], Awaitab
     async def run(ctx: InvokeContext, call: Callable[[], Any]) -> Any:
         def work() -> Any:
             try:
-                return call()
+                answer = call()
+                return answer if inspect.isawaitable(answer) else _as_json(ctx, answer)
             except StopIteration as error:  # a future cannot hold StopIteration: the call would never end
                 raise RuntimeError("the tool raised StopIteration") from error
 
         working = threads.submit(functools.partial(contextvars.copy_context().run, work))
 
         def take_back() -> None:
-            if working.cancel() and ctx.run.claim is not None:
+            if working.cancel() and begins and ctx.run.claim is not None:
                 ctx.run.claim.began = False  # it waited for a thread to the end: there is no effect
 
         output = await _outlive(ctx, asyncio.wrap_future(working), take_back)
-        return await output if inspect.isawaitable(output) else output  # of an async function in a plain wrapper
+        if inspect.isawaitable(output):  # of an async function in a plain wrapper
+            return await converted(ctx, await output)
+        return output
 
     return run
 
 
 async def _abandonable(ctx: InvokeContext, call: Callable[[], Any]) -> Any:
     """Run a coroutine in its own task, so that it can be abandoned."""
+    finish = _streamed if ctx.run.plan.record.streams else _awaited
 
     async def work() -> Any:
         try:
-            return await call()
+            return await finish(ctx, call)
         except (KeyboardInterrupt, SystemExit) as error:  # in its own task it would stop the loop
             raise crashed(ctx, error) from error
 

@@ -26,7 +26,7 @@ from callgate.hooks.host import CallPlan
 from callgate.hooks.stages import OnFailure, Section
 from callgate.hooks.step import Compiled, Step
 from callgate.providers.foreign_errors import understood
-from callgate.providers.logs import LogEvent, emit
+from callgate.providers.logs import LogEvent, emit, emit_invalid_output
 from callgate.runtime.call.closing import share
 from callgate.runtime.call.deadlines import forget_leaked
 from callgate.runtime.call.leases import carry
@@ -131,6 +131,8 @@ def _log(ctx: InvokeContext, step: Step) -> None:
     decided = isinstance(error, InvocationError) and (
         isinstance(error, ToolError) or ctx.run.outcome not in {Outcome.ERROR, Outcome.UNKNOWN}
     )
+    if type(error) is Invalid and error.stage == "output":
+        emit_invalid_output(ctx, str(error), stage=step.stage, hook=step.name)
     event, reason = LogEvent.CALL_REFUSED if decided else LogEvent.CALL_FAILED, None
     if isinstance(error, Denied | RetryLater) and error.args:
         reason = error.args[0]  # the reason given to ctx.abort or ctx.retry_after

@@ -20,11 +20,13 @@ from callgate.hooks.host import CallPlan
 from callgate.hooks.plan import Plan
 from callgate.hooks.stages import Stage
 from callgate.hooks.step import ASYNC, SYNC, SYNC_LEASE, Compiled, Step
-from callgate.providers.registry import as_pairs
+from callgate.providers.registry import MISSING, as_pairs
+from callgate.runtime.call.bodies import converted
 from callgate.runtime.call.closing import close, closing_steps, end_scope
 from callgate.runtime.call.deadlines import LEAKS, arm, forget_leaked, stand_down
 from callgate.runtime.call.failure import counted, fail, ignored_deadline
 from callgate.runtime.call.leases import awaited, finish_acquire, set_mark, taking
+from callgate.tools.values import SCALARS
 
 # The first test is for truth: SYNC is 0, and most steps are SYNC.
 
@@ -61,7 +63,13 @@ async def run(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> Any:  # noqa
                 await plan.execute(ctx)
             else:  # fast path: the tool's own coroutine takes the arguments directly
                 state.step, prepare = plan.running, plan.prepare
-                state.output = await plan.straight(**(state.input if prepare is None else prepare(state.input)))
+                output = await plan.straight(**(state.input if prepare is None else prepare(state.input)))
+                if output.__class__ in SCALARS:
+                    state.output = output
+                elif (made := plan.copied(state, output)) is not MISSING:
+                    state.output = made
+                else:
+                    state.output = await converted(ctx, output)
                 state.executed = True
                 if plan.watched:
                     state.returned()
@@ -94,7 +102,7 @@ async def run(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> Any:  # noqa
 async def attempt(plan: Plan, ctx: InvokeContext) -> Any:
     """Run one attempt: ``will_execute``, the tool, ``did_execute``; ``on_retry`` precedes all but the first."""
     ctx.run.tries += 1
-    ctx.run.attempt = ctx.run.tries
+    ctx.run.attempt, ctx.run.sent = ctx.run.tries, 0
     ctx.run.forget_view()
     if ctx.run.tries > 1:
         await walk(ctx, plan.on_retry)

@@ -17,12 +17,14 @@ async def shaped(ctx: InvokeContext, partial: Any) -> Any:
     """Return a part after the hooks that redact, validate and transform outputs; the call itself does not change.
 
     Raises:
-        Invalid: the part is not JSON, or too large.
+        Invalid: the part is not JSON, or the parts of this attempt are too large together.
         Exception: a hook refuses the part.
     """
-    part, task = PartialContext(ctx, partial), asyncio.current_task()
+    part, task = PartialContext(ctx), asyncio.current_task()
     try:
+        part.run.put_output(partial)
         await _shape(part)
+        ctx.run.sent += ctx.run.plan.builtins.size_of(part.run.output, ctx.run.sent) + 1
     except InvocationError as error:
         error.no_effect = False  # that is for the tool to say
         raise
@@ -44,4 +46,3 @@ async def _shape(part: PartialContext) -> None:
             stopped = part.run.step
             part.run.put_output(response.value)
             steps = tuple(one for one in plan.partial_shaping if follows(one[2], stopped))
-    plan.builtins.limit_output(part)

@@ -48,7 +48,7 @@ class _Waits:
         return asked
 
 
-_REACHED = object()
+_REACHED = "the replay reached the tool"
 _NOT_REPLAYED = ("records", "on_error", "on_give_up", "shaping", "after_response", "unchecked_shaping")
 """Sections of a plan that a replay leaves out."""
 
@@ -180,7 +180,7 @@ def _stop_inside(plan: Plan) -> Any:
 
     async def stop(ctx: InvokeContext) -> Any:
         await walk(ctx, plan.will_execute)
-        raise ControlRespond(_REACHED)
+        raise ControlRespond(_REACHED)  # compared by identity
 
     chosen = select_for_stage(Stage.AROUND_EXECUTE, plan.definition, plan.registrations)
     return nested(zip(plan.around, chosen, strict=True), stop)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -218,15 +219,9 @@ async def test_what_is_masked_is_masked_in_the_history_too() -> None:
     assert inputs == [(Stage.WILL_REDACT_INPUT, {"card": "***", "a": 1})]
 
 
-async def test_a_value_that_cannot_be_copied_is_kept_as_it_is() -> None:
+async def test_a_value_that_a_hook_sets_is_kept_as_json() -> None:
     """Contract C27."""
-
-    class Single:
-        def __deepcopy__(self, memo: Any) -> Any:
-            raise TypeError
-
-    single = Single()
-    hook = at(Stage.WILL_REDACT_OUTPUT, setting("output", single))
+    hook = at(Stage.WILL_REDACT_OUTPUT, setting("output", {"ids": (UUID(int=1),)}))
     fix = at(Stage.WILL_TRANSFORM_OUTPUT, setting("output", 1))
     _, outputs = await histories(hook, fix, arguments={})
-    assert outputs[1:] == [(Stage.WILL_REDACT_OUTPUT, single), (Stage.WILL_TRANSFORM_OUTPUT, 1)]
+    assert outputs[1:] == [(Stage.WILL_REDACT_OUTPUT, {"ids": [str(UUID(int=1))]}), (Stage.WILL_TRANSFORM_OUTPUT, 1)]

@@ -34,6 +34,7 @@ NAMES = {
     "call.failed",
     "call.not_validated",
     "hook.output_dropped",
+    "output.invalid",
     "call.refused",
     "call.settled",
     "call.suspended",

@@ -182,8 +182,12 @@ def _settle(arguments: dict[str, Any], ints: Iterable[str], floats: Iterable[str
     return settled
 
 
-def typed_convert(adapter: Any, *, stage: str = "instantiate", code: str | None = None) -> Convert:
+def typed_convert(
+    adapter: Any, *, stage: str = "instantiate", code: str | None = None, by_name: bool | None = None
+) -> Convert:
     """Make a function that converts with pydantic as from JSON text, so that strict models and bytes work.
+
+    With *by_name*, fields are read by their names as well as by their aliases.
 
     Raises (the closure):
         Invalid: a check that the JSON Schema cannot express failed.
@@ -194,7 +198,7 @@ def typed_convert(adapter: Any, *, stage: str = "instantiate", code: str | None 
 
     def convert(arguments: Any) -> Any:
         try:
-            return validate(dump(arguments))
+            return validate(dump(arguments), by_name=by_name)
         except ValidationError as error:
             issues = _issues(error, arguments)
         raise refusal(issues, stage=stage, code=code)  # outside the handler: the original error holds values
@@ -248,44 +252,21 @@ def _path(item: Mapping[str, Any], value: Any) -> list[str | int]:
     return path
 
 
+_OFFSETS = {
+    "timezone_aware": "must have an offset, such as Z or +01:00",
+    "timezone_naive": "must have no offset, such as Z or +01:00",
+}
+
+
 def _expected(kind: str) -> str:
     """A text from the error's type alone: pydantic's messages may hold values."""
     if kind in {"value_error", "assertion_error"}:
         return "must pass the tool's own check"
+    if kind in _OFFSETS:
+        return _OFFSETS[kind]
     if kind == "missing":
         return "is required"
     for ending in ("_parsing", "_type", "_format"):
         if kind.endswith(ending):
             return f"must be a valid {kind.removesuffix(ending).split('_from_')[0].replace('_', ' ')}"
     return f"must satisfy: {kind.replace('_', ' ')}"
-
-
-def typed_dump(adapter: Any) -> Callable[[Any], Any]:
-    """Make a function that dumps a tool's return value to JSON under the names of its output schema."""
-    to_python = adapter.serializer.to_python
-
-    def to_json(value: Any) -> Any:
-        return to_python(value, mode="json", by_alias=True, warnings=False)
-
-    return to_json
-
-
-_JSON_CLASSES = frozenset({dict, list, str, int, float, bool, type(None)})
-
-
-def loose_dump(value: Any) -> Any:
-    """Dump a value to JSON where the tool declares no return type: models and dataclasses are dumped.
-
-    Raises:
-        TypeError: the value has no JSON form; its ``repr`` is never used.
-    """
-    if value.__class__ in _JSON_CLASSES:
-        return value
-    from pydantic_core import PydanticSerializationError, to_jsonable_python
-
-    try:
-        return to_jsonable_python(value)
-    except PydanticSerializationError:
-        raise TypeError(
-            f"the tool returned {type(value).__name__}, which has no JSON form; return a dict, a model or a dataclass"
-        ) from None

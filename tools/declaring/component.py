@@ -59,7 +59,9 @@ class ToolType(type):
         if slot.validator is None:
             from callgate.tools.schemas.validation import compile_schema
 
-            slot.validator = compile_schema(cast("Mapping[str, Any]", slot.definition.parameters))
+            record = component_record(cls)
+            assert record is not None
+            slot.validator = compile_schema(cast("Mapping[str, Any]", record.schema_of("parameters")))
         return slot.validator
 
 

@@ -19,6 +19,7 @@ from callgate.tools.declaring.typed import Defaults, Settling, json_schema, make
 from callgate.tools.definition import Effect, NoSchemaMode, ToolAnnotations, ToolDefinition
 from callgate.tools.naming import did_you_mean, explain_attributes
 from callgate.tools.record import AuthorSettings, RecordSettings, Style, ToolRecord
+from callgate.tools.schemas.engines.dialect import Role
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -251,10 +252,10 @@ def _callable(target: Any) -> Callable[..., Any]:
 def _function_record(function: Any, options: Mapping[str, Any]) -> ToolRecord:
     call = _callable(function)
     declared, record = _split(options)
-    output = declared.pop("output_schema", None)
+    output, parameters = declared.pop("output_schema", None), declared.pop("parameters", None)
     found = read_signature(
         call,
-        parameters=declared.pop("parameters", None),
+        parameters=parameters,
         generate=not declared.get("allow_no_schema"),
         output=output is None,
     )
@@ -281,8 +282,15 @@ def _function_record(function: Any, options: Mapping[str, Any]) -> ToolRecord:
         to_json=found.output.to_json,
         from_json=found.output.from_json,
         streams=found.streams,
+        generated=_generated(parameters, output),
         **record,
     )
+
+
+def _generated(parameters: object, output: object) -> frozenset[Role]:
+    """Return the schemas that come from types, where the author gave neither or one of both."""
+    given: dict[Role, object] = {"parameters": parameters, "output": output}
+    return frozenset(role for role, schema in given.items() if schema is None)
 
 
 def _class_tool(cls: Any, options: Mapping[str, Any]) -> type:
@@ -317,6 +325,7 @@ def _class_tool(cls: Any, options: Mapping[str, Any]) -> type:
         to_json=output.to_json,
         from_json=output.from_json,
         streams=streams,
+        generated=_generated(declared.get("parameters"), wanted),
         **record,
     )
     return make_component(

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+import types
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from inspect import Parameter
-from typing import Annotated, Any, Never, NoReturn
+from typing import Annotated, Any, Never, NoReturn, get_args, get_origin
 
 from callgate.errors import DefinitionError
 from callgate.tools.arguments import conversion
 from callgate.tools.arguments.conversion import Convert
 from callgate.tools.calls import ToolResult
+from callgate.tools.outputs import LOOSE, Dump
 
+_ITERABLES = (Iterable, Iterator, Generator)
+_OPEN = frozenset({"any", "generator", "is-instance", "custom-error", "callable"})
+_HOLDERS = {"list": "items_schema", "set": "items_schema", "frozenset": "items_schema", "dict": "values_schema"}
+"""The containers in a core schema, with the key of their parts: without it they admit anything."""
 _NO_OUTPUT = (None, type(None), Any, object, Parameter.empty, ToolResult, Never, NoReturn)
 
 
@@ -30,10 +36,10 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The content of a return annotation; all fields are None without one."""
+    """The content of a return annotation: its schema, the conversion to JSON, and the conversion back."""
 
     schema: dict[str, Any] | None = None
-    to_json: Callable[[Any], Any] | None = None
+    to_json: Dump = LOOSE
     from_json: Callable[[Any], Any] | None = None
 
 
@@ -96,21 +102,40 @@ def make_adapter(hint: Any, where: str, parts: Mapping[str, Any] | None = None) 
 
 
 @cache
-def _generator() -> Any:
+def _generator(by_own: bool = False) -> Any:
     from pydantic.json_schema import GenerateJsonSchema
 
     class Untitled(GenerateJsonSchema):
-        """Remove the titles of fields, which repeat their names."""
+        """Remove the titles of fields, which repeat their names; with *by_own*, each model decides over its aliases."""
 
         def field_title_should_be_set(self, schema: Any) -> bool:
             return False
+
+        def _of_own(self, make: Callable[[Any], dict[str, Any]], schema: Any) -> dict[str, Any]:
+            outer = self.by_alias
+            if by_own:
+                self.by_alias = bool((schema.get("config") or {}).get("serialize_by_alias"))
+            try:
+                return make(schema)
+            finally:
+                self.by_alias = outer
+
+        def model_schema(self, schema: Any) -> dict[str, Any]:
+            return self._of_own(super().model_schema, schema)
+
+        def dataclass_schema(self, schema: Any) -> dict[str, Any]:
+            return self._of_own(super().dataclass_schema, schema)
+
+        def typed_dict_schema(self, schema: Any) -> dict[str, Any]:
+            return self._of_own(super().typed_dict_schema, schema)
 
     return Untitled
 
 
 def json_schema(adapter: Any, *, mode: str = "validation") -> dict[str, Any]:
     """The adapter's schema without titles that repeat a type's name; its root is never a bare ``$ref``."""
-    schema: dict[str, Any] = adapter.json_schema(schema_generator=_generator(), mode=mode)
+    by_own = mode == "serialization" and decides_aliases(adapter)
+    schema: dict[str, Any] = adapter.json_schema(schema_generator=_generator(by_own), mode=mode)
     definitions: dict[str, Any] = schema.pop("$defs", {})
     if schema.keys() == {"$ref"}:
         schema = dict(definitions[schema["$ref"].removeprefix("#/$defs/")])
@@ -138,7 +163,8 @@ def parameters_schema(given: Sequence[Argument], adapter: Any, defaults: Mapping
 def read_output(hint: Any, where: str, *, schema: bool = True, parts: bool = False) -> Output:
     """Read the schema and the conversions of a return annotation (serialised form).
 
-    With ``parts`` the hint is of one part of a stream: ``to_json`` is for a part, the rest for the list of all parts.
+    With ``parts`` the hint is of one part of a stream: ``to_json`` is for a part, the rest for the list of all parts. The
+    parts of an iterable are converted one by one, too.
 
     Raises:
         DefinitionError: pydantic cannot convert it to JSON.
@@ -146,18 +172,47 @@ def read_output(hint: Any, where: str, *, schema: bool = True, parts: bool = Fal
     if parts and not any(hint is item for item in _NO_OUTPUT):
         whole = read_output(list[hint], where, schema=schema)
         return replace(whole, to_json=read_output(hint, where, schema=False).to_json)
+    if get_origin(hint) in _ITERABLES:
+        item: Any = get_args(hint)[0]
+        whole = read_output(types.GenericAlias(list, (item,)), where, schema=schema)
+        return replace(whole, to_json=Dump(each=read_output(item, where, schema=False).to_json))
     if any(hint is item for item in _NO_OUTPUT):
-        untold = hint is Parameter.empty or hint is Any or hint is object
-        return Output(to_json=conversion.loose_dump if untold else None)
+        return Output(to_json=LOOSE)
     native = conversion.is_json(hint, numbers=True)
     if native and not schema:
-        return Output()
+        return Output(to_json=LOOSE)
     try:
         adapter = make_adapter(hint, f"{where}: return")
         found = json_schema(adapter, mode="serialization") if schema else None
     except DefinitionError as error:
         raise DefinitionError(f"{error}; return a dataclass, a model or a TypedDict, or annotate Any") from error
     if native:
-        return Output(found)
-    back = conversion.typed_convert(adapter, stage="output", code="invalid_output")
-    return Output(found, conversion.typed_dump(adapter), back)
+        return Output(found, LOOSE)
+    by_own = decides_aliases(adapter)
+    back = conversion.typed_convert(adapter, stage="output", code="invalid_output", by_name=by_own)
+    return Output(found, Dump(adapter, by_alias=None if by_own else True, is_open=_is_open(adapter)), back)
+
+
+def decides_aliases(adapter: Any) -> bool:
+    """Return True if a type of the adapter sets ``serialize_by_alias``; pydantic then decides for all of them."""
+    return any((part.get("config") or {}).get("serialize_by_alias") is not None for part in _core(adapter))
+
+
+def _is_open(adapter: Any) -> bool:
+    """Return True if the adapter's type admits values of any type, which may hold an iterator or another mapping."""
+    return any(
+        part.get("type") in _OPEN or (part.get("type") in _HOLDERS and _HOLDERS[part["type"]] not in part)
+        for part in _core(adapter)
+    )
+
+
+def _core(adapter: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the parts of the adapter's core schema."""
+    waiting: list[Any] = [adapter.core_schema]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Mapping):
+            yield one
+            waiting += [part for key, part in one.items() if key not in {"metadata", "config"}]
+        elif isinstance(one, list | tuple):
+            waiting += one

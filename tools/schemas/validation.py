@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from threading import Lock
-from typing import Any, Literal
+from typing import Any
 
 from callgate.errors import SchemaRefused
 from callgate.tools.calls import Issue
@@ -34,7 +34,7 @@ from callgate.tools.schemas.engines.base import (
     from_validate,
 )
 from callgate.tools.schemas.engines.budget import Budget
-from callgate.tools.schemas.engines.dialect import FormatRule, Formats, asserts_formats, check_formats
+from callgate.tools.schemas.engines.dialect import FormatRule, Formats, Role, asserts_formats, check_formats
 from callgate.tools.schemas.engines.document import Document, read
 from callgate.tools.schemas.engines.fast import FastEngine
 from callgate.tools.schemas.engines.lint import lint_schema
@@ -59,7 +59,6 @@ __all__ = [
 ]
 
 CACHE_SIZE = 1_024
-Role = Literal["parameters", "output"]
 
 
 class _Cache:

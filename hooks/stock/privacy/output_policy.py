@@ -7,11 +7,11 @@ from typing import Any, Literal, Unpack
 
 from callgate.errors import CallgateError, HookError
 from callgate.hooks.base import Hook, Step, not_overridden
-from callgate.hooks.builtin import bad_output
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.stages import Stage
 from callgate.hooks.stock.options import HookOptions, check_choice, check_count, checked, set_options
 from callgate.providers.blobs import Blobs
+from callgate.tools.outputs import bad_output
 from callgate.tools.values import dump
 
 _WAYS = ("refuse", "truncate", "spill")

@@ -105,17 +105,16 @@ class Secrets(Hook):
 
     def did_execute(self, ctx: InvokeContext) -> None:
         """Remove secrets from the tool's output before a cache, a history or another hook reads it."""
-        log = ctx.run.output_log
-        self._scrub(ctx, log[-1].json if log else None)
+        self._scrub(ctx)
 
     def will_redact_output(self, ctx: InvokeContext) -> None:
         """Remove secrets from outputs that bypassed ``did_execute``: of a wrapper, or a streamed part."""
-        self._scrub(ctx, None)
+        self._scrub(ctx)
 
-    def _scrub(self, ctx: InvokeContext, data: bytes | None) -> None:
+    def _scrub(self, ctx: InvokeContext) -> None:
         if ctx.run.step.shadow or ctx.run.scrubber is None:
             return
-        clean = ctx.run.scrubber.value(ctx.run.output, data)
+        clean = ctx.run.scrubber.value(ctx.run.output)
         if clean is not ctx.run.output:
             ctx.mask_output(clean)
 

@@ -154,7 +154,5 @@ async def _not_here(*_: Any) -> Any:
 
 
 def _validator(record: ToolRecord) -> Validator | None:
-    definition = record.definition
-    if definition.parameters is None:
-        return None
-    return compile_schema(definition.parameters, trusted=record.trusted, formats=record.formats)
+    schema = record.schema_of("parameters")
+    return None if schema is None else compile_schema(schema, trusted=record.trusted, formats=record.formats)

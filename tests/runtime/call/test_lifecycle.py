@@ -266,7 +266,7 @@ async def test_output_is_checked_whatever_hooks_there_are(output: Any, hooked: t
     assert result.error.issues == ()
 
 
-@pytest.mark.parametrize("output", [float("nan"), {"x": [float("inf")]}, {1, 2}, b"raw", object(), 1 + 1j])
+@pytest.mark.parametrize("output", [float("nan"), {"x": [float("inf")]}, b"\xff", [object()], object(), int])
 async def test_without_an_output_schema_the_output_is_still_json(output: Any) -> None:
     """Contract C34, I15."""
 

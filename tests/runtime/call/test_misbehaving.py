@@ -15,7 +15,7 @@ import pytest
 from callgate import InvokeContext, Stage
 from callgate.hooks import builtin, context, guards, run
 from callgate.hooks.facts import FROZEN
-from callgate.hooks.history import kept_now
+from callgate.hooks.history import kept_own
 from callgate.hooks.layers import PartialContext
 from callgate.hooks.selection import Registration
 from callgate.hooks.stages import May
@@ -197,8 +197,7 @@ class _NoLock:
 
 def parts_share_the_context_of_the_call(patch: pytest.MonkeyPatch) -> None:
     class Shared:
-        def __init__(self, ctx: InvokeContext, value: Any) -> None:
-            ctx.run.output = value
+        def __init__(self, ctx: InvokeContext) -> None:
             self.__dict__["ctx"] = ctx
 
         def __getattr__(self, name: str) -> Any:
@@ -230,7 +229,7 @@ def parts_are_not_shaped(patch: pytest.MonkeyPatch) -> None:
 
 def a_view_outlives_its_output(patch: pytest.MonkeyPatch) -> None:
     def returned(self: Any) -> None:
-        self.output_log = [kept_now(self, self.output)]
+        self.output_log = [kept_own(self, self.output)]
 
     patch.setattr(run.Run, "returned", returned)
 
@@ -295,7 +294,8 @@ def the_ledger_asks_where_the_call_failed(patch: pytest.MonkeyPatch) -> None:
 
 
 async def _shaped_without_care(ctx: Any, partial: Any) -> Any:
-    part = PartialContext(ctx, partial)
+    part = PartialContext(ctx)
+    part.run.put_output(partial)
     await partials._shape(part)
     return part.run.output
 

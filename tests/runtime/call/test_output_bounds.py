@@ -63,7 +63,7 @@ async def test_a_generator_is_closed_at_the_part_that_exceeds_the_limit(size: in
 async def test_the_probe_finds_a_generator_that_is_collected_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control."""
 
-    async def collects(record: Any, ctx: Any, call: Any) -> list[Any]:
+    async def collects(ctx: Any, call: Any) -> list[Any]:
         return [part async for part in call()]
 
     monkeypatch.setattr(bodies, "_drain", collects)

@@ -387,9 +387,9 @@ CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
 BAD: dict[str, Any] = {
     "no JSON": Opaque(),
-    "a set": {"SECRET"},
-    "bytes": b"SECRET",
-    "a key that is no text": {1: "SECRET", (2,): 3},
+    "a set": {"SECRET", Opaque()},
+    "bytes": b"SECRET\xff",
+    "two keys that are one text": {1: "SECRET", "1": 3},
     "not finite": {"SECRET": [1.0, float("nan")]},
     "infinite": float("inf"),
     "half a surrogate": "SECRET \ud800",

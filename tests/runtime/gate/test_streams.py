@@ -103,7 +103,7 @@ async def test_a_class_whose_run_is_an_async_generator_streams_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "part", [float("nan"), {1, 2}, object(), "x" * 2_000_000], ids=["nan", "set", "object", "large"]
+    "part", [float("nan"), {object()}, object(), "x" * 2_000_000], ids=["nan", "set", "object", "large"]
 )
 async def test_a_part_that_could_not_be_an_output_ends_the_call(part: Any) -> None:
     """Contract 97, I15."""

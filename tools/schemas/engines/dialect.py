@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from callgate.errors import DefinitionError
 
 FormatRule: TypeAlias = Literal["assert", "annotate"]
+Role: TypeAlias = Literal["parameters", "output"]
 Formats: TypeAlias = FormatRule | Mapping[str, FormatRule]
 """The meaning of ``format``: a value that breaks it is invalid (assert), or it is a remark (annotate).
 
@@ -143,3 +144,23 @@ def without_texts(schema: Any) -> Any:
         elif key not in TEXTS:
             kept[key] = item
     return kept
+
+
+def without_formats(schema: Any) -> Any:
+    """Return a copy of a schema that pydantic generated, without the keyword ``format``."""
+    if isinstance(schema, list | tuple):
+        return [without_formats(part) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found: dict[str, Any] = {}
+    for key, part in schema.items():
+        if key in _NAMED and isinstance(part, Mapping):
+            found[key] = {name: without_formats(one) for name, one in part.items()}
+        elif key != "format":
+            found[key] = part if key in _VALUES else without_formats(part)
+    return found
+
+
+_NAMED = frozenset({"properties", "patternProperties", "$defs"})
+"""Keywords whose members are schemas by a name, which may be ``format``."""
+_VALUES = frozenset({"const", "default", "enum", "examples"})

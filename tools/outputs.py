@@ -1,0 +1,312 @@
+"""Outputs as JSON: what a tool or a hook gave, converted once by pydantic's serialiser, in a copy that nothing else holds."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, ValuesView
+from collections.abc import Set as AbstractSet
+from copy import copy
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import orjson
+
+from callgate.errors import Invalid
+from callgate.tools.calls import Issue
+from callgate.tools.limits import DEFAULT_LIMITS, Limits
+from callgate.tools.schemas.validation import Validator, explain
+from callgate.tools.values import SCALARS, clip, deeper_than, pointer
+
+PLAIN = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+"""Options of the fast encoder with which it gives the same JSON as pydantic."""
+OUTPUT_REFUSED = {
+    "invalid_output": "The tool's output is not valid.",
+    "output_too_large": "The tool's output is too large.",
+    "output_too_deep": "The tool's output nests too deep.",
+}
+_COPIED = (list, tuple, set, frozenset, deque)
+_TEXTS = (str, bytes, bytearray, memoryview)
+_EMPTY_ITEM = 2
+"""The least bytes that one item of an array is counted with: a digit and its comma."""
+
+
+def bad_output(message: str, *, code: str = "invalid_output", issues: Sequence[Issue] = ()) -> Invalid:
+    """Return the refusal of an output; *message* is for developers."""
+    return Invalid(message, stage="output", code=code, public=OUTPUT_REFUSED[code], issues=issues)
+
+
+def output_refusal(validator: Validator, value: Any) -> Invalid:
+    """Return the refusal of an output that breaks the output schema; developers see the issues, the model does not."""
+    issues = [
+        one if one.keyword == "type" else replace(one, expected=f"{one.expected}, found {_found(one, value)}")
+        for one in explain(validator, value)
+    ]
+    return bad_output("the output breaks the output schema: " + "; ".join(map(str, issues))[:2000], issues=issues)
+
+
+def too_deep(deepest: int) -> Invalid:
+    """Return the refusal of an output that nests deeper than *deepest*."""
+    return bad_output(f"the output nests deeper than {deepest} levels", code="output_too_deep")
+
+
+def too_large(size: str, maximum: int) -> Invalid:
+    """Return the refusal of an output of *size*."""
+    return bad_output(f"the output has {size}; {maximum} is the most", code="output_too_large")
+
+
+class Unread(Exception):
+    """An output holds an iterator, and the event loop may not wait for it: read the output in a thread."""
+
+
+class Reader:
+    """Reads the iterators in one output, within the limits of outputs.
+
+    ``stop`` raises an exception once the call is over. With ``waits`` False, an iterator raises ``Unread`` instead.
+    """
+
+    def __init__(
+        self, limits: Limits = DEFAULT_LIMITS, stop: Callable[[], None] = lambda: None, *, waits: bool = True
+    ) -> None:
+        self.most, self.deepest = limits.max_output_bytes, limits.max_output_depth
+        self.stop, self.waits = stop, waits
+        self.size = 1
+        self.ran = False  # an iterator has run: it is part of the body, which had not ended with its return
+        self.by_alias: bool | None = True  # None once a model decides by its own ``serialize_by_alias``
+
+    def read(self, items: Iterable[Any], convert: Callable[[Any], Any]) -> list[Any]:
+        """Return the converted items; an iterator that exceeds the limits is closed.
+
+        Raises:
+            Invalid: the items exceed the limit of bytes.
+            Unread: *items* is an iterator, and this reader may not wait.
+        """
+        if not self.waits and isinstance(items, Iterator):
+            raise Unread
+        found: list[Any] = []
+        self.ran = self.ran or isinstance(items, Iterator)
+        try:
+            for item in items:
+                self.stop()
+                before = self.size
+                found.append(convert(item))  # which counts the iterators within
+                self.size = before + max(_size(found[-1]) + 1, _EMPTY_ITEM)
+                if self.size > self.most:
+                    raise too_large(f"over {self.most} bytes", self.most)
+        finally:
+            close = getattr(items, "close", None) if isinstance(items, Iterator) else None
+            if close is not None:
+                close()
+        return found
+
+    def whole(self, value: Any, depth: int = 0) -> Any:
+        """Return *value* with its iterators as lists, and other mappings and collections as dicts and lists.
+
+        Raises:
+            Invalid: it nests too deep, an iterator is too long, or two keys of an object are the same in JSON.
+        """
+        if value.__class__ in SCALARS or isinstance(value, _TEXTS):
+            return value
+        if depth > self.deepest:
+            raise too_deep(self.deepest)
+        if isinstance(value, Mapping):
+            _distinct(value)
+            found = {key: self.whole(part, depth + 1) for key, part in value.items()}
+            return value if isinstance(value, dict) and _same(found.values(), value.values()) else found
+        if isinstance(value, Iterator):
+            return self.read(value, lambda part: self.whole(part, depth + 1))
+        if isinstance(value, _COPIED):
+            parts = [self.whole(part, depth + 1) for part in value]
+            return value if _same(parts, value) else parts
+        if isinstance(value, Sequence | AbstractSet | ValuesView):
+            return [self.whole(part, depth + 1) for part in value]
+        return self._fields(value, depth)
+
+    def _fields(self, value: Any, depth: int) -> Any:
+        """Return a dataclass or a model with its iterators as lists; other values unchanged."""
+        config: Any = getattr(type(value), "model_config", None) or getattr(type(value), "__pydantic_config__", None)
+        if isinstance(config, Mapping) and config.get("serialize_by_alias") is not None:
+            self.by_alias = None
+        changed = value
+        for name, part in _fields_of(value):
+            found = self.whole(part, depth + 1)
+            if found is not part:
+                changed = copy(value) if changed is value else changed
+                object.__setattr__(changed, name, found)
+        return changed
+
+
+class Dump:
+    """Converts what a tool returned to JSON. Without *adapter*, by the values alone; *each* converts the items of an array.
+
+    ``first`` is a conversion of the author's own, before this one.
+    """
+
+    def __init__(
+        self,
+        adapter: Any = None,
+        *,
+        by_alias: bool | None = True,
+        is_open: bool = True,
+        first: Callable[[Any], Any] | None = None,
+        each: Dump | None = None,
+    ) -> None:
+        self._to_python = None if adapter is None else adapter.serializer.to_python
+        self._by_alias, self._is_open, self._first, self._each = by_alias, is_open, first, each
+        self.loose = adapter is None and first is None and each is None
+
+    @classmethod
+    def of(cls, to_json: Callable[[Any], Any] | None) -> Dump:
+        """Return the conversion of a tool whose record has this ``to_json``."""
+        return to_json if isinstance(to_json, cls) else cls(first=to_json)
+
+    def __call__(self, value: Any, reader: Reader | None = None) -> Any:
+        """Convert a value.
+
+        Raises:
+            Invalid: it has no JSON form; the text names the path and the type.
+            Unread: see ``Reader``.
+        """
+        reader = reader or Reader()
+        if self._first is not None:
+            value = self._first(value)
+        each = self._each
+        if each is not None and isinstance(value, Iterable) and not isinstance(value, (*_TEXTS, Mapping)):
+            return reader.read(value, lambda item: each(item, reader))
+        if self._is_open:
+            value = reader.whole(value)
+        try:
+            return self._serialised(value, reader)
+        except Exception:  # noqa: BLE001  (a serialiser of the author may raise anything; the text may hold values)
+            refused = not_json(value, reader.deepest)
+        raise refused
+
+    def _serialised(self, value: Any, reader: Reader) -> Any:
+        if self._to_python is not None:
+            return self._to_python(value, mode="json", by_alias=self._by_alias, warnings=False)
+        if value.__class__ in SCALARS:
+            return value
+        return _serialiser().to_python(value, mode="json", by_alias=reader.by_alias, warnings=False)
+
+
+@cache
+def _serialiser() -> Any:
+    """Return pydantic's serialiser of values of any type."""
+    from pydantic_core import SchemaSerializer, core_schema
+
+    return SchemaSerializer(core_schema.any_schema(), {"ser_json_inf_nan": "constants"})  # as typed ones do
+
+
+LOOSE = Dump()
+"""The conversion of outputs without an annotated type."""
+
+
+def not_finite(value: Any, path: tuple[str | int, ...] = ()) -> tuple[str | int, ...] | None:
+    """Return the path of the first number in JSON that is not finite; None if there is none."""
+    if isinstance(value, float):
+        return None if value - value == 0.0 else path
+    for key, part in _parts(value):
+        found = None if part.__class__ is str else not_finite(part, (*path, key))
+        if found is not None:
+            return found
+    return None
+
+
+def infinite(path: tuple[str | int, ...]) -> Invalid:
+    """Return the refusal of an output with a number that is not finite."""
+    issue = Issue(_shown(path), "type", "must be a finite number, found NaN or an infinity")
+    return bad_output(f"the output holds a number that is not finite: {issue}", issues=[issue])
+
+
+def not_json(value: Any, deepest: int) -> Invalid:
+    """Return the refusal of a value that pydantic does not serialise, with the path to its first such part."""
+    if deeper_than(value, deepest):
+        return too_deep(deepest)
+    path: tuple[str | int, ...] = ()
+    while (inner := next((one for one in _parts(value) if not _has_json(one[1])), None)) is not None:
+        path, value = (*path, inner[0]), inner[1]
+        if len(path) > deepest:
+            return too_deep(deepest)
+    expected = f"must be a value with a JSON form, found {type(value).__qualname__}"
+    issue = Issue(_shown(path), "type", expected)
+    return bad_output(f"the output is not JSON: {issue}; return a dict, a model or a dataclass", issues=[issue])
+
+
+def _has_json(value: Any) -> bool:
+    from pydantic_core import to_json
+
+    try:
+        to_json(value)
+    except Exception:  # noqa: BLE001  (as in ``Dump``)
+        return False
+    return True
+
+
+def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(value, Mapping):
+        yield from value.items()
+    elif isinstance(value, _COPIED):
+        yield from enumerate(value)
+    else:
+        yield from _fields_of(value)
+
+
+def _fields_of(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a dataclass or a model."""
+    kind: Any = type(value)
+    names: Any = getattr(kind, "__pydantic_fields__", None) or getattr(kind, "__dataclass_fields__", ())
+    for name in names:
+        try:
+            yield name, object.__getattribute__(value, name)
+        except AttributeError:  # a field that was never set
+            continue
+
+
+def _distinct(value: Mapping[Any, Any]) -> None:
+    """Refuse an object of which two keys are one in JSON, such as ``1`` and ``"1"``: a part would be lost."""
+    if all(key.__class__ is str for key in value):
+        return
+    from pydantic_core import to_jsonable_python
+
+    try:
+        names = to_jsonable_python(dict.fromkeys(value))
+    except Exception:  # noqa: BLE001  (the conversion itself names the key)
+        return
+    if len(names) != len(value):
+        raise bad_output("the output is not JSON: two keys of one object are the same text in JSON")
+
+
+def _same(found: Iterable[Any], before: Iterable[Any]) -> bool:
+    return all(one is other for one, other in zip(found, before, strict=True))
+
+
+def _size(value: Any) -> int:
+    """Return the bytes of a value as JSON; 0 where it has no JSON form, which the conversion then refuses."""
+    try:
+        return len(orjson.dumps(value))
+    except TypeError:
+        pass
+    from pydantic_core import to_json
+
+    try:
+        return len(to_json(value))
+    except Exception:  # noqa: BLE001  (as in ``Dump``)
+        return 0
+
+
+_JSON_TYPES = {dict: "object", list: "array", str: "string", int: "integer", float: "number", bool: "boolean"}
+
+
+def _found(issue: Issue, value: Any) -> str:
+    """Return the JSON type of the part of *value* that an issue points to."""
+    for name in issue.pointer.split("/")[1:]:
+        key = name.replace("~1", "/").replace("~0", "~")
+        try:
+            value = value[int(key)] if isinstance(value, list) else value[key]
+        except (KeyError, IndexError, ValueError, TypeError):
+            return "nothing"
+    return _JSON_TYPES.get(value.__class__, "null")
+
+
+def _shown(path: tuple[Any, ...]) -> str:
+    return pointer(clip(str(part)) for part in path)
