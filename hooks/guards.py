@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 
 from callgate.errors import Control, DeadlineExceeded, InvocationError
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.instances import instance_made, instance_of
 from callgate.hooks.layers import in_shadow, shadow_of
 from callgate.hooks.remembered import remembered
 from callgate.hooks.selection import Registration, is_async
@@ -285,3 +284,26 @@ def _valueless_call(step: Step, call: Call) -> Call:
         return answer  # a trace tells steps that were skipped
 
     return checked
+
+
+# ---------------------------------------------------------------------- instances of hook classes
+
+
+def instance_of(ctx: InvokeContext, cls: Any) -> Any:
+    """Return the instance of a hook class in an invocation."""
+    if ctx.run.hooks is None:
+        ctx.run.hooks = {}
+    found = ctx.run.hooks.get(cls)
+    if found is None:
+        supply = ctx.run.plan.supplies.get(cls)
+        found = ctx.run.hooks[cls] = ctx.run.plan.resolve(cls) if supply is None else cls(**supply.take(ctx))
+    return found
+
+
+async def instance_made(ctx: InvokeContext, cls: Any) -> Any:
+    """Return the instance of a hook class whose constructor has asynchronous dependencies."""
+    supply = ctx.run.plan.supplies.get(cls)
+    if supply is not None and (ctx.run.hooks is None or cls not in ctx.run.hooks):
+        made = cls(**await supply.get(ctx))
+        ctx.run.hooks = {**(ctx.run.hooks or {}), cls: made}
+    return instance_of(ctx, cls)

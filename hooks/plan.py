@@ -101,8 +101,7 @@ class Plan:
         self.resolve = resolve
         self.trace = trace
         self.builtins = builtins
-        self.copied = builtins.copied
-        self.parse_again = builtins.parse_again
+        self.copied, self.parse_again = builtins.copied, builtins.parse_again
         self.start = Step(Stage.WILL_CREATE_INVOKE_CONTEXT, "callgate")
         self.running = Step(Stage.WILL_EXECUTE, "tool")
         self.host, self.now, self.surface, self.ended = host, host.monotonic, surface, host.registry.ended

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from callgate.errors import HookError
 from callgate.hooks.base import FunctionHook, Hook, name_of
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.instances import instance_of
+from callgate.hooks.guards import instance_of
 
 H = TypeVar("H")
 

@@ -11,7 +11,7 @@ import pytest
 from callgate import Hook, InvokeContext, Stage, User
 from callgate.errors import HookError, StageError
 from callgate.hooks import collect_hooks_for_stage, sort_for_stage, will_bind_providers_stage, wrap_with_around
-from callgate.hooks.instances import instance_of
+from callgate.hooks.guards import instance_of
 from callgate.hooks.stages import STAGES, May
 from tests.hooks.making import Act, acting, at, call, plan_of, record
 
