@@ -61,7 +61,7 @@ def pieces_of(wire: str) -> list[bytes]:
         "anthropic": (b"text_delta",),
         "gemini": (b'"thought": true',),
     }[wire]
-    deltas = [event for event in events if any(mark in event for mark in marks)]
+    deltas = [event for event in events if any(mark in event for mark in marks) and b'"role"' not in event]
     first = events.index(deltas[0])
     again = [event for event in deltas if event.split(b"delta", 1)[0] == deltas[0].split(b"delta", 1)[0]] or deltas
     more = (again * (DELTAS[wire] // len(again) + 1))[: DELTAS[wire]]

@@ -195,8 +195,8 @@ class BuiltIns:
             if not isinstance(run.input, dict):
                 raise Invalid("a hook left no object", issues=[Issue("", "type", "expected object")])
             self.validate(ctx)
-        if self.settle is not None:
-            run.settle(self.settle(run.input))
+        if self.settle is not None and (settled := self.settle(run.input)) is not run.input:
+            run.settle(settled)
         run.input_state = FROZEN
         if self.unvalidated is not None:
             self.unvalidated.admit(ctx)
@@ -363,6 +363,7 @@ def not_hydrated(hydrated: HydrationResult) -> Invalid:
     first = hydrated.errors[0]
     issues = [one for one in first.detail if isinstance(one, Issue)] if isinstance(first.detail, tuple) else []
     code = {"parse": "invalid_json", "validate": "invalid_arguments"}.get(first.stage, first.stage)
+    code = "invalid_arguments" if issues else code  # as of a call that was not hydrated before
     return Invalid(first.message, stage=first.stage, code=code, public=first.message, issues=issues)
 
 

@@ -215,8 +215,7 @@ class Run(Generic[C]):
     def settle(self, settled: dict[str, Any]) -> None:
         """Make *settled* the input: the arguments with defaults and conversions, just before they are frozen."""
         self.input = settled
-        if "shown_input" in self.__dict__:
-            self.shown_input = input_view(settled)
+        self.__dict__.pop("shown_input", None)  # made again when a hook reads it
 
     def masked_view(self) -> Any:
         """Return the arguments that records may show."""

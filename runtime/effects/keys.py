@@ -40,7 +40,7 @@ def declared_scope(user: User, namespace: str, scope: KeyScope) -> list[str]:
 def identifier(record: ToolRecord, namespace: str = "") -> Identify:
     """Return the function that computes the idempotency keys of one tool.
 
-    The first available source wins: the declared key fields, the caller's key, the arguments if the tool sets
+    The first available source wins: the caller's key, the declared key fields, the arguments if the tool sets
     ``dedupe="arguments"``, then session, request and call id. A call without any of them gets no key.
     A key is a hash over *namespace*, tenant, user, tool and that source. Keys of different users therefore differ, even
     if a tool passes its key to a service without tenants. Only a declared key has the scope that the tool states.
@@ -49,12 +49,12 @@ def identifier(record: ToolRecord, namespace: str = "") -> Identify:
     identity, scope = record.identity, key_scope_of(record)
 
     def identify(ctx: InvokeContext) -> str | None:
+        if ctx.run.idempotency_key is not None:
+            return given_key(ctx.user, tool, ctx.run.idempotency_key, namespace)
         if fields:
             values = ctx.run.input if identity is None else identity(ctx.run.input)
             declared = ["declared", [values.get(name) for name in fields]]
             return hash_of([*declared_scope(ctx.user, namespace, scope), tool, *declared])
-        if ctx.run.idempotency_key is not None:
-            return given_key(ctx.user, tool, ctx.run.idempotency_key, namespace)
         what: list[Any]
         if by_arguments:
             what = ["arguments", ctx.input_hash]

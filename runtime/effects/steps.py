@@ -92,7 +92,6 @@ class EffectSteps:
         self.within = record.within
         self.began = not record.injected and record.context_parameter is None  # no step runs in between: see ``bodies``
         self.identify: Identify = identifier(record, ledger.namespace)
-        self.declares = bool(record.definition.key)
         self.is_global = bool(record.definition.key) and key_scope_of(record) == "global"
         self.together = _recorders(plan, ledger.store)
         self.step = Step(Stage.AROUND_EXECUTE, "intent")
@@ -107,7 +106,7 @@ class EffectSteps:
     def _effect(self, ctx: InvokeContext, key: str, input_hash: str) -> EffectRecord:
         """Return the row that the ledger records before the tool runs."""
         now, ledger, call, given = self.ledger.now(), self.ledger, ctx.run.tool_call, ctx.run.idempotency_key
-        if given is None or self.declares:
+        if given is None:
             ctx.run.idempotency_key = key
         return EffectRecord(
             key,

@@ -64,8 +64,8 @@ def parse_arguments(
     *tolerant* allows one reading by the rules of ``callgate.tools.arguments.tolerance``; turn it off for irreversible
     tools. None means that the provider sent no arguments, as Ollama and Gemini do for a tool without parameters. Like
     empty text it is read as ``{}`` by the rule ``empty``. Where *tolerant* is off it is refused, unless *takes_nothing*
-    says that the tool accepts nothing but ``{}``; such a tool takes the JSON text ``null``, too. Any other tool refuses
-    ``null``: the model wrote it, and it is not an object.
+    says that the tool accepts nothing but ``{}``. The JSON text ``null`` is always refused: the model wrote it, and it is
+    not an object.
 
     Raises:
         ParseError: the arguments cannot be read, or exceed the *limits*.
@@ -82,8 +82,6 @@ def parse_arguments(
         return _strictly((parse_strict(raw, limits), (), None, None))
     except ParseError as error:
         problem = error
-    if takes_nothing and raw.strip() in {"null", b"null"}:
-        return Parsed({}, ("empty",), _as_text(raw, limits), "{}")
     if problem.code not in _REPAIRABLE or not (tolerant or (takes_nothing and problem.code == "empty")):
         raise problem
     return _parse_tolerated(_as_text(raw, limits), limits, problem)

@@ -12,6 +12,7 @@ from callgate.runtime.models.wire.reverse import canonical_arguments
 from callgate.runtime.models.wire.shapes import is_mapping, mapping
 from callgate.tools.calls import ToolCall
 
+_PLAIN_OBJECT = frozenset({"type", "properties", "required", "additionalProperties", "title", "description"})
 _TWO_OBJECTS = 4  # characters: {}{}
 NO_REASON = "it has no stop reason"
 
@@ -151,6 +152,8 @@ def _tool_call(call: RawCall, call_id: str, synthetic: bool, translation: Transl
     if translation is not None:
         tool = translation.names.tool(name) if not call.custom else f"custom tool {name}"  # no request offers one
         offered = translation.tools.get(tool)
+        if arguments == "null" and offered is not None and _takes_nothing(offered.schema):
+            arguments = "{}"  # some models write it for a tool without parameters
         if offered is not None and (offered.nullable or offered.spelled):
             arguments = canonical_arguments(arguments, offered.schema, offered.nullable, offered.spelled)
         name = tool
@@ -163,6 +166,10 @@ def _tool_call(call: RawCall, call_id: str, synthetic: bool, translation: Transl
         chunk=call.chunk,
         wire_name=wire_name,
     )
+
+
+def _takes_nothing(schema: Mapping[str, Any]) -> bool:
+    return schema.keys() <= _PLAIN_OBJECT and not schema.get("properties")
 
 
 def _ids(sent: Sequence[Any]) -> list[tuple[str, bool]]:

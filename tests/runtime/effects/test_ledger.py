@@ -111,13 +111,13 @@ async def test_a_key_makes_a_repeat_whatever_else_differs(
         assert desk.paid == [5]
 
 
-async def test_a_callers_key_never_replaces_a_declared_one() -> None:
-    """Design 12.2: the declared key identifies the effect, whatever keys callers make up."""
+async def test_a_caller_with_a_key_of_its_own_runs_what_declared_fields_would_repeat() -> None:
+    """Design 7: the order of keys."""
     desk = Desk()
     async with gate_of(desk.tool(key=("cents",))) as gate:
         for key in (None, "k1", "k2", None, "k1", "k2"):
             await gate.call(call(5), user=ANN, idempotency_key=key)
-        assert desk.paid == [5]
+        assert desk.paid == [5, 5, 5]
 
 
 SCOPES: dict[str | None, list[tuple[User, User]]] = {

@@ -668,17 +668,11 @@ def test_an_irreversible_tool_that_takes_something_is_not_called_without_argumen
     assert [error.stage for error in run(to("stop", sent), record).errors] == ["parse"]
 
 
-@pytest.mark.parametrize("sent", ["[]", "nothing", '{"n": 1}', "{'n': 1}", "```\n{}\n```"])
+@pytest.mark.parametrize("sent", ["null", "[]", "nothing", '{"n": 1}', "{'n': 1}", "```\n{}\n```"])
 def test_a_tool_that_takes_nothing_is_read_as_strictly_as_before(sent: str) -> None:
     """Contract 45."""
     record = ToolRecord(ToolDefinition("stop", "x", NOTHING, effect=Effect.IRREVERSIBLE), execute)
     assert not run(to("stop", sent), record).success
-
-
-@pytest.mark.parametrize("sent", [None, "", "null", " null "])
-def test_a_tool_that_takes_nothing_takes_null_as_no_arguments(sent: str | None) -> None:
-    record = ToolRecord(ToolDefinition("stop", "x", NOTHING, effect=Effect.IRREVERSIBLE), execute)
-    assert run(to("stop", sent), record).arguments == {}
 
 
 def test_a_truncated_call_of_a_tool_that_takes_nothing_is_refused() -> None:
