@@ -40,7 +40,7 @@ class Reply:
         judged: how the answer ended, by the closed table of its wire. None derives ``ending`` from the content.
         problem: the reason why the answer is lost, or None.
         waiting: the items that the client must act on and that are no calls of a tool, as the provider sent them.
-        provider_ran: the calls that the provider ran itself, as it sent them.
+        provider_ran: the calls that the provider ran itself, and their results beside them, as it sent them.
         looks_like_call: the text looks like a tool call that the server did not read. Callgate does not run it.
     """
 
