@@ -32,7 +32,8 @@ class Reply:
 
     Attributes:
         messages: the messages to append to the history, in the provider's own form, with signatures, thoughts and
-            encrypted reasoning unchanged.
+            encrypted reasoning unchanged. A message of Anthropic may have a member ``container``, which
+            ``Codec.request`` moves into the request.
         stop: the provider's own stop reason.
         truncated: the answer is incomplete because of its length, a filter, or a cut stream.
         error: the provider's error body, if it sent an error instead of a message.
