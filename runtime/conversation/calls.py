@@ -49,11 +49,11 @@ def failures_after(failures: int, results: Sequence[ToolResult]) -> int:
 def shown(call: ToolCall, result: ToolResult, most: int) -> ToolResult:
     """Return the result for the model: an output longer than *most* bytes as text is cut, with a note.
 
-    Its provenance records whether the provider gave the call's id, even if the call was not hydrated.
+    Its provenance has the call as the provider sent it, even if the call was not hydrated.
     """
     seen = result.provenance if is_mapping(result.provenance) else {}
     if seen.get("hydration") is None:
-        made = HydrationProvenance(call.name, call.id, call.synthetic_id, None)
+        made = HydrationProvenance(call.name, call.id, call.synthetic_id, None, call.chunk)
         result = replace(result, provenance={**seen, "hydration": made})
     if not result.ok:
         return result  # an error text is short

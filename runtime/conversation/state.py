@@ -52,7 +52,8 @@ class Progress:
             "wire": wire,
             "user": [user.tenant, user.id],
             "messages": self.messages,
-            "calls": [call.to_dict() for call in self.open],
+            # the wire reads from the chunk what it wants back beside the result
+            "calls": [{**call.to_dict(), "chunk": call.chunk} for call in self.open],
             "results": [result_as_json(result) for result in self.results.values()],
             "rounds": self.rounds,
             "called": self.called,

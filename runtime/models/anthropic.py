@@ -8,10 +8,18 @@ from typing import Any, ClassVar
 from callgate.runtime.models.wire.anthropic_view import strict_views
 from callgate.runtime.models.wire.base import BaseCodec, ReplyFields, described
 from callgate.runtime.models.wire.client import Client
-from callgate.runtime.models.wire.codec import Codec, Request, Translation, translated, without_system
+from callgate.runtime.models.wire.codec import (
+    Codec,
+    Messages,
+    Request,
+    Translation,
+    as_messages,
+    translated,
+    without_system,
+)
 from callgate.runtime.models.wire.endings import table
 from callgate.runtime.models.wire.folds.anthropic import AnthropicFold
-from callgate.runtime.models.wire.history import arguments_object, legal_name
+from callgate.runtime.models.wire.history import arguments_object, legal_name, sent_call
 from callgate.runtime.models.wire.reading import (
     NO_REASON,
     RawCall,
@@ -24,7 +32,7 @@ from callgate.runtime.models.wire.reading import (
 from callgate.runtime.models.wire.reply import Usage
 from callgate.runtime.models.wire.result_text import result_text
 from callgate.runtime.models.wire.schema_views import View, plain_view
-from callgate.runtime.models.wire.shapes import items, mapping
+from callgate.runtime.models.wire.shapes import is_mapping, items, mapping
 from callgate.tools.calls import ToolCall, ToolResult
 from callgate.tools.definition import ToolDefinition
 
@@ -39,26 +47,20 @@ ENDINGS = table(
 MAX_TOKENS = 4096
 """The ``max_tokens`` of a request whose options set none: the API requires one."""
 _SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
-OTHER_BLOCKS = frozenset(
-    {
-        "advisor_tool_result",
-        "bash_code_execution_tool_result",
-        "code_execution_tool_result",
-        "compaction",
-        "container_upload",
-        "fallback",
-        "mcp_tool_listing",
-        "mcp_tool_result",
-        "redacted_thinking",
-        "text",
-        "text_editor_code_execution_tool_result",
-        "thinking",
-        "tool_search_tool_result",
-        "web_fetch_tool_result",
-        "web_search_tool_result",
-    }
-)
-"""Blocks that are text, reasoning, or results of tools that the provider ran; they go back in the history."""
+PROVIDER_RAN = _SERVER_CALLS | {
+    "advisor_tool_result",
+    "bash_code_execution_tool_result",
+    "code_execution_tool_result",
+    "mcp_tool_listing",
+    "mcp_tool_result",
+    "text_editor_code_execution_tool_result",
+    "tool_search_tool_result",
+    "web_fetch_tool_result",
+    "web_search_tool_result",
+}
+"""Blocks of tools that the provider ran itself: the calls and their results."""
+OTHER_BLOCKS = frozenset({"compaction", "container_upload", "fallback", "redacted_thinking", "text", "thinking"})
+"""Blocks that are text, reasoning, or notes of the provider; they go back in the history."""
 
 
 class AnthropicCodec(BaseCodec):
@@ -89,6 +91,7 @@ class AnthropicCodec(BaseCodec):
                 "tool_use_id": result.call_id,
                 "content": result_text(result),
                 "is_error": not result.ok,
+                **_toolset_of(result),
             }
             for result in results
         ]
@@ -108,13 +111,16 @@ class AnthropicCodec(BaseCodec):
     def calls_in(self, body: Mapping[str, Any], cut: bool) -> list[RawCall]:
         """The ``tool_use`` blocks; calls that the provider ran itself (``server_tool_use``, ``mcp_tool_use``) are left out.
 
-        The provider writes one block after the other. So in a response that was cut short, only a call in the last
-        block can be incomplete.
+        So are calls before a ``fallback`` block: another model took over there, because the first one refused in the
+        middle of its answer. The provider writes one block after the other. So in a response that was cut short, only
+        a call in the last block can be incomplete.
         """
         blocks = items(body.get("content"))
         found: list[RawCall] = []
         for block in blocks:
             call = mapping(block)
+            if call.get("type") == "fallback":
+                found.clear()
             if call.get("type") == "tool_use":
                 name = qualified(call.get("name"), call.get("toolset_name"))
                 found.append(RawCall(name, call.get("input"), call.get("id"), block))
@@ -134,31 +140,69 @@ class AnthropicCodec(BaseCodec):
             usage=_usage(mapping(body.get("usage"))),
             model=text_or_none(body.get("model")),
             id=text_or_none(body.get("id")),
-            provider_ran=tuple(block for block in blocks if text_or_empty(block.get("type")) in _SERVER_CALLS),
+            provider_ran=tuple(block for block in blocks if text_or_empty(block.get("type")) in PROVIDER_RAN),
         )
 
     def history_of(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
-        """The message, with the blocks' signatures; blank text is left out because the API refuses it."""
+        """The message, with the blocks' signatures; what the API refuses as input is left out, such as blank text.
+
+        ``container`` is the container in which the provider ran code: ``request`` asks for it again.
+        """
         sent: list[dict[str, Any]] = []
         for block, call in with_calls(items(body.get("content")), found):
             kind = text_or_empty(block.get("type"))
+            back = {
+                name: value
+                for name, value in block.items()
+                if name != "parsed_output" and (value is not None or name != "caller")
+            }
             if call is not None:
                 taken = arguments_object(block.get("input"))
-                sent.append({**block, "id": call.id, "name": legal_name(block.get("name")), "input": taken})
+                sent.append({**back, "id": call.id, "name": legal_name(block.get("name")), "input": taken})
             elif kind in _SERVER_CALLS:
-                sent.append({**block, "input": arguments_object(block.get("input"))})
+                sent.append({**back, "input": arguments_object(block.get("input"))})
+            elif kind == "compaction":
+                sent.append({**back, "content": block.get("content") or None})
             elif kind and kind != "tool_use" and (kind != "text" or text_or_empty(block.get("text")).strip()):
-                sent.append(dict(block))
-        return [{"role": "assistant", "content": sent}] if sent else []
+                sent.append(back)
+        container = text_or_none(mapping(body.get("container")).get("id"))
+        return (
+            [{"role": "assistant", "content": sent, **({"container": container} if container else {})}] if sent else []
+        )
 
     def new_fold(self, tool_of: Callable[[str], str]) -> AnthropicFold:
         return AnthropicFold(tool_of)
 
     def request_for(self, messages: list[dict[str, Any]], model: str, stream: bool) -> Request:
-        """Ask ``messages``; simple system messages become the ``system`` parameter."""
+        """Ask ``messages``; simple system messages become the ``system`` parameter, the last container ``container``."""
         system, rest = without_system(messages)
-        body = {"model": model, "max_tokens": MAX_TOKENS, "messages": rest}
+        container = next((one["container"] for one in reversed(rest) if one.get("container")), None)
+        rest = [{name: value for name, value in one.items() if name != "container"} for one in rest]
+        body = {"model": model, "max_tokens": MAX_TOKENS, "messages": rest, "container": container}
         return Request("messages", {**body, "system": system or None, "stream": stream or None})
+
+    def request(
+        self,
+        messages: Messages,
+        translation: Translation | None = None,
+        *,
+        model: str,
+        stream: bool = False,
+        options: Mapping[str, Any] | None = None,
+    ) -> Request:
+        """See ``Codec``; a ``container`` in the options, such as one with skills, goes on with that of the history."""
+        made = super().request(messages, translation, model=model, stream=stream, options=options)
+        wanted = made.body.get("container")
+        if is_mapping(wanted) and not wanted.get("id"):
+            used = self.request_for(as_messages(messages), model, stream).body["container"]
+            made.body["container"] = {**wanted, **({"id": used} if used else {})}
+        return made
+
+
+def _toolset_of(result: ToolResult) -> dict[str, str]:
+    """The toolset of the call, which the API wants back beside its result."""
+    name = text_or_none(mapping(sent_call(result)).get("toolset_name"))
+    return {"toolset_name": name} if name else {}
 
 
 def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, Any]:

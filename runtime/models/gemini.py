@@ -10,7 +10,7 @@ from callgate.runtime.models.wire.base import BaseCodec, Content, ReplyFields, d
 from callgate.runtime.models.wire.client import Client
 from callgate.runtime.models.wire.codec import Codec, Request, Translation, translated, without_system
 from callgate.runtime.models.wire.endings import table
-from callgate.runtime.models.wire.folds.gemini import GeminiFold, call_of
+from callgate.runtime.models.wire.folds.gemini import PROVIDER_RAN, UNSPECIFIED, UNSPECIFIED_BLOCK, GeminiFold, call_of
 from callgate.runtime.models.wire.gemini_view import JSON_SCHEMA, gemini_view, openapi_view
 from callgate.runtime.models.wire.history import arguments_object, provider_call_id
 from callgate.runtime.models.wire.names import GEMINI_NAME
@@ -25,16 +25,23 @@ from callgate.tools.definition import ToolDefinition
 from callgate.tools.values import thaw
 
 ENDINGS = table(
-    done="STOP FINISH_REASON_UNSPECIFIED",
+    done="STOP",
     calls="UNEXPECTED_TOOL_CALL TOO_MANY_TOOL_CALLS",
     truncated="MAX_TOKENS CONTINUATION MALFORMED_FUNCTION_CALL MALFORMED_RESPONSE",
     refused="SAFETY RECITATION LANGUAGE BLOCKLIST PROHIBITED_CONTENT SPII IMAGE_SAFETY IMAGE_PROHIBITED_CONTENT"
-    " IMAGE_RECITATION MODEL_ARMOR ESCALATION JAILBREAK PUP_LIMITED_DISABLED BLOCKED_REASON_UNSPECIFIED",
+    " IMAGE_RECITATION MODEL_ARMOR ESCALATION JAILBREAK PUP_LIMITED_DISABLED BLOCKED_REASON_UNSPECIFIED BLOCKED_OTHER",
     failed="OTHER IMAGE_OTHER NO_IMAGE MISSING_THOUGHT_SIGNATURE",
+    lost=UNSPECIFIED,
 )
-"""Finish reasons, and reasons why a prompt was blocked."""
-_NUMBERED = ("FINISH_REASON_UNSPECIFIED", "STOP", "MAX_TOKENS", "SAFETY", "RECITATION")
-"""Names of numeric finish reasons, which some clients of Vertex keep; above 4 the two APIs number differently."""
+"""Finish reasons, and reasons why a prompt was blocked; of the latter, ``OTHER`` is ``BLOCKED_OTHER``."""
+_NUMBERED = (UNSPECIFIED, "STOP", "MAX_TOKENS", "SAFETY", "RECITATION", "OTHER")
+"""Names of numeric finish reasons, which some clients of Vertex keep; above 5 the two APIs number differently."""
+_BLOCKS = (UNSPECIFIED_BLOCK, "SAFETY", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT")
+"""Names of numeric block reasons; above 4 the two APIs number differently."""
+MEDIA = ("inlineData", "fileData", "audioTranscription")
+"""Parts with data that is no text; an answer that has nothing else is not empty."""
+OTHER_PARTS = frozenset({"text", "thought", "thoughtSignature", "functionCall", "functionResponse"})
+"""Text, reasoning, and calls of tools."""
 
 
 class GeminiCodec(BaseCodec):
@@ -72,23 +79,27 @@ class GeminiCodec(BaseCodec):
         return bool(_candidate(body) or _blocked(body))
 
     def reason_in(self, body: Mapping[str, Any]) -> object:
-        """``candidates[0].finishReason``, else ``promptFeedback.blockReason``."""
-        return _reason(body) or _blocked(body)
+        """``promptFeedback.blockReason``, else ``candidates[0].finishReason``; an unspecified reason counts as missing."""
+        stop = _stop(body)
+        if stop == "OTHER" and _blocked(body) == stop:
+            return "BLOCKED_OTHER"
+        return None if stop == UNSPECIFIED else stop
 
     def unfinished_in(self, body: Mapping[str, Any]) -> str | None:
-        return None if _reason(body) or _blocked(body) else NO_REASON
+        if not self.reason_in(body):
+            return NO_REASON
+        return "a call is not complete" if any(_open(part) for part in _parts(body)) else None
 
     def content_in(self, body: Mapping[str, Any]) -> Content:
-        """Images and other data, and results of code that the provider ran."""
-        return {"media": any(mapping(part).get("inlineData") or mapping(part).get("fileData") for part in _parts(body))}
+        """Images and other data."""
+        return {"media": any(mapping(part).get(name) for part in _parts(body) for name in MEDIA)}
 
     def calls_in(self, body: Mapping[str, Any], cut: bool) -> Iterator[RawCall]:
         """``functionCall`` in ``candidates[0].content.parts``; all count as truncated if the response was cut short."""
         for part in _parts(body):
             call = call_of(part)
             if call:
-                unfinished = cut or bool(call.get("willContinue"))
-                yield RawCall(call.get("name"), call.get("args"), call.get("id"), part, unfinished)
+                yield RawCall(call.get("name"), call.get("args"), call.get("id"), part, cut or _open(part))
 
     def fields_in(self, body: Mapping[str, Any]) -> ReplyFields:
         """The fields of the first candidate; ``stop`` is the finish reason, or the reason why the prompt was blocked."""
@@ -96,11 +107,11 @@ class GeminiCodec(BaseCodec):
         return ReplyFields(
             text="".join(text_or_empty(part.get("text")) for part in parts if not part.get("thought")),
             reasoning="".join(text_or_empty(part.get("text")) for part in parts if part.get("thought")),
-            stop=_reason(body) or _blocked(body),
+            stop=_stop(body),
             usage=_usage(mapping(body.get("usageMetadata"))),
             model=text_or_none(body.get("modelVersion")),
             id=text_or_none(body.get("responseId")),
-            provider_ran=tuple(part for part in parts if part.get("executableCode") or part.get("toolCall")),
+            provider_ran=tuple(part for part in parts if any(part.get(name) for name in PROVIDER_RAN)),
         )
 
     def history_of(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
@@ -151,15 +162,24 @@ def _parts(body: Mapping[str, Any]) -> Sequence[Any]:
     return items(mapping(_candidate(body).get("content")).get("parts"))
 
 
-def _reason(body: Mapping[str, Any]) -> str | None:
-    reason = _candidate(body).get("finishReason")
-    if isinstance(reason, int) and not isinstance(reason, bool):
-        return _NUMBERED[reason] if 0 <= reason < len(_NUMBERED) else str(reason)
-    return text_or_none(reason)
+def _open(part: Any) -> bool:
+    """True if the part is a call whose arguments go on."""
+    return bool((call_of(part) or {}).get("willContinue"))
+
+
+def _stop(body: Mapping[str, Any]) -> str | None:
+    blocked, reason = _blocked(body), _named(_candidate(body).get("finishReason"), _NUMBERED)
+    return reason if reason and blocked in {None, UNSPECIFIED_BLOCK} else blocked
 
 
 def _blocked(body: Mapping[str, Any]) -> str | None:
-    return text_or_none(mapping(body.get("promptFeedback")).get("blockReason"))
+    return _named(mapping(body.get("promptFeedback")).get("blockReason"), _BLOCKS)
+
+
+def _named(reason: Any, numbered: Sequence[str]) -> str | None:
+    if isinstance(reason, int) and not isinstance(reason, bool):
+        return numbered[reason] if 0 <= reason < len(numbered) else str(reason)
+    return text_or_none(reason)
 
 
 def _call_back(part: Mapping[str, Any], function_call: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from callgate.tools.calls import Issue
 from callgate.tools.schemas.engines.base import Compiled, Rejected, Validator, guard_json
 from callgate.tools.schemas.engines.budget import Budget
 from callgate.tools.schemas.engines.document import Document, read
+from callgate.tools.schemas.engines.patterns import backtracks
 from callgate.tools.schemas.engines.raw import INPUT_LIMITS, SchemaLimits
 from callgate.tools.values import clip
 
@@ -24,10 +25,14 @@ def admit(schema: Mapping[str, Any], limits: SchemaLimits = INPUT_LIMITS) -> tup
     """Read a schema from outside, and refuse it where a check could take unbounded time.
 
     Raises:
-        SchemaRefused: the schema is too large, ``read`` refuses it, it uses keywords for libraries of schemas, a name
-            has control characters, or its references multiply beyond the limits.
+        SchemaRefused: the schema is too large, ``read`` refuses it, it uses keywords for libraries of schemas, a
+            pattern needs backtracking, a name has control characters, or its references multiply beyond the limits.
     """
     document = read(schema, limits)
+    for pattern, at in document.patterns:
+        if (feature := backtracks(pattern)) is not None:
+            message = f"{feature} is not accepted from outside: its cost has no bound; write the pattern without it"
+            raise SchemaRefused("invalid_schema", message, clip(at, 200))
     for at, subschema in document.nodes.items():
         if isinstance(subschema, dict):
             _refuse_outside(subschema, at)

@@ -45,6 +45,7 @@ class Cut:
 
 
 SECOND = "a second answer begins inside the stream"
+OTHER_API = "a chunk of another API is inside the stream"
 GARBLED = "a piece of the stream is broken"
 NO_ANSWER = "the body is no answer of this API"
 CUT = "the stream ended before its end mark"
@@ -127,6 +128,8 @@ class Decoder:
             self._fold.ended = self._fold.closed = True
             return
         if payload[:1] not in {b"{", b"["}:
+            if payload.startswith((b"data:", b"event:")):  # a line was cut, and another one follows in it
+                self._fold.lost = self._fold.lost or GARBLED
             return
         try:
             chunk = json.loads(payload.decode("utf-8", "replace"), strict=False)

@@ -64,6 +64,12 @@ def reported_error(chunk: Mapping[str, Any]) -> Any:
     return dict(chunk) if failed or chunk.get("detail") or chunk.get("errors") else None
 
 
+FOREIGN = frozenset(
+    {"candidates", "choices", "content", "content_block", "delta", "item", "message", "output", "response"}
+)
+"""Members of chunks in which one of the wires sends the content of an answer."""
+
+
 def count(fields: Mapping[str, Any], *names: str) -> int | None:
     """The sum of the named token counts; None if all are missing."""
     found = [value for name in names if isinstance(value := fields.get(name), int) and not isinstance(value, bool)]

@@ -32,7 +32,8 @@ class Reply:
 
     Attributes:
         messages: the messages to append to the history, in the provider's own form, with signatures, thoughts and
-            encrypted reasoning unchanged.
+            encrypted reasoning unchanged. A message of Anthropic may have a member ``container``, which
+            ``Codec.request`` moves into the request.
         stop: the provider's own stop reason.
         truncated: the answer is incomplete because of its length, a filter, or a cut stream.
         error: the provider's error body, if it sent an error instead of a message.
@@ -40,7 +41,7 @@ class Reply:
         judged: how the answer ended, by the closed table of its wire. None derives ``ending`` from the content.
         problem: the reason why the answer is lost, or None.
         waiting: the items that the client must act on and that are no calls of a tool, as the provider sent them.
-        provider_ran: the calls that the provider ran itself, as it sent them.
+        provider_ran: the calls that the provider ran itself, and their results beside them, as it sent them.
         looks_like_call: the text looks like a tool call that the server did not read. Callgate does not run it.
     """
 

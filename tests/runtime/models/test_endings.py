@@ -11,13 +11,15 @@ import pytest
 
 from callgate import Effects, Gate, User, converse, tool
 from callgate.runtime.conversation.events import Ending
+from callgate.runtime.models import anthropic as anthropic_wire
 from callgate.runtime.models import codec
-from callgate.runtime.models.anthropic import _SERVER_CALLS, OTHER_BLOCKS
+from callgate.runtime.models import gemini as gemini_wire
 from callgate.runtime.models.openai_responses import OTHER_ITEMS, PROVIDER_RAN, WAITING
 from callgate.runtime.models.wire.endings import NO_CALL_RUNS, ReplyEnding
+from callgate.runtime.models.wire.folds import gemini as gemini_fold
 from callgate.runtime.models.wire.folds.responses import _TAKE, CALLS, REPEATED
 from callgate.runtime.models.wire.reply import Done
-from tests.runtime.models.streaming import decode
+from tests.runtime.models.streaming import decode, reply_of, sse
 from tests.runtime.models.wires import (
     WIRES,
     chat,
@@ -199,11 +201,55 @@ def test_every_block_of_the_anthropic_sdk_has_a_stated_handling() -> None:
     from anthropic.types.beta import BetaContentBlock
 
     blocks = kinds(ContentBlock) | kinds(BetaContentBlock)
-    assert blocks <= {"tool_use", *_SERVER_CALLS, *OTHER_BLOCKS}
+    assert blocks <= {"tool_use", *anthropic_wire.PROVIDER_RAN, *anthropic_wire.OTHER_BLOCKS}
     for kind in blocks - {"text"}:
-        reply = codec("anthropic").reply(message({"type": kind, "id": "i", "name": "f"}, stop="end_turn"))
-        assert bool(reply.provider_ran) is (kind in _SERVER_CALLS), kind
-        assert reply.ending in {ReplyEnding.EMPTY, ReplyEnding.CALLS}, kind
+        block: dict[str, Any] = {"type": kind, "id": "i", "name": "f", "input": {}, "caller": None}
+        reply = codec("anthropic").reply(message(block, stop="end_turn"))
+        assert bool(reply.provider_ran) is (kind in anthropic_wire.PROVIDER_RAN), kind
+        assert reply.ending is (ReplyEnding.CALLS if kind == "tool_use" else ReplyEnding.EMPTY), kind
+        (sent,) = reply.messages[0]["content"]
+        assert (sent["type"], "caller" in sent) == (kind, False), "the API refuses a null caller"
+        start = {"type": "content_block_start", "index": 0, "content_block": block}
+        end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}
+        assert reply_of(decode("anthropic", [sse(start, end)])).ending is reply.ending, kind
+
+
+def test_every_event_and_delta_of_the_anthropic_sdk_belongs_to_an_answer() -> None:
+    from anthropic.types import RawContentBlockDelta, RawMessageStreamEvent
+    from anthropic.types.beta import BetaRawContentBlockDelta, BetaRawMessageStreamEvent
+
+    begin = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "x"}}
+    grow = [
+        {"type": "content_block_delta", "index": 0, "delta": {"type": kind}}
+        for kind in kinds(RawContentBlockDelta) | kinds(BetaRawContentBlockDelta)
+    ]
+    stop: list[dict[str, Any]] = [
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+    ]
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {}},
+        begin,
+        *grow,
+        *stop,
+        {"type": "message_stop"},
+    ]
+    assert {one["type"] for one in events} == kinds(RawMessageStreamEvent) | kinds(BetaRawMessageStreamEvent)
+    assert reply_of(decode("anthropic", [sse(*events)])).ending is ReplyEnding.DONE
+
+
+def test_every_kind_of_part_of_the_google_sdk_has_a_stated_handling() -> None:
+    from google.genai.types import Part
+
+    names = {field.alias or name for name, field in Part.model_fields.items()}
+    about = {name for name in names if name.endswith("Metadata") or name in {"mediaResolution", "mediaProcessing"}}
+    assert names - about == {*gemini_fold.PROVIDER_RAN, *gemini_wire.MEDIA, *gemini_wire.OTHER_PARTS}
+    for name in names - about - gemini_wire.OTHER_PARTS:
+        body = gemini({name: {"id": "x", "code": "1", "data": "ZGF0YQ=="}})
+        for reply in (codec("gemini").reply(body), reply_of(decode("gemini", [sse(body)]))):
+            assert bool(reply.provider_ran) is (name in gemini_fold.PROVIDER_RAN), name
+            assert reply.ending is (ReplyEnding.DONE if name in gemini_wire.MEDIA else ReplyEnding.EMPTY), name
+            assert reply.messages[0]["parts"] == body["candidates"][0]["content"]["parts"], "it goes back"
 
 
 # ---------------------------------------------------------------------- one provider call, one run

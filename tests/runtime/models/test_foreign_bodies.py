@@ -105,3 +105,25 @@ async def test_the_error_of_a_client_has_the_wires_name_and_the_first_200_charac
         assert text.startswith(f"{provider.name}: ")
         assert '{"hello":"world world' in text
         assert len(text) < 320
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "gemini"])
+@pytest.mark.parametrize("other", WIRES)
+def test_a_chunk_of_another_api_inside_a_stream_loses_it(other: str, wire: str) -> None:
+    ends: dict[str, list[Any]] = {
+        "anthropic": [{"type": "message_delta", "delta": {"stop_reason": "end_turn"}}, {"type": "message_stop"}],
+        "gemini": [{"candidates": [{"content": {"parts": []}, "finishReason": "STOP"}]}],
+    }
+    begin = (
+        [GOOD_BEGINNING["gemini"]]
+        if wire == "gemini"
+        else [
+            GOOD_BEGINNING[wire],
+            {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "h"}},
+        ]
+    )
+    assert reply_of(decode(wire, [sse(*begin, *ends[wire])])).ending is ReplyEnding.DONE, "the control"
+    if other == wire:
+        return
+    for chunk in (GOOD_BEGINNING[other], ANSWERS[other]):
+        assert reply_of(decode(wire, [sse(*begin, chunk, *ends[wire])])).ending is ReplyEnding.LOST, chunk

@@ -99,3 +99,11 @@ def test_a_made_stream_that_begins_again_with_new_ids_hands_no_call_on(wire: str
     for number in range(1, len(chunks)):
         assert handed_on(wire, sse(*chunks[:number]) + rotated(whole)) == [], number
     assert handed_on(wire, sse(*chunks) + rotated(whole)) == [], "after its end, too"
+
+
+@pytest.mark.parametrize("wire", WHOLE)
+def test_a_stream_that_is_cut_inside_the_name_of_a_field_hands_no_call_on(wire: str) -> None:
+    whole = sse(*WHOLE[wire], done=wire == "openai_chat")
+    for cut in (b"da", b"data:", b"data: "):
+        assert handed_on(wire, cut + whole) == [], cut
+        assert handed_on(wire, cut + b"event: x\n" + whole) == [], cut

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from callgate.runtime.models import codec
+from callgate.runtime.models.wire.endings import ReplyEnding
 from tests.runtime.models.streaming import brief, decode, read, reply_of, shown_calls, sse, texts
 from tests.runtime.models.wires import message, tool_use
 
@@ -181,3 +183,94 @@ def test_the_usage_of_the_last_event_counts_and_nulls_in_it_do_not() -> None:
     last["usage"]["input_tokens"] = None
     usage = read("anthropic", sse(START, last, STOP)).usage
     assert (usage.input, usage.output, usage.cached, usage.total) == (5, 9, 2, None)
+
+
+def lost(*events: Any) -> bool:
+    """True if a stream hands nothing on: its calls are truncated and none is ready."""
+    replied = read("anthropic", sse(*events))
+    assert (replied.ending is ReplyEnding.LOST) is (replied.problem is not None)
+    if replied.ending is ReplyEnding.LOST:
+        assert all(call.truncated for call in replied.calls)
+    return replied.ending is ReplyEnding.LOST
+
+
+MORE: list[list[dict[str, Any]]] = [
+    [START],
+    [{"type": "message", "role": "assistant", "content": [], "stop_reason": "tool_use"}],
+    call(0, "b", "{}"),
+    call(9, "b", "{}"),
+    [delta(0, "input_json", partial_json="{}")],
+    [delta(0, "signature", signature="S")],
+    [delta(5, "text", text="x")],
+    [delta(0, "from_the_future", x=1)],
+]
+
+
+@pytest.mark.parametrize("more", MORE, ids=lambda more: f"{more[0]['type']}-{len(more)}")
+def test_nothing_may_follow_a_message_that_has_stopped(more: list[dict[str, Any]]) -> None:
+    whole = [START, *call(0, "a", "{}"), end(), STOP]
+    assert not lost(*whole), "the control"
+    assert not lost(*whole, STOP, {"type": "ping"}, {"type": "from_the_future"})
+    assert lost(*whole, *more)
+    assert lost(*whole, *more, end(), STOP)
+
+
+def test_a_second_start_an_index_begun_again_and_a_block_that_goes_on_are_lost() -> None:
+    one = call(0, "a", '{"x": 1}')
+    for events in (
+        [START, START, *one],
+        [START, *one, START],
+        [START, *one, *call(0, "b", "{}")],
+        [START, *one, delta(0, "input_json", partial_json="{}")],
+        [START, message(tool_use("f", {}, "a"))],
+    ):
+        assert lost(*events, end(), STOP)
+
+
+@pytest.mark.parametrize(
+    "more", [delta(1, "text", text="y"), delta(1, "from_the_future"), begin(2, type="text", text="z")], ids=str
+)
+def test_content_after_a_stop_reason_takes_the_end_back_until_the_next_one(more: dict[str, Any]) -> None:
+    early = [START, *call(0, "a", "{}"), begin(1, type="text", text="x"), end()]
+    usage = {"type": "message_delta", "delta": {"stop_reason": None}, "usage": {"output_tokens": 9}}
+    assert not lost(*early, usage)
+    assert lost(*early, more)
+    assert lost(*early, more, usage), "usage alone is no end"
+    assert not lost(*early, more, end())
+    assert not lost(*early, more, STOP)
+
+
+@pytest.mark.parametrize("reason", ["from_the_future", "", None, 5, ["tool_use"]])
+def test_an_unknown_or_missing_stop_reason_is_lost_whole_and_streamed(reason: Any) -> None:
+    assert lost(START, *call(0, "a", "{}"), {"type": "message_delta", "delta": {"stop_reason": reason}}, STOP)
+    replied = codec("anthropic").reply(message(tool_use("f", {}, "a"), stop=reason))
+    assert (replied.ending, [one.truncated for one in replied.calls]) == (ReplyEnding.LOST, [True])
+
+
+def test_a_call_sent_twice_under_its_id_is_one_call_and_goes_back_once() -> None:
+    stream = sse(START, *call(0, "a", '{"x": 1}'), *call(1, "a", '{ "x":1 }'), *call(2, "a", '{"x": 2}'), end(), STOP)
+    replied = read("anthropic", stream)
+    assert [(one.id, one.synthetic_id, one.arguments) for one in replied.calls] == [
+        ("a", False, '{"x": 1}'),
+        ("call_2", True, '{"x": 2}'),
+    ]
+    assert [one["id"] for one in replied.messages[0]["content"]] == ["a", "call_2"]
+
+
+def test_calls_of_a_model_that_refused_before_another_took_over_are_left_out() -> None:
+    fallback = {"type": "fallback", "from": {"model": "m"}, "to": {"model": "n"}, "trigger": {"type": "refusal"}}
+    events = [*call(0, "a", '{"x": '), begin(1, **fallback), *call(2, "b", "{}")]
+    replied = read("anthropic", sse(START, *events, end(), STOP))
+    assert brief(replied) == [("f", "{}", "b")]
+    assert [one.get("id", one["type"]) for one in replied.messages[0]["content"]] == ["fallback", "b"]
+
+
+def test_a_compaction_keeps_its_encrypted_content_and_is_never_empty_text() -> None:
+    begun = begin(0, type="compaction", content="", encrypted_content=None)
+    stop = end("compaction")
+    stream = sse(START, begun, delta(0, "compaction", content="So far.", encrypted_content="C=="), stop, STOP)
+    assert read("anthropic", stream).messages[0]["content"] == [
+        {"type": "compaction", "content": "So far.", "encrypted_content": "C=="}
+    ]
+    failed = read("anthropic", sse(START, begun, delta(0, "compaction", content=None), stop, STOP))
+    assert failed.messages[0]["content"] == [{"type": "compaction", "content": None, "encrypted_content": None}]

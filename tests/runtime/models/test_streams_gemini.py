@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from callgate.runtime.models import codec
+from callgate.runtime.models.wire.endings import ReplyEnding
 from tests.runtime.models.streaming import brief, decode, read, reply_of, shown_calls, sse, texts
 from tests.runtime.models.wires import gemini, gemini_call
 
@@ -182,3 +184,118 @@ def test_what_is_no_chunk_is_passed_over() -> None:
     odd += [{"candidates": [{"content": {"parts": [{"functionCall": None}, {"functionCall": {}}]}}]}]
     reply = read("gemini", sse(*odd, chunk({"text": "x"}), *odd, END))
     assert (reply.text, reply.calls, reply.usage.total) == ("x", (), 7)
+
+
+def ended(*chunks: Any) -> str:
+    """How a stream ended; one that is lost hands nothing on."""
+    reply = read("gemini", sse(*chunks))
+    if reply.ending is ReplyEnding.LOST:
+        assert all(call.truncated for call in reply.calls)
+    return reply.ending.value
+
+
+def used(tokens: int, *parts: Any, finish: Any = None, **fields: Any) -> dict[str, Any]:
+    usage = {"promptTokenCount": 9, "candidatesTokenCount": tokens, "totalTokenCount": 9 + tokens}
+    return chunk(*parts, finish=finish, usageMetadata=usage, **fields)
+
+
+CALL = gemini_call("f", {"a": 1})
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        [used(4, CALL, finish="STOP", responseId="other", modelVersion="m")],
+        [used(4, CALL, finish="STOP", responseId="r", modelVersion="fallback")],
+        [used(2, {"text": "I "}, responseId="r", modelVersion="m"), used(4, CALL, finish="STOP", responseId="r")],
+    ],
+    ids=["id", "model", "first chunk"],
+)
+def test_a_second_answer_is_found_by_its_id_its_model_and_its_first_chunk(second: list[Any]) -> None:
+    first = [used(2, {"text": "I "}, responseId="r", modelVersion="m"), used(3, {"text": "will"}, responseId="r")]
+    assert ended(*first, used(4, CALL, finish="STOP", responseId="r", modelVersion="m")) == "calls", "the control"
+    for number in (1, 2):
+        assert ended(*first[:number], *second) == "lost"
+    assert ended(*first, used(4, CALL, finish="STOP", responseId="r"), *second) == "lost", "after its end, too"
+
+
+def test_a_call_that_begins_again_without_ids_and_counts_is_lost() -> None:
+    whole = chunk(CALL, finish="STOP")
+    assert ended(whole) == "calls"
+    assert ended(whole, whole) == "lost"
+    assert ended(chunk({"text": "ha"}), chunk({"text": "ha"}), whole) == "calls", "text may repeat"
+
+
+def test_token_counts_fall_only_where_the_provider_ran_a_tool_or_an_id_holds_the_answer_together() -> None:
+    falls = [used(40, {"text": "I will"}), used(3, {"text": "Let me"}), used(9, CALL, finish="STOP")]
+    assert ended(*falls) == "lost"
+    assert ended(*({**one, "responseId": "r"} for one in falls)) == "calls"
+    ran = chunk({"toolCall": {"id": "s", "toolType": "FILE_SEARCH"}})
+    assert ended(ran, *falls) == "calls"
+
+
+def test_of_several_finish_reasons_the_last_counts_and_content_takes_one_back() -> None:
+    assert ended(chunk({"text": "a"}, finish="STOP"), chunk(CALL, finish="STOP")) == "calls"
+    assert ended(chunk({"text": "a"}, finish="STOP"), chunk(CALL)) == "lost"
+    assert ended(chunk({"text": "a"}, finish="STOP"), chunk(CALL, finish="SAFETY")) == "refused"
+    assert ended(chunk(CALL, finish="STOP"), chunk({"text": ""}), {"usageMetadata": {}}) == "calls", "no content"
+
+
+@pytest.mark.parametrize("reason", ["FINISH_REASON_UNSPECIFIED", 0, "", None])
+def test_a_finish_reason_that_is_not_specified_ends_nothing(reason: Any) -> None:
+    """Some servers write the default of the field into each chunk that is not the last one."""
+    assert ended(chunk({"text": "a"}, finish=reason), chunk(CALL, finish=reason)) == "lost"
+    assert ended(chunk({"text": "a"}, finish=reason), chunk(CALL, finish="STOP")) == "calls"
+    reply = codec("gemini").reply(gemini(CALL, finish=reason))
+    assert (reply.ending, [call.truncated for call in reply.calls]) == (ReplyEnding.LOST, [True])
+
+
+NUMBERS = {1: "calls", 2: "truncated", 3: "refused", 4: "refused", 5: "failed", 6: "lost", 99: "lost", -1: "lost"}
+
+
+@pytest.mark.parametrize(("number", "ending"), NUMBERS.items())
+def test_a_numeric_finish_reason_is_read_where_both_apis_number_alike(number: int, ending: str) -> None:
+    assert codec("gemini").reply(gemini(CALL, finish=number)).ending.value == ending
+    assert ended(chunk(CALL, finish=number)) == ending
+
+
+BLOCKS = ["SAFETY", "OTHER", "BLOCKLIST", "PROHIBITED_CONTENT", "IMAGE_SAFETY", "MODEL_ARMOR", "JAILBREAK", 1, 2]
+
+
+@pytest.mark.parametrize("block", [*BLOCKS, "BLOCKED_REASON_UNSPECIFIED"])
+def test_a_blocked_prompt_is_refused_also_beside_a_call(block: Any) -> None:
+    feedback = {"promptFeedback": {"blockReason": block}}
+    beside = chunk(CALL, finish="STOP", **feedback)
+    runs = block == "BLOCKED_REASON_UNSPECIFIED"  # the default of the field
+    for body, ending in ((feedback, "refused"), (beside, "calls" if runs else "refused")):
+        assert codec("gemini").reply(body).ending.value == ended(body) == ending
+
+
+@pytest.mark.parametrize("reason", ["UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS"])
+def test_a_reason_about_calls_is_an_error_without_one(reason: str) -> None:
+    for parts, ending in (((CALL,), "calls"), (({"text": "x"},), "failed"), ((), "failed")):
+        body = chunk(*parts, finish=reason)
+        assert codec("gemini").reply(body).ending.value == ended(body) == ending
+
+
+def test_a_call_that_never_stops_to_go_on_loses_the_answer() -> None:
+    never = chunk(partial(("$.a", "x"), name="f"), finish="STOP")
+    assert codec("gemini").reply(never).ending.value == ended(never) == "lost"
+    other = chunk(partial(("$.a", "x"), name="f")), chunk(gemini_call("g", {}), finish="STOP")
+    assert ended(*other) == "lost"
+    assert ended(other[0], chunk({"functionCall": {}}), other[1]) == "calls"
+
+
+def test_what_the_provider_ran_is_on_the_reply_and_goes_back() -> None:
+    parts = [
+        {"toolCall": {"id": "s", "toolType": "GOOGLE_SEARCH_WEB", "args": {"q": 1}}, "thoughtSignature": "T=="},
+        {"toolResponse": {"id": "s", "response": {}}},
+        {"executableCode": {"code": "1", "language": "PYTHON"}},
+        {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1"}},
+    ]
+    usage = {"promptTokenCount": 3, "toolUsePromptTokenCount": 5, "candidatesTokenCount": 2}
+    chunks = [*(chunk(part) for part in parts), chunk({"text": "One."}, finish="STOP", usageMetadata=usage)]
+    reply = read("gemini", sse(*chunks))
+    assert (list(reply.provider_ran), reply.calls, reply.ending.value) == (parts, (), "done")
+    assert reply.messages[0]["parts"] == [*parts, {"text": "One."}]
+    assert (reply.usage.input, reply.body["usageMetadata"]) == (8, usage)

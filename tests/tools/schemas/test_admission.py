@@ -81,6 +81,30 @@ def test_what_authors_may_write_is_not_always_taken_from_outside(reason: str, sc
     assert refused.value.reason == reason
 
 
+BACKTRACKING = {
+    "lookahead": ["(?=a)a", "^(?!a)b", r"\\(?=a)a", "[(](?=a)a", r"[\]](?=a)a"],
+    "lookbehind": ["(?<=a)b", "(?<!a)b"],
+    "a reference to a group": [r"(a)\1"],
+}
+
+
+@pytest.mark.parametrize(("feature", "pattern"), [(name, one) for name, all_ in BACKTRACKING.items() for one in all_])
+@pytest.mark.parametrize("key", ["pattern", "patternProperties"])
+def test_a_pattern_that_needs_backtracking_is_refused_for_that_reason(key: str, feature: str, pattern: str) -> None:
+    schema = {key: pattern if key == "pattern" else {pattern: {}}}
+    compile_schema(schema)
+    with pytest.raises(SchemaRefused, match=f"{feature} is not accepted from outside") as refused:
+        compile_schema(schema, trusted=False)
+    assert refused.value.pointer == f"/{key}"
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"\(?=a", "[(?=]a", "[^](?!]a", r"[\](?=]", r"\\1", "[]a(?=]b", "(?:a)", "(?P<n>a)"]
+)
+def test_marks_of_lookaround_that_are_plain_text_are_taken_from_outside(pattern: str) -> None:
+    compile_schema({"pattern": pattern}, trusted=False)
+
+
 NOT_JSON: list[Any] = [
     {"const": {1, 2}},
     {"const": b"x"},

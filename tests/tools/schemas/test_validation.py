@@ -291,6 +291,15 @@ REFUSED: list[tuple[str, str, dict[str, Any]]] = [
     ("ref_cycle", "", {"$ref": "#"}),
     ("ref_cycle", "/$defs/a", {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {}]}}}),
     ("nested_id", "/items/$id", {"items": {"$id": "urn:b"}, "properties": {"a": {"$ref": "#/items"}}}),
+    ("nested_id", "/$ref", {"$ref": "b.json", "$defs": {"b": {"$id": "b.json"}}}),
+    ("nested_id", "/$ref", {"$id": "urn:a", "$ref": "urn:b", "$defs": {"b": {"$id": "urn:b"}}}),
+    (
+        "nested_id",
+        "/items/items/$ref",
+        {"$id": "https://a/b/", "items": {"$id": "c/", "items": {"$ref": "d#/x"}}, "$defs": {"d": {"$id": "/b/c/d"}}},
+    ),
+    ("external_ref", "/items/$ref", {"items": {"$ref": "b.json", "$id": "c/"}, "$defs": {"b": {"$id": "b.json"}}}),
+    ("external_ref", "/$ref", {"$ref": "http://[", "$defs": {"b": {"$id": "b.json"}}}),
     (
         "keyword_dialect",
         "/dependentRequired",
@@ -305,6 +314,14 @@ def test_registration_refuses_and_says_where(reason: str, pointer: str, schema: 
         verify_schema(schema)
     assert isinstance(refused.value, DefinitionError)
     assert (refused.value.reason, refused.value.pointer) == (reason, pointer)
+
+
+def test_a_reference_that_an_inner_id_resolves_is_not_said_to_be_outside() -> None:
+    inner = {"$id": "b.json", "$defs": {"c": {"type": "string"}}}
+    with pytest.raises(SchemaRefused) as refused:
+        verify_schema({"$ref": "b.json#/$defs/c", "$defs": {"b": inner}})
+    assert "outside" not in str(refused.value)
+    assert "#/$defs/b/$defs/c" in str(refused.value)
 
 
 def test_a_parameters_root_must_be_an_object_and_an_output_root_may_be_anything() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urljoin
 
 from callgate.errors import SchemaRefused
 from callgate.tools.schemas.engines.dialect import (
@@ -82,6 +82,13 @@ def _refuse_bare_properties(schema: dict[str, Any]) -> None:
             )
 
 
+def _joined(base: str, address: str) -> str:
+    try:
+        return urljoin(base, address)
+    except ValueError:
+        return address
+
+
 def _is_names(item: Any) -> bool:
     return isinstance(item, list) and all(isinstance(name, str) for name in item)
 
@@ -111,11 +118,13 @@ class _Reader:
         self._refs: list[tuple[str, str, str]] = []
         self._anchors: dict[str, list[str]] = {}
         self._nested_id: str | None = None
+        self._places: dict[str, str] = {}  # of subschemas with an $id, by its absolute form
+        self._outer: list[tuple[str, str, str]] = []  # references that do not begin with "#", and their bases
 
     def walk(self, root: dict[str, Any]) -> None:
-        stack: list[tuple[Any, str, int]] = [(root, "", 0)]
+        stack: list[tuple[Any, str, int, str]] = [(root, "", 0, "")]
         while stack:
-            schema, at, depth = stack.pop()
+            schema, at, depth, base = stack.pop()
             if not isinstance(schema, dict | bool):
                 raise SchemaRefused("bad_subschema", "a subschema must be an object or a boolean", clip(at, 200))
             self.nodes[at] = schema
@@ -124,16 +133,27 @@ class _Reader:
                 raise SchemaRefused("too_many_subschemas", f"has over {self.limits.max_subschemas} subschemas")
             if isinstance(schema, bool):
                 continue
-            self._look_at(schema, at)
-            stack.extend((child, at_child, depth + 1) for child, at_child in self._children(schema, at))
+            base = self._base(schema, at, base)
+            self._look_at(schema, at, base)
+            stack.extend((child, at_child, depth + 1, base) for child, at_child in self._children(schema, at))
 
-    def _look_at(self, schema: dict[str, Any], at: str) -> None:
+    def _base(self, schema: dict[str, Any], at: str, base: str) -> str:
+        """The address against which references in a subschema are resolved; a nested ``$id`` changes it."""
+        name = schema.get("$id", schema.get("id"))
+        if not isinstance(name, str):
+            return base
+        base = _joined(base, name)
+        if at:
+            self._places[base] = at
+        return base
+
+    def _look_at(self, schema: dict[str, Any], at: str, base: str) -> None:
         for key, item in schema.items():
             self._require_known(key, item, at)
             if key == "type":
                 self._types(item, at)
             elif key in {"$ref", "$dynamicRef", "$recursiveRef"}:
-                self._ref(key, item, schema, at)
+                self._ref(key, item, schema, at, base)
             elif key == "pattern":
                 self._pattern(item, f"{at}/pattern")
             elif key in {"$anchor", "$dynamicAnchor"} and isinstance(item, str):
@@ -163,12 +183,10 @@ class _Reader:
                 message = f'"{shown}" is not a JSON Schema type: {type_advice(name)}'
                 raise SchemaRefused("type_name", message, f"{at}/type")
 
-    def _ref(self, key: str, ref: Any, schema: dict[str, Any], at: str) -> None:
-        here = f"{at}/{key}"
+    def _ref(self, key: str, ref: Any, schema: dict[str, Any], at: str, base: str) -> None:
         if not isinstance(ref, str) or not ref.startswith("#"):
-            shown = clip(str(ref), 60)
-            message = f"{shown} is outside this document; only references such as #/$defs/name are followed"
-            raise SchemaRefused("external_ref", message, here)
+            self._outer.append((f"{at}/{key}", str(ref), base))
+            return
         if self.dialect.ref_hides_siblings:
             hidden = sorted((schema.keys() & self.dialect.keywords) - {"$ref"})
             if hidden:
@@ -214,6 +232,14 @@ class _Reader:
 
     def resolve(self) -> dict[str, tuple[str, ...]]:
         """Resolve every reference to pointers of subschemas of this document."""
+        for here, ref, base in self._outer:
+            address, _, fragment = _joined(base, ref).partition("#")
+            if (place := self._places.get(address)) is None:
+                message = f"{clip(ref, 60)} is outside this document; only references such as #/$defs/name are followed"
+                raise SchemaRefused("external_ref", message, here)
+            target = clip(f"#{place}{fragment if fragment.startswith('/') else ''}", 100)
+            message = f"{clip(ref, 60)} is {target}, by its nested $id; refer to {target}, and remove the $id"
+            raise SchemaRefused("nested_id", message, here)
         if self._refs and self._nested_id is not None:
             message = "a nested $id changes what references mean; remove it"
             raise SchemaRefused("nested_id", message, self._nested_id)

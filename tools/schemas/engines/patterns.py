@@ -12,6 +12,19 @@ _REPEATS = re.compile(rf"(?:\\.|\[[^\]]*\])|({_REPEAT})")
 MAX_PATTERN = 128
 MAX_CHOICES = 16
 MAX_STATES = 64
+_PLAIN_PARTS = re.compile(r"\\[^1-9k]|\[\^?\]?(?:\\.|[^\]\\])*\]")
+"""Escaped characters and classes, in which ``(?=`` is plain text."""
+_BACKTRACKING = {
+    "lookahead": re.compile(r"\(\?[=!]"),
+    "lookbehind": re.compile(r"\(\?<[=!]"),
+    "a reference to a group": re.compile(r"\\[1-9k]|\(\?P="),
+}
+
+
+def backtracks(pattern: str) -> str | None:
+    """Name what a regular expression uses that an engine of linear time cannot have, or None."""
+    rest = _PLAIN_PARTS.sub("x", pattern)
+    return next((feature for feature, marks in _BACKTRACKING.items() if marks.search(rest)), None)
 
 
 def simple_pattern(pattern: str) -> bool:

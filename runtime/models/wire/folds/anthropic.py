@@ -5,26 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from callgate.runtime.models.wire.decoder import SECOND
+from callgate.runtime.models.wire.decoder import OTHER_API, SECOND
 from callgate.runtime.models.wire.history import as_json, join_pieces
-from callgate.runtime.models.wire.reading import reported_error, text_or_empty, text_or_none
+from callgate.runtime.models.wire.reading import FOREIGN, reported_error, text_or_empty, text_or_none
 from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, ReplyEvent, text_delta
 from callgate.runtime.models.wire.shapes import items, mapping
 
 _GROWS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 _STARTS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "thinking"}
+_GOES_ON = "a block of the answer goes on after its end"
 
 
 class _Block:
     """A content block so far: its first event, and the pieces of each text in it."""
 
-    __slots__ = ("fields", "order", "pieces", "tool")
+    __slots__ = ("fields", "order", "pieces", "stopped", "tool")
 
     def __init__(self, fields: dict[str, Any], order: int, tool: str) -> None:
         self.fields = fields
         self.order = order  # index among the calls
         self.tool = tool
         self.pieces: dict[str, list[str]] = {}
+        self.stopped = False
 
     def whole(self) -> dict[str, Any]:
         """The whole block; a call's input is its streamed text, or else the input of its first event."""
@@ -59,33 +61,52 @@ class AnthropicFold:
                 self._grow(chunk.get("index"), delta, events)
         elif kind == "content_block_start":
             self._start(chunk.get("index"), mapping(chunk.get("content_block")), events)
-        elif kind == "message_start":
-            if self.began:
-                self.lost = SECOND
-            self._begin(mapping(chunk.get("message")), events)
+        elif kind == "content_block_stop":
+            if (block := self._block(chunk.get("index"))) is not None:
+                block.stopped = True
         elif kind == "message_delta":
-            self._message |= {key: value for key, value in mapping(chunk.get("delta")).items() if value is not None}
-            usage = {key: value for key, value in mapping(chunk.get("usage")).items() if value is not None}
-            self._message["usage"] = {**mapping(self._message.get("usage")), **usage}
-            self.ended = self.ended or bool(self._message.get("stop_reason"))
+            self._change(chunk)
         elif kind == "message_stop":
             self.ended = self.closed = True
-        elif kind == "message":
-            self._begin(chunk, events)
-            self.ended = True
-        elif error := reported_error(chunk):
+        elif kind in ("message_start", "message"):
+            whole = kind == "message"
+            self._begin(chunk if whole else mapping(chunk.get("message")), events)
+            self.ended = whole
+        else:
+            self._other(kind, chunk)
+
+    def _other(self, kind: Any, chunk: Mapping[str, Any]) -> None:
+        """Read an error, and find the chunk of another API; new events of this one are ignored."""
+        if error := reported_error(chunk):
             self._message.setdefault("error", error)
             self.ended = True
+        elif kind.startswith("response.") if isinstance(kind, str) else not FOREIGN.isdisjoint(chunk):
+            self.lost = OTHER_API
 
     def body(self) -> dict[str, Any]:
         """The message."""
         return {**self._message, "content": [block.whole() for block in self._blocks]}
 
     def _begin(self, message: Mapping[str, Any], events: list[ReplyEvent]) -> None:
+        if self.began:
+            self.lost = SECOND
         self.began = True
         self._message |= {key: value for key, value in message.items() if key != "content"}
         for index, block in enumerate(items(message.get("content"))):
             self._start(index, mapping(block), events)
+
+    def _change(self, chunk: Mapping[str, Any]) -> None:
+        """Read the stop reason and the usage. A stop reason that more content followed counts no longer."""
+        changed = {key: value for key, value in mapping(chunk.get("delta")).items() if value is not None}
+        usage = {key: value for key, value in mapping(chunk.get("usage")).items() if value is not None}
+        self._message |= changed
+        self._message["usage"] = {**mapping(self._message.get("usage")), **usage}
+        if self.closed and changed.get("stop_reason"):
+            self.lost = SECOND
+        self.ended = self.ended or bool(changed.get("stop_reason"))
+
+    def _block(self, index: Any) -> _Block | None:
+        return self._at.get(index if isinstance(index, int) else None)
 
     def _start(self, index: Any, content: Mapping[str, Any], events: list[ReplyEvent]) -> None:
         """Begin a block; if its index is used already, the earlier block stays unchanged."""
@@ -109,9 +130,11 @@ class AnthropicFold:
         if self.ended:  # the stop reason came too early
             self.ended, self.lost = False, SECOND if self.closed else self.lost
         kind = delta.get("type")
-        block = self._at.get(index if isinstance(index, int) else None)
+        block = self._block(index)
         if block is None:
             block = self._unannounced(index, kind, events)
+        if block.stopped:
+            self.lost = _GOES_ON
         field = _GROWS.get(kind) if isinstance(kind, str) else None
         if field is None:
             self._attach(block, kind, delta)

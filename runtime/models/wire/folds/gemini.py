@@ -6,14 +6,22 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from callgate.runtime.models.wire.decoder import SECOND
+from callgate.runtime.models.wire.decoder import OTHER_API, SECOND
 from callgate.runtime.models.wire.history import as_json, join_pieces
-from callgate.runtime.models.wire.reading import reported_error
+from callgate.runtime.models.wire.reading import FOREIGN, count, reported_error
 from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, ReplyEvent, text_delta
 from callgate.runtime.models.wire.shapes import items, mapping
 
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]|\[(?:'([^']*)'|\"([^\"]*)\")\]")
 _VALUES = ("stringValue", "numberValue", "boolValue")
+UNSPECIFIED = "FINISH_REASON_UNSPECIFIED"
+"""The default of the field, with which some servers say that the answer goes on; its number is 0."""
+UNSPECIFIED_BLOCK = "BLOCKED_REASON_UNSPECIFIED"
+PROVIDER_RAN = ("executableCode", "codeExecutionResult", "toolCall", "toolResponse")
+"""Parts of tools that the provider ran itself: the calls and their results."""
+_ONE_ANSWER = ("responseId", "modelVersion")
+"""Fields of a chunk that stay the same within an answer."""
+_OTHER_API = FOREIGN - {"candidates"}
 
 
 def call_of(part: Any) -> Mapping[str, Any] | None:
@@ -43,6 +51,9 @@ class GeminiFold:
         self._open: _OpenCall | None = None
         self._given: dict[str, dict[str, Any]] = {}  # parts with calls, by id
         self._calls = 0
+        self._first: dict[str, Any] | None = None
+        self._tokens = 0
+        self._served = False  # the provider ran a tool, after which its token counts begin again
 
     def add(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
         """Add one chunk; a whole response counts as one."""
@@ -50,18 +61,36 @@ class GeminiFold:
             self._head.setdefault("error", error)
             self.ended = True
             return
-        for key, value in chunk.items():
-            if key == "candidates":
-                for candidate in items(value):
-                    if isinstance(candidate, dict) and not candidate.get("index"):
-                        self.began = True
-                        self._add_candidate(candidate, events)
-            elif value is not None:
-                if key == "responseId" and self._head.get(key, value) != value:
-                    self.lost = SECOND
-                self._head[key] = value
-                if key == "promptFeedback" and mapping(value).get("blockReason"):
-                    self.began = self.ended = True
+        if not _OTHER_API.isdisjoint(chunk):
+            self.lost = OTHER_API
+        elif self._begins_again(chunk):
+            self.lost = SECOND
+        for candidate in items(chunk.get("candidates")):
+            if isinstance(candidate, dict) and not candidate.get("index"):
+                self.began = True
+                self._add_candidate(candidate, events)
+        self._head |= {key: value for key, value in chunk.items() if key != "candidates" and value is not None}
+        blocked = mapping(chunk.get("promptFeedback")).get("blockReason")
+        if blocked and (blocked != UNSPECIFIED_BLOCK or not self._candidate):
+            self.began = self.ended = True
+
+    def _begins_again(self, chunk: dict[str, Any]) -> bool:
+        """Tell whether a chunk is the first one of another answer.
+
+        It has another id, or it repeats the first chunk with the same token counts or the same call. Without ids the
+        count of the answer's tokens must not fall.
+        """
+        if self._first is None:
+            self._first = chunk if "candidates" in chunk else None
+        elif chunk == self._first and ("usageMetadata" in chunk or self._calls):
+            return True
+        if any(chunk[name] != self._head.get(name, chunk[name]) for name in _ONE_ANSWER if chunk.get(name)):
+            return True
+        before, self._tokens = (
+            self._tokens,
+            count(mapping(chunk.get("usageMetadata")), "candidatesTokenCount") or self._tokens,
+        )
+        return self._tokens < before and not self._served and "responseId" not in self._head
 
     def body(self) -> dict[str, Any]:
         """The response."""
@@ -74,12 +103,13 @@ class GeminiFold:
         if isinstance(content, dict):
             for part in items(content.get("parts")):
                 if isinstance(part, dict):
-                    self.ended = False  # of several finish reasons the last one counts
+                    if part and part != {"text": ""}:
+                        self.ended = False  # of several finish reasons the last one counts
                     self._add_part(part, events)
         for key, value in candidate.items():
             if key != "content" and value is not None:
                 self._candidate[key] = value
-        if candidate.get("finishReason"):
+        if candidate.get("finishReason") not in (None, 0, "", UNSPECIFIED):
             self.ended = True
 
     def _add_part(self, part: dict[str, Any], events: list[ReplyEvent]) -> None:
@@ -95,6 +125,7 @@ class GeminiFold:
                 self._text.append(text)
                 return
         self._close_text()
+        self._served = self._served or any(name in part for name in PROVIDER_RAN)
         call = call_of(part)
         if call is not None:
             self._add_call(part, call, events)
