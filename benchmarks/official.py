@@ -9,6 +9,7 @@ each event: then httpx itself, which is the same for both sides, is most of the 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -52,18 +53,20 @@ def pieces_of(wire: str) -> list[bytes]:
     recorded = json.loads((DATA / "recordings" / f"{RECORDED[wire]}.json").read_text("utf-8"))
     if wire == "ollama":  # no stream of it was recorded: an answer in one piece, word by word
         return list(_ollama_lines(recorded["response"]))
-    events = [
-        event.encode() + b"\n\n" for event in recorded["response_sse"].replace("\r\n", "\n").strip().split("\n\n")
-    ]
+    numbers = r'"sequence_number": ?\d+, ?|, ?"sequence_number": ?\d+'  # a repeated one would be a second answer
+    text = re.sub(numbers, "", recorded["response_sse"])
+    events = [event.encode() + b"\n\n" for event in text.replace("\r\n", "\n").strip().split("\n\n")]
     marks = {
         "openai_chat": (b'"reasoning":', b'"content":"'),
         "openai_responses": (b"reasoning_text.delta", b"arguments.delta"),
         "anthropic": (b"text_delta",),
         "gemini": (b'"thought": true',),
     }[wire]
-    deltas = [event for event in events if any(mark in event for mark in marks) and b'"role"' not in event]
+    deltas = [event for event in events if any(mark in event for mark in marks) and b'"role":"assistant"' not in event]
     first = events.index(deltas[0])
     again = [event for event in deltas if event.split(b"delta", 1)[0] == deltas[0].split(b"delta", 1)[0]] or deltas
+    if wire == "gemini":  # the first chunk once more would be a second answer
+        again = [event.replace(b'"text": "', b'"text": "+', 1) for event in again]
     more = (again * (DELTAS[wire] // len(again) + 1))[: DELTAS[wire]]
     return [*events[:first], *more, *events[first:]]
 

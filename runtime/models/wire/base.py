@@ -131,7 +131,7 @@ class BaseCodec(ABC):
         if ending is None or ending is ReplyEnding.LOST:
             return (
                 ReplyEnding.LOST,
-                f"the stop reason {str(reason)[:80]!r} is {'unknown' if ending is None else 'no end'}",
+                f"the stop reason {reason[:80] if isinstance(reason, str) else type(reason).__name__!r} is {'unknown' if ending is None else 'no end'}",
             )
         return ending, None
 
