@@ -65,9 +65,9 @@ def pieces_of(wire: str) -> list[bytes]:
     deltas = [event for event in events if any(mark in event for mark in marks) and b'"role":"assistant"' not in event]
     first = events.index(deltas[0])
     again = [event for event in deltas if event.split(b"delta", 1)[0] == deltas[0].split(b"delta", 1)[0]] or deltas
-    if wire == "gemini":  # the first chunk once more would be a second answer
-        again = [event.replace(b'"text": "', b'"text": "+', 1) for event in again]
     more = (again * (DELTAS[wire] // len(again) + 1))[: DELTAS[wire]]
+    if wire == "gemini":  # the first chunk once more would be a second answer
+        more[0] = more[0].replace(b'"text": "', b'"text": "+', 1)
     return [*events[:first], *more, *events[first:]]
 
 
