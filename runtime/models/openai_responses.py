@@ -15,8 +15,15 @@ from callgate.runtime.models.wire.base import (
 )
 from callgate.runtime.models.wire.client import Client
 from callgate.runtime.models.wire.codec import Codec, Request, Translation, translated
-from callgate.runtime.models.wire.endings import table
-from callgate.runtime.models.wire.folds.responses import CALLS, ResponsesFold, item_type, message_text, reasoning_text
+from callgate.runtime.models.wire.endings import INCOMPLETE, table
+from callgate.runtime.models.wire.folds.responses import (
+    CALLS,
+    WAITING,
+    ResponsesFold,
+    item_type,
+    message_text,
+    reasoning_text,
+)
 from callgate.runtime.models.wire.history import arguments_text, legal_name, sent_call, without_nulls
 from callgate.runtime.models.wire.reading import RawCall, qualified, text_or_none, with_calls
 from callgate.runtime.models.wire.result_text import result_text
@@ -34,17 +41,6 @@ ENDINGS = table(
 )
 """Statuses, and reasons of an incomplete response."""
 
-WAITING = frozenset(
-    {
-        "apply_patch_call",
-        "computer_call",
-        "local_shell_call",
-        "mcp_approval_request",
-        "shell_call",
-        "tool_search_call",
-    }
-)
-"""Items that the client answers, unless the output has the answer of the provider."""
 PROVIDER_RAN = frozenset(
     {
         "code_interpreter_call",
@@ -52,6 +48,7 @@ PROVIDER_RAN = frozenset(
         "image_generation_call",
         "mcp_call",
         "mcp_list_tools",
+        "program",
         "web_search_call",
     }
 )
@@ -67,7 +64,6 @@ OTHER_ITEMS = frozenset(
         "local_shell_call_output",
         "mcp_approval_response",
         "message",
-        "program",
         "program_output",
         "reasoning",
         "shell_call_output",
@@ -75,7 +71,12 @@ OTHER_ITEMS = frozenset(
     }
 )
 """Items that are text, reasoning, or answers of other items; they go back in the history."""
-_NOT_INPUT = ("created_by", "parsed_arguments")
+_NOT_INPUT = ("created_by", "parsed_arguments", "parsed")
+_NULL_INPUT = frozenset({"code", "outputs", "result"})
+"""Fields of items that the API requires as input, also if they are null."""
+_ANSWERS = {**WAITING, "function_call": "function_call_output", "custom_tool_call": "custom_tool_call_output"}
+_CONTAINERS = frozenset({"container_auto", "container_reference"})
+_CALL_IDS = ("call_id", "approval_request_id", "id")
 
 
 class ResponsesCodec(BaseCodec):
@@ -94,10 +95,7 @@ class ResponsesCodec(BaseCodec):
 
     def results(self, results: Sequence[ToolResult], translation: Translation | None = None) -> list[dict[str, Any]]:
         """Build one ``function_call_output`` item for each result; see ``Codec``."""
-        return [
-            {"type": _output_type(result), "call_id": result.call_id, "output": result_text(result)}
-            for result in results
-        ]
+        return [_output(result) for result in results]
 
     def is_answer(self, body: Mapping[str, Any]) -> bool:
         """It has output, also if that is empty."""
@@ -112,8 +110,14 @@ class ResponsesCodec(BaseCodec):
         return reason if reason and status == "incomplete" else status
 
     def unfinished_in(self, body: Mapping[str, Any]) -> str | None:
+        """A response that still runs, or an item that the client answers and that is not complete."""
         status = body.get("status")
-        return f"the status is {status!r}" if _running(status) or not status else None
+        if _running(status) or not status:
+            return f"the status is {status!r}"
+        output = [mapping(item) for item in items(body.get("output"))]
+        known = (None, "completed", "in_progress")  # the client runs it: the API calls some of them in progress
+        cut = (one for one in output if _waits(one, output) and one.get("status") not in known)
+        return next((f"the status of {item_type(one)} is {str(one['status'])[:80]!r}" for one in cut), None)
 
     def content_in(self, body: Mapping[str, Any]) -> Content:
         """A refusal; images that the provider made."""
@@ -125,32 +129,31 @@ class ResponsesCodec(BaseCodec):
         }
 
     def calls_in(self, body: Mapping[str, Any], cut: bool) -> list[RawCall]:
-        """The ``function_call`` items.
+        """The items that call a tool, unless the output has the answer of the provider.
 
-        The provider writes one item after the other. In a response that was cut short, a call is truncated if its
-        status is not ``completed``, or if it is the last item.
+        The provider writes one item after the other. A call is truncated if its status is not ``completed``, and in a
+        response that was cut short, if it has no status or is the last item.
         """
         output = items(body.get("output"))
         found: list[RawCall] = []
         for position, item in enumerate(output, 1):
             call = mapping(item)
-            if item_type(call) in CALLS:
+            kind = item_type(call)
+            if kind in CALLS and not _answered(call, output):
                 status = call.get("status")
-                truncated = (
-                    status == "incomplete"
-                    or _running(status)
-                    or (cut and (status != "completed" or position == len(output)))
+                truncated = status not in (None, "completed") or (cut and (status is None or position == len(output)))
+                name, call_id = (
+                    qualified(call.get("name"), call.get("namespace")),
+                    call.get("call_id") or call.get("id"),
                 )
-                call_id = call.get("call_id") or call.get("id")
-                name, custom = qualified(call.get("name"), call.get("namespace")), item_type(call) == "custom_tool_call"
-                arguments = call.get(CALLS[item_type(call)])
-                found.append(RawCall(name, arguments, call_id, item, truncated, custom))
+                found.append(RawCall(name, call.get(CALLS[kind]), call_id, item, truncated, kind == "custom_tool_call"))
         return found
 
     def fields_in(self, body: Mapping[str, Any]) -> ReplyFields:
         """The fields of all output items; a refusal is read as text. ``stop`` is the reason of an incomplete response, else the status."""
         output = [mapping(item) for item in items(body.get("output"))]
         reason = mapping(body.get("incomplete_details")).get("reason")
+        waiting = () if self._is_cut(body) else tuple(item for item in output if _waits(item, output))
         return ReplyFields(
             text="".join(message_text(item) for item in output if item.get("type") == "message"),
             reasoning="".join(reasoning_text(item) for item in output if item.get("type") == "reasoning"),
@@ -158,22 +161,39 @@ class ResponsesCodec(BaseCodec):
             usage=openai_usage(mapping(body.get("usage")), "input_tokens", "output_tokens"),
             model=text_or_none(body.get("model")),
             id=text_or_none(body.get("id")),
-            waiting=tuple(item for item in output if _waits(item, output)),
+            waiting=waiting,
             provider_ran=tuple(item for item in output if _ran(item, output)),
         )
 
     def history_of(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
-        """The items without null fields, which the API refuses as input."""
+        """The items without null fields and others that the API refuses as input.
+
+        Without storage the API knows no earlier item: reasoning that is not encrypted is left out. So are items that
+        the client would answer, in a response that was cut.
+        """
+        output = items(body.get("output"))
+        cut, stored = self._is_cut(body), body.get("store") is not False
         sent: list[dict[str, Any]] = []
-        for item, call in with_calls(items(body.get("output")), found):
-            back = without_nulls(item, *_NOT_INPUT)
+        for item, call in with_calls(output, found):
+            kind = item_type(item)
+            if call is None and (
+                not kind
+                or (kind in CALLS and not _answered(item, output))
+                or (kind == "reasoning" and not stored and not item.get("encrypted_content"))
+                or (cut and _waits(item, output))
+            ):
+                continue
+            back = _as_input(item)
             if call is not None:
                 back |= {"call_id": call.id, "name": legal_name(item.get("name"))}
-                if item_type(item) == "function_call":
+                if kind == "function_call":
                     back["arguments"] = arguments_text(item.get("arguments"))
-            if item_type(item) and (call is not None or item_type(item) not in CALLS):
-                sent.append(back)
+            sent.append(back)
         return sent
+
+    def _is_cut(self, body: Mapping[str, Any]) -> bool:
+        """True if the client must not act on the items of a response."""
+        return self._ending_of(body)[0] in INCOMPLETE or self.content_in(body).get("refused", False)
 
     def new_fold(self, tool_of: Callable[[str], str]) -> ResponsesFold:
         return ResponsesFold(tool_of)
@@ -198,25 +218,48 @@ def _running(status: object) -> bool:
     return isinstance(status, str) and status in {"queued", "in_progress"}
 
 
-def _waits(item: Mapping[str, Any], output: Sequence[Mapping[str, Any]]) -> bool:
-    """True for an item that the client must answer and the output does not answer."""
-    return item_type(item) in WAITING and item.get("execution") != "server" and not _answered(item, output)
+def _waits(item: Mapping[str, Any], output: Sequence[Any]) -> bool:
+    """True for an item that the client must answer: the provider neither runs it nor has answered it."""
+    elsewhere = item.get("execution") == "server" or mapping(item.get("environment")).get("type") in _CONTAINERS
+    return item_type(item) in WAITING and not elsewhere and not _answered(item, output)
 
 
-def _ran(item: Mapping[str, Any], output: Sequence[Mapping[str, Any]]) -> bool:
-    return item_type(item) in PROVIDER_RAN or (item_type(item) in WAITING and not _waits(item, output))
-
-
-def _answered(item: Mapping[str, Any], output: Sequence[Mapping[str, Any]]) -> bool:
-    call_id = item.get("call_id")
-    return call_id is not None and any(
-        other.get("call_id") == call_id and item_type(other) == f"{item_type(item)}_output" for other in output
+def _ran(item: Mapping[str, Any], output: Sequence[Any]) -> bool:
+    kind = item_type(item)
+    if kind == "mcp_approval_request":
+        return False  # it only asks
+    return (
+        kind in PROVIDER_RAN
+        or (kind in WAITING and not _waits(item, output))
+        or (kind in CALLS and _answered(item, output))
     )
 
 
-def _output_type(result: ToolResult) -> str:
-    custom = mapping(sent_call(result)).get("type") == "custom_tool_call"
-    return "custom_tool_call_output" if custom else "function_call_output"
+def _answered(item: Mapping[str, Any], output: Sequence[Any]) -> bool:
+    """True if the output has the answer of an item."""
+    known = {item[name] for name in ("call_id", "id") if isinstance(item.get(name), str) and item[name]}
+    kind = _ANSWERS.get(item_type(item))
+    answers = (other for one in output if item_type(other := mapping(one)) == kind)
+    return any(isinstance(answer.get(name), str) and answer[name] in known for answer in answers for name in _CALL_IDS)
+
+
+def _as_input(item: Mapping[str, Any]) -> dict[str, Any]:
+    """An item as the API accepts it in a request."""
+    back = {key: item[key] for key in _NULL_INPUT if key in item} | without_nulls(item, *_NOT_INPUT)
+    if parts := items(back.get("content")):
+        back["content"] = [without_nulls(mapping(part), *_NOT_INPUT) for part in parts]
+    if action := mapping(back.get("action")):
+        back["action"] = without_nulls(action)
+    return back
+
+
+def _output(result: ToolResult) -> dict[str, Any]:
+    """The item that answers a call; it repeats who called, and the namespace."""
+    call = mapping(sent_call(result))
+    custom = item_type(call) == "custom_tool_call"
+    answer = {"type": _ANSWERS["custom_tool_call" if custom else "function_call"], "call_id": result.call_id}
+    echoed = {name: call[name] for name in ("caller", *(() if custom else ("namespace",))) if call.get(name)}
+    return {**answer, **echoed, "output": result_text(result)}
 
 
 CODEC: Codec = ResponsesCodec()

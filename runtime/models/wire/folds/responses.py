@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from callgate.runtime.models.wire.decoder import SECOND
+from callgate.runtime.models.wire.decoder import OTHER_API, SECOND
 from callgate.runtime.models.wire.history import join_pieces, without_nulls
-from callgate.runtime.models.wire.reading import reported_error, text_or_empty
+from callgate.runtime.models.wire.reading import FOREIGN, plain_arguments, reported_error, text_or_empty
 from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, ReplyEvent, text_delta
 from callgate.runtime.models.wire.shapes import items, mapping
 
 CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 """The item types that call a client's tool, and the field with the arguments. The provider runs all other calls."""
+WAITING = {
+    "apply_patch_call": "apply_patch_call_output",
+    "computer_call": "computer_call_output",
+    "local_shell_call": "local_shell_call_output",
+    "mcp_approval_request": "mcp_approval_response",
+    "shell_call": "shell_call_output",
+    "tool_search_call": "tool_search_output",
+}
+"""The item types that a client answers and that are no calls of a tool, and the type of the answer."""
+_IDENTITY = ("call_id", "name", "namespace", "caller")
 _PARTS = {
     "response.output_text.delta": "output_text",
     "response.refusal.delta": "refusal",
@@ -44,38 +54,63 @@ def _texts(parts: Any, *names: str) -> str:
 class _Item:
     """An output item so far: its first form, its pieces of text, and its final form."""
 
-    __slots__ = ("done", "fields", "order", "parts", "pieces", "tool")
+    __slots__ = ("arguments", "done", "fields", "index", "order", "parts", "pieces", "tool", "vague")
 
-    def __init__(self, fields: dict[str, Any], order: int, tool: str) -> None:
+    def __init__(self, fields: dict[str, Any], index: object, order: int, tool: str) -> None:
         self.fields = fields
+        self.index = index
         self.order = order  # index among the calls
         self.tool = tool
         self.done: dict[str, Any] | None = None
         self.pieces: list[str] = []  # of the arguments
+        self.arguments = False  # True once an event repeated them whole
+        self.vague = False  # True if some pieces may be those of another call
         self.parts: dict[tuple[str, Any], list[str]] = {}  # of the content, by (kind of part, its index)
 
     def whole(self) -> dict[str, Any]:
         """The final item; streamed pieces replace what it lacks."""
-        item = self.filled(self.fields if self.done is None else self.done)
-        if self.done is None:
-            for (kind, _), pieces in self.parts.items():
-                field = "summary" if kind == "summary_text" else "content"
-                name = "refusal" if kind == "refusal" else "text"
-                item[field] = [*items(item.get(field)), {"type": kind, name: join_pieces(pieces)}]
+        if self.done is not None:
+            return self.filled(self.done)
+        item = self.filled(self.fields)
+        for (kind, _), pieces in self.parts.items():
+            field = "summary" if kind == "summary_text" else "content"
+            name = "refusal" if kind == "refusal" else "text"
+            item[field] = [*items(item.get(field)), {"type": kind, name: join_pieces(pieces)}]
+        if self.arguments:
+            item.pop("status", None)  # that of its beginning
+        elif item_type(item) in WAITING:
+            item["status"] = "incomplete"
         return item
 
     def filled(self, item: Mapping[str, Any]) -> dict[str, Any]:
-        """The item; if it has no arguments, the streamed ones are added."""
+        """The item; what a call lacks of its identity and arguments is added."""
         field = CALLS.get(item_type(item))
-        if field and self.pieces and not item.get(field):
-            return {**item, field: join_pieces(self.pieces)}
-        return dict(item)
+        if field is None:
+            return dict(item)
+        known = {name: self.fields[name] for name in _IDENTITY if self.fields.get(name) and not item.get(name)}
+        if not item.get(field) and self.vague:
+            known["status"] = "incomplete"
+        elif not item.get(field) and self.pieces:
+            known[field] = join_pieces(self.pieces)
+        return {**item, **known}
+
+    def may_be(self, item: Mapping[str, Any]) -> bool:
+        """True if another form of an item may be the same one: a kind that fits, and no other call."""
+        ours, other = self.fields.get("call_id"), item.get("call_id")
+        return _kind(self.fields) == _kind(item) and (not ours or not other or ours == other)
+
+
+def _kind(item: Mapping[str, Any]) -> str:
+    kind = item_type(item)
+    return "call" if kind in CALLS else kind
 
 
 class ResponsesFold:
     """Assembles events into a response; see ``Fold``.
 
-    The last event has the whole response, which takes precedence; earlier events supply what it lacks.
+    The last event has the whole response, which takes precedence; earlier events supply what it lacks. Item ids may
+    change from event to event, as they do behind proxies that encrypt them: an item is also known by its call id, by its
+    output index, or as the only one of its kind that is not done.
     """
 
     def __init__(self, tool_of: Callable[[str], str]) -> None:
@@ -83,58 +118,116 @@ class ResponsesFold:
         self.lost: str | None = None
         self._tool_of = tool_of
         self._response: dict[str, Any] = {}
+        self._output: list[Any] | None = None
         self._error: Any = None
+        self._created = False
         self._items: list[_Item] = []
-        self._at: dict[str | int, _Item] = {}  # by output index, and by item id
+        self._at: dict[str | int | tuple[str], _Item] = {}  # by output index, by item id, and by (call id,)
         self._calls = 0
-        self._number = -1  # of the last event
+        self._number = self._highest = -1  # sequence numbers: of the last event, and the highest
 
     def add(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
         """Add one event; unknown events are ignored."""
         kind = chunk.get("type")
         if isinstance(kind, str):
+            if self._counts_again(chunk.get("sequence_number")) or (self.closed and kind.startswith("response.")):
+                self.lost = SECOND
             take = _TAKE.get(kind)
             if take is not None:
-                number = chunk.get("sequence_number")
-                if isinstance(number, int):
-                    again, self._number = number <= self._number, number
-                else:
-                    again = False
-                if self.began and (again or kind == "response.created" or self.closed):
-                    self.lost = SECOND
                 self.began = self.began or kind != "error"
                 take(self, chunk, events)
+            elif "." not in kind:
+                self._foreign(chunk, events)
         elif chunk.get("object") == "response":  # a whole response instead of an event
+            if self.began:
+                self.lost = SECOND
             self.began = "output" in chunk
             self._end({"response": chunk}, events)
-        elif error := reported_error(chunk):
-            self._fail({"error": error}, events)
+        else:
+            self._foreign(chunk, events)
+
+    def _counts_again(self, number: object) -> bool:
+        """True if two sequence numbers in a row come again; some servers give single events a constant number."""
+        if not isinstance(number, int):
+            return False
+        again = number <= self._highest and number == self._number + 1
+        self._number, self._highest = number, max(number, self._highest)
+        return again
 
     def body(self) -> dict[str, Any]:
         """The response."""
-        streamed = [item.whole() for item in self._items]
-        last = [self._filled(item) for item in items(self._response.get("output"))]
-        known = {item["id"] for item in map(mapping, last) if isinstance(item.get("id"), str)}
-        late = [item for item in streamed if not (isinstance(item.get("id"), str) and item["id"] in known)]
-        missing = max(0, len(streamed) - len(last))  # some servers omit items at the end, or all of them
-        body = {**self._response, "output": [*last, *late[:missing]]}
+        output = self._output if self._output is not None else [item.whole() for item in self._items]
+        body = {**self._response, "output": output}
         return {**body, "error": self._error} if self._error and not body.get("error") else body
 
-    def _filled(self, item: Any) -> Any:
-        item_id = mapping(item).get("id")
-        known = self._at.get(item_id) if isinstance(item_id, str) else None
-        return known.filled(item) if known else item
+    def _foreign(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
+        """Fail with an error that has not the form of an event; a chunk of another API breaks the stream."""
+        if error := reported_error(chunk):
+            self._fail({"error": error}, events)
+        elif not FOREIGN.isdisjoint(chunk):
+            self.lost = self.lost or OTHER_API
 
     def _begin(self, chunk: Mapping[str, Any], events: list[ReplyEvent]) -> None:
-        self._response = self._response or dict(mapping(chunk.get("response")))
+        if self._items or (self._created and chunk["type"] == "response.created"):
+            self.lost = SECOND
+        self._created = self._created or chunk["type"] == "response.created"
+        # Only the last event says how the response ended.
+        self._response = self._response or without_nulls(mapping(chunk.get("response")), "status")
 
     def _end(self, chunk: Mapping[str, Any], events: list[ReplyEvent]) -> None:
         response = mapping(chunk.get("response"))
+        ours, other = self._response.get("id"), response.get("id")
+        if response.get("status") == "completed" and chunk.get("type", "response.completed") != "response.completed":
+            self.lost = self.lost or f"{chunk['type']} has the status 'completed'"
         self._response = {**self._response, **response}
         self.ended = self.closed = True
+        last = items(response.get("output"))
         if not self._items:
-            for index, item in enumerate(items(response.get("output"))):
+            for index, item in enumerate(last):
                 self._done({"output_index": index, "item": item}, events)
+        self._output = self._settled(list(last), other=bool(ours and other and ours != other))
+
+    def _settled(self, last: list[Any], *, other: bool) -> list[Any]:
+        """The final items, with what only earlier events had; some servers omit items at the end, or all of them.
+
+        *other*: the response has another id than at its beginning. A proxy may have encrypted it; without the same calls
+        it is another response.
+        """
+        left = list(self._items)
+        pairs: list[_Item | None] = []
+        for item in map(mapping, last):
+            found = self._known(item)
+            pairs.append(found if found in left else None)
+            if found in left:
+                left.remove(found)
+        kinds = [_kind(mapping(item)) for item in last]
+        unknown = [kind for kind, pair in zip(kinds, pairs, strict=True) if pair is None]
+        extra = [_kind(item.fields) for item in left]
+        if "call" in unknown and "call" in extra and unknown.count("call") != extra.count("call"):
+            self._disagree()  # which of them is which?
+        if other and "call" in (*unknown, *extra):
+            self.lost = SECOND
+        for position, (kind, pair) in enumerate(zip(kinds, pairs, strict=True)):
+            found = pair or next((item for item in left if _kind(item.fields) == kind), None)
+            if found is None:
+                continue
+            if pair is None:
+                left.remove(found)
+            last[position] = self._agreed(found, mapping(last[position]))
+        return [*last, *(item.whole() for item in left)]
+
+    def _agreed(self, item: _Item, last: Mapping[str, Any]) -> dict[str, Any]:
+        """The final form of an item. A call that has two names, or two whole arguments, is not known."""
+        if (field := CALLS.get(item_type(last))) is not None:
+            first = item.done or {}
+            for name in ("name", "namespace", field):
+                ours, other = first.get(name) or (name != field and item.fields.get(name)), last.get(name)
+                if ours and other and ours != other and plain_arguments(ours) != plain_arguments(other):
+                    self._disagree()
+        return item.filled(last)
+
+    def _disagree(self) -> None:
+        self.lost = self.lost or "the events and the response disagree about a call"
 
     def _fail(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
         self._error = self._error or chunk.get("error") or without_nulls(chunk, "type", "sequence_number")
@@ -153,7 +246,7 @@ class ResponsesFold:
             item = self._item(chunk, "function_call", events)
             if not item.pieces:
                 events.append(CallDelta(item.order, item.tool, whole))
-            item.pieces = [whole]
+            item.pieces, item.arguments = [whole], True
 
     def _text(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
         piece = chunk.get("delta")
@@ -171,46 +264,87 @@ class ResponsesFold:
         events.append(ReasoningDelta(piece) if thought else text_delta(piece))
 
     def _item(self, chunk: Mapping[str, Any], kind: str, events: list[ReplyEvent]) -> _Item:
-        """The item of an event: by id, by index, or the latest one; an unknown item begins here."""
-        item_id, index = chunk.get("item_id"), chunk.get("output_index")
+        """The item of a piece; an unknown item begins here."""
+        item_id = chunk.get("item_id")
         found = self._at.get(item_id) if isinstance(item_id, str) else None
-        if found is None and isinstance(index, int):
-            found = self._at.get(index)
-        if found is None and item_id is None and index is None and self._items:
-            found = self._items[-1]
-        return found or self._added({"output_index": index, "item": {"type": kind, "id": item_id}}, events)
+        if found is not None:
+            return found
+        fields = {"type": kind, "id": item_id}
+        found = self._same(fields, chunk.get("output_index"))
+        if found is None:
+            return self._new(fields, chunk.get("output_index"), events)
+        if isinstance(item_id, str):
+            self._at[item_id] = found
+        return found
 
-    def _added(self, chunk: Mapping[str, Any], events: list[ReplyEvent]) -> _Item:
-        fields = dict(mapping(chunk.get("item")))
-        item = _Item(fields, self._calls, "")
+    def _added(self, chunk: Mapping[str, Any], events: list[ReplyEvent]) -> None:
+        fields, index = dict(mapping(chunk.get("item"))), chunk.get("output_index")
+        found = self._known(fields) or self._same(fields, index)
+        if found is None or found.done is not None:
+            if found is not None and fields.get("call_id"):
+                self.lost = SECOND  # the same call begins again
+            self._new(fields, index, events)
+        else:
+            self._remember(found, fields, index)
+
+    def _known(self, item: Mapping[str, Any]) -> _Item | None:
+        """The item with the same call id, or the same item id."""
+        call_id, item_id = item.get("call_id"), item.get("id")
+        found = self._at.get((call_id,)) if isinstance(call_id, str) else None
+        if found is None and isinstance(item_id, str):
+            found = self._at.get(item_id)
+        return found if found is not None and found.may_be(item) else None
+
+    def _same(self, item: Mapping[str, Any], index: object) -> _Item | None:
+        """The open item that another form of it means, if its ids are new: by output index, or the next of its kind."""
+        if isinstance(index, int) and index in self._at:
+            found = self._at[index]
+            return found if found.may_be(item) and found.done is None else None
+        open_items = [
+            one
+            for one in self._items
+            if one.done is None and one.may_be(item) and (index is None or not isinstance(one.index, int))
+        ]
+        if len(open_items) > 1 and not item.get("call_id"):
+            for one in open_items:
+                one.vague = True
+        return open_items[0] if open_items else None
+
+    def _new(self, fields: dict[str, Any], index: object, events: list[ReplyEvent]) -> _Item:
+        item = _Item({}, index, self._calls, "")
         self._items.append(item)
-        for key in (fields.get("id"), chunk.get("output_index")):
-            if isinstance(key, str | int):
-                self._at[key] = item
         field = CALLS.get(item_type(fields))
+        self._calls += field is not None
+        self._remember(item, fields, index)
         if field:
-            self._calls += 1
-            item.tool = self._tool_of(text_or_empty(fields.get("name")))
             events.append(CallDelta(item.order, item.tool, text_or_empty(fields.get(field))))
         return item
 
+    def _remember(self, item: _Item, fields: dict[str, Any], index: object) -> None:
+        """Keep the first form of an item, and find it by these ids from now on."""
+        item.fields = {
+            **item.fields,
+            **{key: value for key, value in fields.items() if value or key not in item.fields},
+        }
+        item.tool = self._tool_of(text_or_empty(item.fields.get("name")))
+        call_id = fields.get("call_id")
+        for key in (fields.get("id"), index, (call_id,) if isinstance(call_id, str) else None):
+            if isinstance(key, str | int | tuple):
+                self._at[key] = item
+
     def _done(self, chunk: Mapping[str, Any], events: list[ReplyEvent]) -> None:
         """Complete an item, and send the deltas that were not streamed."""
-        fields = dict(mapping(chunk.get("item")))
-        item_id, index = fields.get("id"), chunk.get("output_index")
-        item = (
-            self._at.get(item_id)
-            if isinstance(item_id, str)
-            else self._at.get(index)
-            if isinstance(index, int)
-            else None
-        )
+        fields, index = dict(mapping(chunk.get("item"))), chunk.get("output_index")
+        item = self._known(fields) or self._same(fields, index)
         if item is None:
-            item = self._added(chunk, events)
-        elif (field := CALLS.get(item_type(fields))) and not item.pieces and not item.fields.get(field):
-            events.append(CallDelta(item.order, item.tool, text_or_empty(fields.get(field))))
-        item.done = fields
-        if item.parts:
+            item = self._new(fields, index, events)
+        else:
+            field = CALLS.get(item_type(fields))
+            if field and not item.pieces and not item.fields.get(field):
+                events.append(CallDelta(item.order, item.tool, text_or_empty(fields.get(field))))
+            self._remember(item, fields, index)
+        shown, item.done = item.parts or item.done, fields
+        if shown:
             return
         if item_type(fields) == "message" and (text := message_text(fields)):
             events.append(text_delta(text))
