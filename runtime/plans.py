@@ -25,6 +25,16 @@ _NO_TOOL = ToolRecord(
     lambda *_: None,
 )
 
+ELSEWHERE = "ran_elsewhere"
+_ELSEWHERE = ToolRecord(
+    ToolDefinition(ELSEWHERE, "Stands for a call that the model's provider ran.", {"type": "object"}),
+    lambda *_: None,
+)
+
+
+async def _nothing(_: InvokeContext) -> Any:
+    """Run nothing: the call ran elsewhere."""
+
 
 async def _refuse(ctx: InvokeContext) -> Any:
     assert ctx.run.unknown is not None
@@ -39,7 +49,7 @@ class Generation:
     tool object or its name, to the plan.
     """
 
-    __slots__ = ("askable", "live", "none", "plans", "shared", "traced")
+    __slots__ = ("askable", "elsewhere", "live", "none", "plans", "shared", "traced")
 
     def __init__(self, shared: Iterable[Registration] = ()) -> None:
         self.shared = tuple(shared)
@@ -48,6 +58,7 @@ class Generation:
         self.traced: dict[str, Plan] = {}
         self.askable: dict[ToolRecord, list[Registration]] = {}
         self.none: Plan | None = None
+        self.elsewhere: Plan | None = None
 
     def without(self, name: str) -> Generation:
         """Return a generation with the same hooks, and the plans of all tools but one."""
@@ -55,7 +66,7 @@ class Generation:
         made.plans, made.traced = self.plans.copy(), self.traced.copy()
         made.plans.pop(name, None)
         made.traced.pop(name, None)
-        made.none = self.none
+        made.none, made.elsewhere = self.none, self.elsewhere
         return made
 
 
@@ -109,9 +120,20 @@ class Plans:
         """
         generation = self.current
         if generation.none is None:
-            hooks = [one for one in generation.shared if self._is_supplied(one, generation)]
-            generation.none = _refusing(self._engine.compile(_NO_TOOL, hooks))
+            generation.none = _refusing(self._of_no_tool(_NO_TOOL, generation))
         return generation.none
+
+    def of_elsewhere(self) -> Plan:
+        """Return the plan that records a call which ran elsewhere: the shared hooks that write records, and no other."""
+        generation = self.current
+        if generation.elsewhere is None:
+            plan = _refusing(self._of_no_tool(_ELSEWHERE, generation))
+            generation.elsewhere = plan.derive(execute=_nothing, shaping=())
+        return generation.elsewhere
+
+    def _of_no_tool(self, record: ToolRecord, generation: Generation) -> Plan:
+        hooks = [one for one in generation.shared if self._is_supplied(one, generation)]
+        return self._engine.compile(record, hooks)
 
     def _is_supplied(self, one: Registration, generation: Generation) -> bool:
         try:

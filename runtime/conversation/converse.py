@@ -9,6 +9,7 @@ from callgate.runtime.conversation.channel import events_of
 from callgate.runtime.conversation.events import Conversation, ConversationEvent
 from callgate.runtime.conversation.gates import ConversationGate
 from callgate.runtime.conversation.loop import LoopOptions, Model, Talk, tell_nobody
+from callgate.runtime.conversation.provider_items import Decide
 from callgate.runtime.faces.bound import Bound
 from callgate.runtime.faces.placement import RunOn
 from callgate.runtime.models.wire.codec import Messages
@@ -37,6 +38,9 @@ class ConverseOptions(TypedDict, total=False):
         for each call. The gate then does as its ``on_repair`` says: by default the call waits for approval.
     retry_cut: if true, ask the model again, once in each round, when its answer breaks off or is lost, whole or streamed.
         No call of such an answer has run; the provider may bill it. Default False: the conversation ends.
+    decide: a plain or async function of an item of ``Reply.waiting`` that asks for an approval, such as an
+        ``mcp_approval_request``. It returns True, False, or None; after None the conversation ends as ``waiting``.
+        The decision is recorded, and the conversation goes on. Default: every such item waits.
     stream: if true, read the model's answer as a stream; default True for ``converse_events``, else False.
     resume: the ``state`` of a suspended conversation, in place of messages.
     results: with ``resume``, results of suspended calls, by call id. The gate gets calls without a result again.
@@ -56,6 +60,7 @@ class ConverseOptions(TypedDict, total=False):
     run_on: RunOn | None
     repair: Repairer | None
     retry_cut: bool
+    decide: Decide | None
     stream: bool
     resume: Mapping[str, Any] | None
     results: Mapping[str, ToolResult]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -15,8 +16,8 @@ class Ending(StrEnum):
     """The reason why a conversation ended.
 
     ``done``: the model answered without calling a tool. ``max_rounds``, ``max_calls``, ``failures``, ``tokens`` and
-    ``deadline`` are limits. ``suspended``: a call waits for a person or a client. ``waiting``: the client must act on
-    ``reply.waiting``. ``refused``: the model or a filter refused to answer. ``truncated``: the last answer is incomplete.
+    ``deadline`` are limits. ``suspended``: a call waits for a person or a client. ``waiting``: the client must answer the
+    items in ``waiting``. ``refused``: the model or a filter refused to answer. ``truncated``: the last answer is incomplete.
     ``empty``: the last answer has neither text nor a call. ``lost``: the last answer is not known to be whole; none of
     its calls ran, and it is not in the history. ``error``: the provider gave no valid answer.
     """
@@ -53,7 +54,8 @@ class Conversation:
     exactly one result. To continue, append a user message. ``reply`` is the model's last complete answer, None
     if there was none. ``calls`` are those of this run, in order. ``rounds`` counts answers of the model. ``usage`` sums
     the tokens that the provider counts. Both continue after a suspension. ``state`` is the value for ``resume=``, None
-    unless the conversation is suspended. ``error`` is the error of the provider.
+    unless the conversation is suspended. ``waiting`` has the items of the last answer that are no calls of a tool and that
+    the client must answer before it continues. ``error`` is the error of the provider.
     """
 
     ended: Ending
@@ -64,6 +66,7 @@ class Conversation:
     usage: Usage = field(default_factory=Usage)
     state: dict[str, Any] | None = field(default=None, repr=False)
     error: Exception | None = None
+    waiting: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def ok(self) -> bool:

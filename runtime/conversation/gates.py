@@ -56,3 +56,7 @@ class ConversationGate(Protocol):
     ) -> ToolResult:
         """End a call with an error before anything runs, and record it."""
         ...
+
+    async def note(self, call: ToolCall, *, user: User = ..., **options: Unpack[CallOptions]) -> ToolResult:
+        """Record a call that ran elsewhere."""
+        ...

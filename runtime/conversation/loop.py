@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias
 
 from callgate.errors import GateClosed, ModelError, StreamCut
 from callgate.providers.logs import LogEvent, emit
+from callgate.runtime.call.options import CallOptions
 from callgate.runtime.conversation.calls import Calls, failures_after, limit_of, not_run, shown
 from callgate.runtime.conversation.events import (
     Called,
@@ -24,6 +25,7 @@ from callgate.runtime.conversation.events import (
     RoundStarted,
 )
 from callgate.runtime.conversation.gates import ConversationGate
+from callgate.runtime.conversation.provider_items import Decide, ProviderItems
 from callgate.runtime.conversation.state import Progress, answer, load_state
 from callgate.runtime.faces.bound import Bound
 from callgate.runtime.faces.placement import RunOn
@@ -90,6 +92,7 @@ class LoopOptions:
     repair: Repairer | None = None
     stream: bool = False
     retry_cut: bool = False
+    decide: Decide | None = None
     resume: Mapping[str, Any] | None = None
     results: Mapping[str, ToolResult] = field(default_factory=dict[str, ToolResult])
 
@@ -158,10 +161,14 @@ class Talk:
             self.error = lost
             return Ending.LOST
         progress.messages += reply.messages
+        progress.waiting = reply.waiting if reply.ending is ReplyEnding.WAITING else ()
         if reply.calls:
             progress.open = reply.calls
-            return await self._answer() or (Ending.WAITING if reply.ending is ReplyEnding.WAITING else None)
+            return await self._answer()
+        await self._decide()
         await self.tell(RoundEnded(progress.rounds, reply, (), tuple(progress.messages)))
+        if reply.ending is ReplyEnding.WAITING and reply.waiting:
+            return Ending.WAITING if progress.waiting else None
         return _ENDED.get(reply.ending)
 
     async def _ask(self) -> Reply | Ending:
@@ -174,11 +181,13 @@ class Talk:
             self.error = error
             if isinstance(error, StreamCut) and error.reply is not None:
                 self.progress.count(error.reply.usage)
+                await self._items().record(error.reply.provider_ran)
             return Ending.ERROR
         except TimeoutError:
             if limit.expired():
                 return Ending.DEADLINE
             raise
+        await self._items().record(reply.provider_ran)
         if reply.ending is ReplyEnding.FAILED:
             self.error = ModelError("the provider answered with an error", provider=self.client.codec.name)
             return Ending.ERROR
@@ -238,12 +247,24 @@ class Talk:
             progress.results = {one.call.id: one.result for one in called if not _comes_again(one.result)}
             return Ending.SUSPENDED
         progress.messages += self._spelled(in_order)
+        await self._decide()
         progress.failures = failures_after(progress.failures, in_order)
         progress.open, progress.results = (), {}
         reply = None if again else self.reply
         await self.tell(RoundEnded(number, reply, tuple(in_order), tuple(progress.messages)))
         limit = next((limit for result in in_order if (limit := limit_of(result)) is not None), None)
-        return limit or (Ending.FAILURES if progress.failures >= self.options.max_failures else None)
+        if limit is None and progress.failures >= self.options.max_failures:
+            limit = Ending.FAILURES
+        return limit or (Ending.WAITING if progress.waiting else None)
+
+    async def _decide(self) -> None:
+        """Answer the items that ask for an approval, as far as ``decide`` does."""
+        messages, self.progress.waiting = await self._items().answer(self.progress.waiting)
+        self.progress.messages += messages
+
+    def _items(self) -> ProviderItems:
+        ids: CallOptions = {"session_id": self.session_id, "task": self.options.task}
+        return ProviderItems(self.gate, self.user, self.client.codec, ids, self.options.decide, self.until)
 
     async def _put(self, calls: Sequence[ToolCall], *, again: bool) -> dict[str, ToolResult]:
         """Run calls through the gate within the limits; return one result for each, by call id."""
@@ -313,6 +334,7 @@ class Talk:
             progress.usage,
             progress.dump(self.client.codec.name, self.user) if waits else None,
             self.error,
+            tuple(progress.waiting),
         )
 
 

@@ -27,6 +27,7 @@ class Progress:
 
     ``called`` counts calls that the gate got, ``failures`` the failed calls in a row, ``tokens`` the tokens that the
     provider counted. ``open`` are the calls of the last answer that wait for results; ``results`` are those that exist.
+    ``waiting`` are its items that the client must answer, after its calls.
     """
 
     messages: list[dict[str, Any]]
@@ -37,6 +38,7 @@ class Progress:
     usage: Usage = field(default_factory=Usage)
     open: Sequence[ToolCall] = ()
     results: dict[str, ToolResult] = field(default_factory=dict[str, ToolResult])
+    waiting: Sequence[Mapping[str, Any]] = ()
 
     def count(self, usage: Usage) -> None:
         """Add the token usage of one answer."""
@@ -60,7 +62,7 @@ class Progress:
             "failures": self.failures,
             "tokens": self.tokens,
             "usage": asdict(self.usage),
-        }
+        } | ({"waiting": self.waiting} if self.waiting else {})
         state: dict[str, Any] = json.loads(json.dumps(kept))
         return state
 
@@ -119,6 +121,7 @@ def _progress(state: Mapping[str, Any]) -> Progress:
         usage=Usage(**state["usage"]),
         open=[ToolCall.from_dict(kept) for kept in state["calls"]],
         results={result.call_id: result for result in results},
+        waiting=[dict(item) for item in state.get("waiting", ())],
     )
     known = [call.id for call in progress.open]
     if not known or len(set(known)) < len(known) or not set(progress.results) <= set(known):

@@ -123,6 +123,11 @@ class Views:
         """End a call with *error* before anything runs; hooks that observe errors or write records see it."""
         return await run_to_result(context_of_none(self._plans.of_none(), call, user, error, options))
 
+    async def note(self, call: ToolCall, *, user: User = ANONYMOUS, **options: Unpack[CallOptions]) -> ToolResult:
+        """Record a call that ran elsewhere, such as at the model's provider; no tool and no policy runs."""
+        unknown = UnknownTool(f"{call.name!r:.80} ran elsewhere")
+        return await run_to_result(context_of_none(self._plans.of_elsewhere(), call, user, unknown, options))
+
     def deadline_of(self, tool: str) -> float | None:
         """Return the seconds that a call of a tool may take; None without a deadline."""
         return self._plans.of(tool).limit

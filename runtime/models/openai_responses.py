@@ -195,6 +195,12 @@ class ResponsesCodec(BaseCodec):
         """True if the client must not act on the items of a response."""
         return self._ending_of(body)[0] in INCOMPLETE or self.content_in(body).get("refused", False)
 
+    def decision(self, item: Mapping[str, Any], approve: bool) -> dict[str, Any] | None:
+        """See ``ApprovalCodec``."""
+        if item_type(item) != "mcp_approval_request":
+            return None
+        return {"type": _ANSWERS["mcp_approval_request"], "approval_request_id": item.get("id"), "approve": approve}
+
     def new_fold(self, tool_of: Callable[[str], str]) -> ResponsesFold:
         return ResponsesFold(tool_of)
 
@@ -246,8 +252,11 @@ def _answered(item: Mapping[str, Any], output: Sequence[Any]) -> bool:
 def _as_input(item: Mapping[str, Any]) -> dict[str, Any]:
     """An item as the API accepts it in a request."""
     back = {key: item[key] for key in _NULL_INPUT if key in item} | without_nulls(item, *_NOT_INPUT)
-    if parts := items(back.get("content")):
-        back["content"] = [without_nulls(mapping(part), *_NOT_INPUT) for part in parts]
+    if item_type(item) == "custom_tool_call_output":
+        back.pop("status", None)
+    for name in ("content", "output"):
+        if parts := items(back.get(name)):
+            back[name] = [without_nulls(mapping(part), *_NOT_INPUT) for part in parts]
     if action := mapping(back.get("action")):
         back["action"] = without_nulls(action)
     return back

@@ -19,6 +19,7 @@ from callgate.runtime.call.around import nested
 from callgate.runtime.call.invoke import run, walk
 from callgate.runtime.call.results import surface_original
 from callgate.runtime.engine import close_all
+from callgate.runtime.plans import ELSEWHERE
 from callgate.runtime.replay.context import ReplayContext
 from callgate.runtime.replay.report import Replayed, ReplayReport, ReplayVerdict, RowSource
 from callgate.tools.calls import Outcome, User
@@ -91,6 +92,8 @@ class _Replaying:
         if body.get("code") == "unknown_tool":
             there = body["called"] in self.gate.registry
             return Replayed(row, was, None if there else was, "there is such a tool now" if there else None)
+        if body["tool"] == ELSEWHERE and body["definition"] is None:
+            return Replayed(row, was, was)  # no policy ran
         try:
             plan = self.plan(body["tool"])
         except UnknownTool:

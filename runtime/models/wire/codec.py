@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from callgate.errors import CallgateError
 from callgate.runtime.models.wire.decoder import Decoder
@@ -139,6 +139,15 @@ class Codec(Protocol):
 
         *options* are the wire's own parameters. They override the body's fields; None removes a field.
         """
+        ...
+
+
+@runtime_checkable
+class ApprovalCodec(Protocol):
+    """A codec whose provider asks the client to approve calls that it would run itself."""
+
+    def decision(self, item: Mapping[str, Any], approve: bool) -> dict[str, Any] | None:
+        """Build the message that answers an item of ``Reply.waiting``; None if it does not ask for an approval."""
         ...
 
 

@@ -73,6 +73,8 @@ class Reply:
             return ReplyEnding.REFUSED
         if self.truncated:
             return ReplyEnding.TRUNCATED
+        if self.waiting:
+            return ReplyEnding.WAITING
         if self.calls:
             return ReplyEnding.CALLS
         return ReplyEnding.DONE if self.text else ReplyEnding.EMPTY

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
 import pytest
 
-from tests.runtime.models.streaming import brief, decode, read, reply_of, shown_calls, sse, texts
+from callgate.runtime.models.wire.endings import ReplyEnding
+from tests.runtime.models.streaming import brief, chat_chunk, decode, read, reply_of, shown_calls, sse, texts
 from tests.runtime.models.wires import function_call, response
 
 A = '{"a": 1}'
@@ -189,3 +191,134 @@ def test_a_custom_tool_call_is_streamed_too() -> None:
     deltas = [event("custom_tool_call_input.delta", item_id="ctc", output_index=0, delta=text) for text in "ls"]
     whole = event("custom_tool_call_input.done", item_id="ctc", output_index=0, input="ls")
     assert brief(read("openai_responses", sse(added(0, item), *deltas, whole, completed()))) == [("sh", "ls", "c")]
+
+
+# ---------------------------------------------------------------------- item ids that change
+
+
+THOUGHT = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
+TEXT = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hi there"}]}
+OUTPUT = (THOUGHT, TEXT, CALL, function_call("g", "{}", "y"))
+
+
+def rotated(indexed: bool, final: str) -> list[dict[str, Any]]:
+    """A stream in which each event has an item id of its own, as behind a proxy that encrypts them."""
+    ids = map("id{}".format, itertools.count())
+
+    def fresh(kind: str, position: int, **fields: Any) -> dict[str, Any]:
+        index = {"output_index": position} if indexed else {}
+        return event(kind, item_id=next(ids), **index, **fields)
+
+    stream = [CREATED]
+    for position, item in enumerate(OUTPUT):
+        empty = {**item, "content": [], "summary": [], "arguments": "", "status": "in_progress", "id": next(ids)}
+        stream.append(fresh("output_item.added", position, item=empty))
+        if item is TEXT:
+            stream += [fresh("output_text.delta", position, content_index=0, delta=one) for one in ("hi ", "there")]
+        elif item is THOUGHT:
+            stream += [fresh("reasoning_summary_text.delta", position, summary_index=0, delta=one) for one in "hm"]
+        else:
+            whole = str(item["arguments"])
+            stream += [fresh("function_call_arguments.delta", position, delta=one) for one in (whole[:1], whole[1:])]
+            stream.append(fresh("function_call_arguments.done", position, arguments=whole))
+        stream.append(fresh("output_item.done", position, item={**item, "id": next(ids)}))
+    new = ("id", "call_id") if final == "rotated" else ("id",)
+    last = [{**item, **{name: next(ids) for name in new if name in item}} for item in OUTPUT]
+    return [*stream, completed(*(last if final != "empty" else ()))]
+
+
+@pytest.mark.parametrize("final", ["same", "rotated", "empty"])
+@pytest.mark.parametrize("indexed", [True, False], ids=["indexed", "no_index"])
+def test_items_whose_ids_change_with_each_event_are_one_call_and_one_text(indexed: bool, final: str) -> None:
+    events = decode("openai_responses", [sse(*rotated(indexed, final))])
+    reply = reply_of(events)
+    assert [(call.name, call.arguments) for call in reply.calls] == [("f", A), ("g", "{}")]
+    assert shown_calls(events) == [("f", A), ("g", "{}")]
+    assert texts(events) == ("hi there", "hm") == (reply.text, reply.reasoning)
+    assert len(reply.messages) == len(OUTPUT)
+    assert (reply.ending, [call.truncated for call in reply.calls]) == (ReplyEnding.CALLS, [False, False])
+
+
+def test_pieces_that_may_be_those_of_two_calls_are_not_used() -> None:
+    other = function_call("g", "{}", "y")
+    begun = [CREATED, added(None, CALL), added(None, other), *pieces(None, "new", A)]
+    stated = read("openai_responses", sse(*begun, done(None, CALL), done(None, other), completed()))
+    assert brief(stated) == [("f", A, "x"), ("g", "{}", "y")]
+    assert not any(call.truncated for call in stated.calls)
+    unstated = read("openai_responses", sse(*begun, completed()))
+    assert [(call.name, call.truncated) for call in unstated.calls] == [("f", True), ("g", True)]
+
+
+def test_a_call_keeps_the_namespace_that_only_its_beginning_has() -> None:
+    late = {key: value for key, value in CALL.items() if key not in {"call_id", "name"}}
+    stream = sse(CREATED, added(0, {**CALL, "namespace": "crm"}), *pieces(0, "fc_x", A), done(0, late), completed(late))
+    assert brief(read("openai_responses", stream)) == [("crm.f", A, "x")]
+
+
+# ---------------------------------------------------------------------- streams that are not one whole answer
+
+OTHER = {**CALL, "id": "fc_z", "call_id": "z"}
+NUMBERED = [{**one, "sequence_number": number} for number, one in enumerate([*ALL, completed(CALL)])]
+LOST: dict[str, list[Any]] = {
+    "created_again": [*ALL, CREATED, completed(CALL)],
+    "created_before_its_items": [CREATED, CREATED, *ALL[1:], completed(CALL)],
+    "in_progress_after_items": [*ALL, event("in_progress", response=response(status="in_progress")), completed(CALL)],
+    "another_response_with_another_call": [*ALL, completed(OTHER, id="resp2")],
+    "numbers_begin_again": [*NUMBERED[:4], *NUMBERED[2:]],
+    "the_call_begins_again": [*ALL, added(0, CALL), completed(CALL)],
+    "events_after_the_end": [*ALL, completed(CALL), *pieces(0, "fc_x", "x")],
+    "the_end_twice": [*ALL, completed(CALL), completed(CALL)],
+    "unread_events_after_the_end": [*ALL, completed(CALL), event("content_part.added")],
+    "two_bodies": [response(CALL), response(CALL)],
+    "a_body_after_events": [*ALL, response(CALL)],
+    "a_chunk_of_chat": [*ALL, chat_chunk(content="x"), completed(CALL)],
+    "a_chunk_of_anthropic": [*ALL, {"type": "message_start", "message": {}}, completed(CALL)],
+    "a_chunk_of_gemini": [*ALL, {"candidates": [{}]}, completed(CALL)],
+    "two_names": [*ALL, completed({**CALL, "name": "g"})],
+    "two_namespaces": [*ALL[:-1], done(0, {**CALL, "namespace": "crm"}), completed({**CALL, "namespace": "hr"})],
+    "two_arguments": [*ALL, completed({**CALL, "arguments": '{"a": 2}'})],
+    "more_calls_than_were_streamed": [*ALL, completed({**OTHER}, {**OTHER, "call_id": "w", "id": "fc_w"})],
+    "done_without_an_end": [{**CREATED, "response": response(status="completed")}, *ALL[1:], "[DONE]"],
+    "incomplete_and_completed": [*ALL, {**completed(CALL), "type": "response.incomplete"}],
+    "failed_and_completed": [*ALL, {**completed(CALL), "type": "response.failed"}],
+    "a_null_status": [*ALL, event("completed", response=response(CALL, status=None))],
+    "no_response_at_the_end": [*ALL, event("completed")],
+}
+
+
+@pytest.mark.parametrize("way", LOST)
+def test_a_stream_that_is_not_one_whole_answer_is_lost(way: str) -> None:
+    reply = read("openai_responses", sse(*LOST[way]))
+    assert reply.ending is ReplyEnding.LOST
+    assert reply.problem
+    assert all(call.truncated for call in reply.calls)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [{"type": "keepalive", "sequence_number": 2}, {"type": "ping", "cost": "0"}, event("from_the_future"), {}],
+    ids=["keepalive", "ping", "unknown", "empty"],
+)
+def test_an_event_that_is_no_content_loses_nothing(extra: dict[str, Any]) -> None:
+    reply = read("openai_responses", sse(extra, *ALL, extra, completed(CALL)))
+    assert (reply.ending, brief(reply)) == (ReplyEnding.CALLS, [("f", A, "x")])
+
+
+def test_what_servers_do_with_numbers_and_response_ids_loses_nothing() -> None:
+    """A gateway gives single events a constant number; another one encrypts the id of the final response."""
+    constant = [{**one, "sequence_number": 0} for one in [*ALL, completed(CALL)]]
+    dip = [
+        {**one, "sequence_number": 1 if one["type"].endswith("item.done") else one["sequence_number"]}
+        for one in NUMBERED
+    ]
+    other_id = [*ALL, completed(CALL, id="resp_encrypted")]
+    spelled = [*ALL, completed({**CALL, "arguments": '{"a":1}'})]
+    for stream in (NUMBERED, constant, dip, other_id, spelled):
+        reply = read("openai_responses", sse(*stream))
+        assert (reply.ending, [call.name for call in reply.calls]) == (ReplyEnding.CALLS, ["f"])
+
+
+def test_a_streamed_refusal_is_refused_and_runs_nothing() -> None:
+    deltas = [event("refusal.delta", item_id="m", output_index=1, content_index=0, delta=one) for one in ("No", ".")]
+    reply = read("openai_responses", sse(*ALL, *deltas, completed(CALL)))
+    assert (reply.ending, reply.text, [call.truncated for call in reply.calls]) == (ReplyEnding.REFUSED, "No.", [True])

@@ -1,0 +1,89 @@
+"""The items of an answer that are no calls of the gate's tools: those that the provider ran, and those that wait."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from callgate.errors import Denied
+from callgate.providers.logs import LogEvent, emit
+from callgate.runtime.call.options import CallOptions
+from callgate.runtime.conversation.gates import ConversationGate
+from callgate.runtime.models.wire.codec import ApprovalCodec, Codec
+from callgate.tools.calls import ToolCall, User
+
+Decide: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[bool | None] | bool | None]
+"""Decides about an item of ``Reply.waiting`` that asks for an approval: True, False, or None to leave it waiting."""
+
+_OUTPUTS = frozenset({"content", "encrypted_content", "output", "outputs", "result", "results", "tools"})
+
+
+def as_call(item: Mapping[str, Any], wire: str) -> ToolCall:
+    """Return an item as a call, for records: its name begins with the wire, and its output is left out."""
+    kind = item.get("type") or next(iter(item), "")
+    names = (wire, kind, item.get("server_label") or item.get("server_name"), item.get("name"))
+    given = {key: value for key, value in item.items() if key not in _OUTPUTS}
+    made = item.get("call_id") or item.get("id")
+    name = ".".join(str(name) for name in names if name)
+    return ToolCall(name=name, arguments=given, id=made if isinstance(made, str) else None)
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderItems:
+    """Records and answers such items for one conversation; ``until`` is its deadline by the loop's clock."""
+
+    gate: ConversationGate
+    user: User
+    codec: Codec
+    ids: CallOptions
+    decide: Decide | None
+    until: float | None
+
+    async def record(self, ran: Sequence[Mapping[str, Any]]) -> None:
+        """Record the calls that the provider ran, in the audit log of the gate."""
+        for item in ran:
+            await self.gate.note(as_call(item, self.codec.name), user=self.user, **self.ids)
+
+    async def answer(
+        self, waiting: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[dict[str, Any]], list[Mapping[str, Any]]]:
+        """Return the messages that answer items which ask for an approval, and the items that still wait."""
+        messages: list[dict[str, Any]] = []
+        left: list[Mapping[str, Any]] = []
+        for item in waiting:
+            if (message := await self._answer(item)) is None:
+                left.append(item)
+            else:
+                messages.append(message)
+        return messages, left
+
+    async def _answer(self, item: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the message with the decision about an item, which is recorded; None leaves it waiting."""
+        if not isinstance(self.codec, ApprovalCodec) or self.codec.decision(item, False) is None:
+            return None
+        approve = await self._decided(item)
+        if not isinstance(approve, bool):
+            return None
+        call = as_call(item, self.codec.name)
+        if approve:
+            await self.gate.note(call, user=self.user, **self.ids)
+        else:
+            await self.gate.refuse(call, Denied("the conversation declined the approval"), user=self.user, **self.ids)
+        return self.codec.decision(item, approve)
+
+    async def _decided(self, item: Mapping[str, Any]) -> bool | None:
+        """Return the decision; a function that fails, or that the deadline stops, decides nothing."""
+        if self.decide is None:
+            return None
+        limit = asyncio.timeout_at(self.until)
+        try:
+            async with limit:
+                answer = self.decide(item)
+                return await answer if inspect.isawaitable(answer) else answer
+        except Exception as error:  # noqa: BLE001  (calls have run, and their history must not be lost)
+            if not limit.expired():
+                emit(LogEvent.PROVIDER_FAILED, provider="decide", phase="approval", error=error)
+            return None
