@@ -57,6 +57,6 @@ class ConversationGate(Protocol):
         """End a call with an error before anything runs, and record it."""
         ...
 
-    async def note(self, call: ToolCall, *, user: User = ..., **options: Unpack[CallOptions]) -> ToolResult:
+    async def record_elsewhere(self, call: ToolCall, *, user: User = ..., **options: Unpack[CallOptions]) -> ToolResult:
         """Record a call that ran elsewhere."""
         ...

@@ -45,7 +45,7 @@ class ProviderItems:
     async def record(self, ran: Sequence[Mapping[str, Any]]) -> None:
         """Record the calls that the provider ran, in the audit log of the gate."""
         for item in ran:
-            await self.gate.note(as_call(item, self.codec.name), user=self.user, **self.ids)
+            await self.gate.record_elsewhere(as_call(item, self.codec.name), user=self.user, **self.ids)
 
     async def answer(
         self, waiting: Sequence[Mapping[str, Any]]
@@ -69,7 +69,7 @@ class ProviderItems:
             return None
         call = as_call(item, self.codec.name)
         if approve:
-            await self.gate.note(call, user=self.user, **self.ids)
+            await self.gate.record_elsewhere(call, user=self.user, **self.ids)
         else:
             await self.gate.refuse(call, Denied("the conversation declined the approval"), user=self.user, **self.ids)
         return self.codec.decision(item, approve)

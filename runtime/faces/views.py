@@ -123,7 +123,9 @@ class Views:
         """End a call with *error* before anything runs; hooks that observe errors or write records see it."""
         return await run_to_result(context_of_none(self._plans.of_none(), call, user, error, options))
 
-    async def note(self, call: ToolCall, *, user: User = ANONYMOUS, **options: Unpack[CallOptions]) -> ToolResult:
+    async def record_elsewhere(
+        self, call: ToolCall, *, user: User = ANONYMOUS, **options: Unpack[CallOptions]
+    ) -> ToolResult:
         """Record a call that ran elsewhere, such as at the model's provider; no tool and no policy runs."""
         unknown = UnknownTool(f"{call.name!r:.80} ran elsewhere")
         return await run_to_result(context_of_none(self._plans.of_elsewhere(), call, user, unknown, options))
