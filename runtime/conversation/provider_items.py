@@ -19,6 +19,8 @@ Decide: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[bool | None] | bool 
 """Decides about an item of ``Reply.waiting`` that asks for an approval: True, False, or None to leave it waiting."""
 
 _OUTPUTS = frozenset({"content", "encrypted_content", "output", "outputs", "result", "results", "tools"})
+_RESULTS = frozenset({"codeExecutionResult", "tool_use_id", "toolResponse"})
+"""Members of the results that Anthropic and Gemini send beside the calls."""
 
 
 def as_call(item: Mapping[str, Any], wire: str) -> ToolCall:
@@ -43,8 +45,8 @@ class ProviderItems:
     until: float | None
 
     async def record(self, ran: Sequence[Mapping[str, Any]]) -> None:
-        """Record the calls that the provider ran, in the audit log of the gate."""
-        for item in ran:
+        """Record the calls that the provider ran, in the audit log of the gate; their results have no row."""
+        for item in (item for item in ran if _RESULTS.isdisjoint(item)):
             await self.gate.record_elsewhere(as_call(item, self.codec.name), user=self.user, **self.ids)
 
     async def answer(

@@ -16,13 +16,17 @@ from callgate.runtime.models.wire.base import (
 from callgate.runtime.models.wire.client import Client
 from callgate.runtime.models.wire.codec import Codec, Request, Translation, translated
 from callgate.runtime.models.wire.endings import INCOMPLETE, table
-from callgate.runtime.models.wire.folds.responses import (
+from callgate.runtime.models.wire.folds.responses import ResponsesFold
+from callgate.runtime.models.wire.folds.responses_items import (
+    ANSWERS,
     CALLS,
-    WAITING,
-    ResponsesFold,
+    answers_in,
+    is_answered,
     item_type,
     message_text,
+    provider_ran,
     reasoning_text,
+    waits,
 )
 from callgate.runtime.models.wire.history import arguments_text, legal_name, sent_call, without_nulls
 from callgate.runtime.models.wire.reading import RawCall, qualified, text_or_none, with_calls
@@ -41,42 +45,9 @@ ENDINGS = table(
 )
 """Statuses, and reasons of an incomplete response."""
 
-PROVIDER_RAN = frozenset(
-    {
-        "code_interpreter_call",
-        "file_search_call",
-        "image_generation_call",
-        "mcp_call",
-        "mcp_list_tools",
-        "program",
-        "web_search_call",
-    }
-)
-"""Items of tools that the provider ran itself."""
-OTHER_ITEMS = frozenset(
-    {
-        "additional_tools",
-        "apply_patch_call_output",
-        "compaction",
-        "computer_call_output",
-        "custom_tool_call_output",
-        "function_call_output",
-        "local_shell_call_output",
-        "mcp_approval_response",
-        "message",
-        "program_output",
-        "reasoning",
-        "shell_call_output",
-        "tool_search_output",
-    }
-)
-"""Items that are text, reasoning, or answers of other items; they go back in the history."""
 _NOT_INPUT = ("created_by", "parsed_arguments", "parsed")
 _NULL_INPUT = frozenset({"code", "outputs", "result"})
 """Fields of items that the API requires as input, also if they are null."""
-_ANSWERS = {**WAITING, "function_call": "function_call_output", "custom_tool_call": "custom_tool_call_output"}
-_CONTAINERS = frozenset({"container_auto", "container_reference"})
-_CALL_IDS = ("call_id", "approval_request_id", "id")
 
 
 class ResponsesCodec(BaseCodec):
@@ -107,7 +78,7 @@ class ResponsesCodec(BaseCodec):
         status = body.get("status")
         if _running(status):
             return None
-        return reason if reason and status == "incomplete" else status
+        return reason if reason and status in ("incomplete", "completed") else status
 
     def unfinished_in(self, body: Mapping[str, Any]) -> str | None:
         """A response that still runs, or an item that the client answers and that is not complete."""
@@ -116,7 +87,8 @@ class ResponsesCodec(BaseCodec):
             return f"the status is {status!r}"
         output = [mapping(item) for item in items(body.get("output"))]
         known = (None, "completed", "in_progress")  # the client runs it: the API calls some of them in progress
-        cut = (one for one in output if _waits(one, output) and one.get("status") not in known)
+        answers = answers_in(output)
+        cut = (one for one in output if waits(one, answers) and one.get("status") not in known)
         return next((f"the status of {item_type(one)} is {str(one['status'])[:80]!r}" for one in cut), None)
 
     def content_in(self, body: Mapping[str, Any]) -> Content:
@@ -135,11 +107,12 @@ class ResponsesCodec(BaseCodec):
         response that was cut short, if it has no status or is the last item.
         """
         output = items(body.get("output"))
+        answers = answers_in(output)
         found: list[RawCall] = []
         for position, item in enumerate(output, 1):
             call = mapping(item)
             kind = item_type(call)
-            if kind in CALLS and not _answered(call, output):
+            if kind in CALLS and not is_answered(call, answers):
                 status = call.get("status")
                 truncated = status not in (None, "completed") or (cut and (status is None or position == len(output)))
                 name, call_id = (
@@ -153,7 +126,8 @@ class ResponsesCodec(BaseCodec):
         """The fields of all output items; a refusal is read as text. ``stop`` is the reason of an incomplete response, else the status."""
         output = [mapping(item) for item in items(body.get("output"))]
         reason = mapping(body.get("incomplete_details")).get("reason")
-        waiting = () if self._is_cut(body) else tuple(item for item in output if _waits(item, output))
+        answers = answers_in(output)
+        waiting = () if self._is_cut(body) else tuple(item for item in output if waits(item, answers))
         return ReplyFields(
             text="".join(message_text(item) for item in output if item.get("type") == "message"),
             reasoning="".join(reasoning_text(item) for item in output if item.get("type") == "reasoning"),
@@ -162,7 +136,7 @@ class ResponsesCodec(BaseCodec):
             model=text_or_none(body.get("model")),
             id=text_or_none(body.get("id")),
             waiting=waiting,
-            provider_ran=tuple(item for item in output if _ran(item, output)),
+            provider_ran=tuple(item for item in output if provider_ran(item, answers)),
         )
 
     def history_of(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
@@ -172,15 +146,15 @@ class ResponsesCodec(BaseCodec):
         the client would answer, in a response that was cut.
         """
         output = items(body.get("output"))
-        cut, stored = self._is_cut(body), body.get("store") is not False
+        answers, cut, stored = answers_in(output), self._is_cut(body), body.get("store") is not False
         sent: list[dict[str, Any]] = []
         for item, call in with_calls(output, found):
             kind = item_type(item)
             if call is None and (
                 not kind
-                or (kind in CALLS and not _answered(item, output))
+                or (kind in CALLS and not is_answered(item, answers))
                 or (kind == "reasoning" and not stored and not item.get("encrypted_content"))
-                or (cut and _waits(item, output))
+                or (cut and waits(item, answers))
             ):
                 continue
             back = _as_input(item)
@@ -199,7 +173,7 @@ class ResponsesCodec(BaseCodec):
         """See ``ApprovalCodec``."""
         if item_type(item) != "mcp_approval_request":
             return None
-        return {"type": _ANSWERS["mcp_approval_request"], "approval_request_id": item.get("id"), "approve": approve}
+        return {"type": ANSWERS["mcp_approval_request"], "approval_request_id": item.get("id"), "approve": approve}
 
     def new_fold(self, tool_of: Callable[[str], str]) -> ResponsesFold:
         return ResponsesFold(tool_of)
@@ -224,31 +198,6 @@ def _running(status: object) -> bool:
     return isinstance(status, str) and status in {"queued", "in_progress"}
 
 
-def _waits(item: Mapping[str, Any], output: Sequence[Any]) -> bool:
-    """True for an item that the client must answer: the provider neither runs it nor has answered it."""
-    elsewhere = item.get("execution") == "server" or mapping(item.get("environment")).get("type") in _CONTAINERS
-    return item_type(item) in WAITING and not elsewhere and not _answered(item, output)
-
-
-def _ran(item: Mapping[str, Any], output: Sequence[Any]) -> bool:
-    kind = item_type(item)
-    if kind == "mcp_approval_request":
-        return False  # it only asks
-    return (
-        kind in PROVIDER_RAN
-        or (kind in WAITING and not _waits(item, output))
-        or (kind in CALLS and _answered(item, output))
-    )
-
-
-def _answered(item: Mapping[str, Any], output: Sequence[Any]) -> bool:
-    """True if the output has the answer of an item."""
-    known = {item[name] for name in ("call_id", "id") if isinstance(item.get(name), str) and item[name]}
-    kind = _ANSWERS.get(item_type(item))
-    answers = (other for one in output if item_type(other := mapping(one)) == kind)
-    return any(isinstance(answer.get(name), str) and answer[name] in known for answer in answers for name in _CALL_IDS)
-
-
 def _as_input(item: Mapping[str, Any]) -> dict[str, Any]:
     """An item as the API accepts it in a request."""
     back = {key: item[key] for key in _NULL_INPUT if key in item} | without_nulls(item, *_NOT_INPUT)
@@ -266,7 +215,7 @@ def _output(result: ToolResult) -> dict[str, Any]:
     """The item that answers a call; it repeats who called, and the namespace."""
     call = mapping(sent_call(result))
     custom = item_type(call) == "custom_tool_call"
-    answer = {"type": _ANSWERS["custom_tool_call" if custom else "function_call"], "call_id": result.call_id}
+    answer = {"type": ANSWERS["custom_tool_call" if custom else "function_call"], "call_id": result.call_id}
     echoed = {name: call[name] for name in ("caller", *(() if custom else ("namespace",))) if call.get(name)}
     return {**answer, **echoed, "output": result_text(result)}
 

@@ -137,6 +137,8 @@ async def test_an_item_waits_on_while_a_call_is_suspended_and_after_it_is_resume
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 async def test_what_the_provider_ran_is_in_the_audit_log(stream: bool) -> None:
     server = {"type": "server_tool_use", "id": "st", "name": "web_search", "input": {"query": "x"}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "st", "content": []}
+    ran = [{"executableCode": {"code": "1"}}, {"codeExecutionResult": {"outcome": "OUTCOME_OK"}}]
     cases = [
         ("openai_responses", response(SEARCH, TEXT), "openai_responses.web_search_call", Ending.DONE),
         ("openai_responses", response(SEARCH, TEXT, status="new"), "openai_responses.web_search_call", Ending.LOST),
@@ -148,11 +150,11 @@ async def test_what_the_provider_ran_is_in_the_audit_log(stream: bool) -> None:
         ),
         (
             "anthropic",
-            message(server, {"type": "text", "text": "bye"}, stop="end_turn"),
+            message(server, found, {"type": "text", "text": "bye"}, stop="end_turn"),
             "anthropic.server_tool_use.web_search",
             Ending.DONE,
         ),
-        ("gemini", gemini({"executableCode": {"code": "1"}}, {"text": "bye"}), "gemini.executableCode", Ending.DONE),
+        ("gemini", gemini(*ran, {"text": "bye"}), "gemini.executableCode", Ending.DONE),
     ]
     for wire, body, name, ending in cases:
         rows: list[AuditRow] = []

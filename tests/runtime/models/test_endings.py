@@ -14,10 +14,10 @@ from callgate.runtime.conversation.events import Ending
 from callgate.runtime.models import anthropic as anthropic_wire
 from callgate.runtime.models import codec
 from callgate.runtime.models import gemini as gemini_wire
-from callgate.runtime.models.openai_responses import OTHER_ITEMS, PROVIDER_RAN
 from callgate.runtime.models.wire.endings import NO_CALL_RUNS, ReplyEnding
 from callgate.runtime.models.wire.folds import gemini as gemini_fold
-from callgate.runtime.models.wire.folds.responses import _TAKE, CALLS, REPEATED, WAITING
+from callgate.runtime.models.wire.folds.responses import _TAKE, REPEATED
+from callgate.runtime.models.wire.folds.responses_items import CALLS, OTHER_ITEMS, PROVIDER_RAN, WAITING
 from callgate.runtime.models.wire.reply import Done
 from tests.runtime.models.streaming import decode, reply_of, sse
 from tests.runtime.models.wires import (

@@ -13,7 +13,7 @@ from callgate import ToolResult
 from callgate.runtime.models import codec
 from callgate.runtime.models.wire.codec import ApprovalCodec
 from callgate.runtime.models.wire.endings import ReplyEnding
-from callgate.runtime.models.wire.folds.responses import CALLS, WAITING
+from callgate.runtime.models.wire.folds.responses_items import CALLS, WAITING
 from callgate.runtime.models.wire.reply import Reply
 from callgate.tools.arguments.hydration import unknown
 from callgate.tools.calls import Outcome
@@ -21,7 +21,7 @@ from tests.runtime.models.streaming import read, sse
 from tests.runtime.models.wires import function_call, response, tool
 
 WIRE = codec("openai_responses")
-WHOLE = {
+WHOLE: dict[str, dict[str, Any]] = {
     "apply_patch_call": {"operation": {"type": "delete_file", "path": "a"}},
     "computer_call": {"action": {"type": "wait"}, "pending_safety_checks": []},
     "local_shell_call": {"action": {"type": "exec", "command": ["ls"], "env": {}}},
@@ -222,8 +222,20 @@ def test_no_item_goes_back_with_a_field_that_the_api_refuses_as_input() -> None:
 
 
 def test_null_fields_stay_only_where_the_api_requires_them() -> None:
-    interpreter = {"type": "code_interpreter_call", "id": "i", "container_id": "c", "code": None, "outputs": None}
-    text = {"type": "output_text", "text": "hi", "annotations": [], "logprobs": None, "parsed": {"a": 1}}
+    interpreter: dict[str, Any] = {
+        "type": "code_interpreter_call",
+        "id": "i",
+        "container_id": "c",
+        "code": None,
+        "outputs": None,
+    }
+    text: dict[str, Any] = {
+        "type": "output_text",
+        "text": "hi",
+        "annotations": [],
+        "logprobs": None,
+        "parsed": {"a": 1},
+    }
     message = {"type": "message", "id": "m", "role": "assistant", "content": [text], "phase": None}
     (reply, _) = both({**interpreter, "status": None}, message)
     assert reply.messages[0] == interpreter

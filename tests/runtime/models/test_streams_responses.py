@@ -249,6 +249,16 @@ def test_pieces_that_may_be_those_of_two_calls_are_not_used() -> None:
     assert [(call.name, call.truncated) for call in unstated.calls] == [("f", True), ("g", True)]
 
 
+def test_calls_without_call_ids_and_indexes_stay_apart() -> None:
+    one, two = ({**function_call(name, "", None), "id": f"id_{name}"} for name in ("f", "g"))
+    stream = sse(
+        CREATED, added(None, one), *pieces(None, "id_f", A), added(None, two), *pieces(None, "id_g", "{}"), completed()
+    )
+    events = decode("openai_responses", [stream])
+    assert shown_calls(events) == [("f", A), ("g", "{}")]
+    assert [(call.name, call.arguments) for call in reply_of(events).calls] == [("f", A), ("g", "{}")]
+
+
 def test_a_call_keeps_the_namespace_that_only_its_beginning_has() -> None:
     late = {key: value for key, value in CALL.items() if key not in {"call_id", "name"}}
     stream = sse(CREATED, added(0, {**CALL, "namespace": "crm"}), *pieces(0, "fc_x", A), done(0, late), completed(late))
@@ -258,7 +268,9 @@ def test_a_call_keeps_the_namespace_that_only_its_beginning_has() -> None:
 # ---------------------------------------------------------------------- streams that are not one whole answer
 
 OTHER = {**CALL, "id": "fc_z", "call_id": "z"}
-NUMBERED = [{**one, "sequence_number": number} for number, one in enumerate([*ALL, completed(CALL)])]
+NUMBERED: list[dict[str, Any]] = [
+    {**one, "sequence_number": number} for number, one in enumerate([*ALL, completed(CALL)])
+]
 LOST: dict[str, list[Any]] = {
     "created_again": [*ALL, CREATED, completed(CALL)],
     "created_before_its_items": [CREATED, CREATED, *ALL[1:], completed(CALL)],
@@ -275,6 +287,7 @@ LOST: dict[str, list[Any]] = {
     "a_chunk_of_anthropic": [*ALL, {"type": "message_start", "message": {}}, completed(CALL)],
     "a_chunk_of_gemini": [*ALL, {"candidates": [{}]}, completed(CALL)],
     "two_names": [*ALL, completed({**CALL, "name": "g"})],
+    "two_names_before_the_end": [*ALL[:-1], done(0, {**CALL, "name": "g"}), completed()],
     "two_namespaces": [*ALL[:-1], done(0, {**CALL, "namespace": "crm"}), completed({**CALL, "namespace": "hr"})],
     "two_arguments": [*ALL, completed({**CALL, "arguments": '{"a": 2}'})],
     "more_calls_than_were_streamed": [*ALL, completed({**OTHER}, {**OTHER, "call_id": "w", "id": "fc_w"})],

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any
 
 from callgate.runtime.models.wire.decoder import OTHER_API, SECOND
-from callgate.runtime.models.wire.history import join_pieces, without_nulls
+from callgate.runtime.models.wire.folds.responses_items import (
+    CALLS,
+    Item,
+    item_type,
+    kind_of,
+    message_text,
+    reasoning_text,
+)
+from callgate.runtime.models.wire.history import without_nulls
 from callgate.runtime.models.wire.reading import FOREIGN, plain_arguments, reported_error, text_or_empty
 from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, ReplyEvent, text_delta
 from callgate.runtime.models.wire.shapes import items, mapping
 
-CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
-"""The item types that call a client's tool, and the field with the arguments. The provider runs all other calls."""
-WAITING = {
-    "apply_patch_call": "apply_patch_call_output",
-    "computer_call": "computer_call_output",
-    "local_shell_call": "local_shell_call_output",
-    "mcp_approval_request": "mcp_approval_response",
-    "shell_call": "shell_call_output",
-    "tool_search_call": "tool_search_output",
-}
-"""The item types that a client answers and that are no calls of a tool, and the type of the answer."""
-_IDENTITY = ("call_id", "name", "namespace", "caller")
+_MANY = 64
+"""Open items that are looked through for one whose ids are new; real answers have one or a few."""
 _PARTS = {
     "response.output_text.delta": "output_text",
     "response.refusal.delta": "refusal",
@@ -30,79 +29,6 @@ _PARTS = {
     "response.reasoning_summary_text.delta": "summary_text",
 }
 _THOUGHTS = frozenset({"reasoning_text", "summary_text"})
-
-
-def item_type(item: Mapping[str, Any]) -> str:
-    """The type of an output item."""
-    return text_or_empty(item.get("type"))
-
-
-def message_text(item: Mapping[str, Any]) -> str:
-    """The text of a message item, a refusal included."""
-    return _texts(item.get("content"), "text", "refusal")
-
-
-def reasoning_text(item: Mapping[str, Any]) -> str:
-    """The visible text of a reasoning item."""
-    return _texts(item.get("summary"), "text") + _texts(item.get("content"), "text")
-
-
-def _texts(parts: Any, *names: str) -> str:
-    return "".join(text_or_empty(mapping(part).get(name)) for part in items(parts) for name in names)
-
-
-class _Item:
-    """An output item so far: its first form, its pieces of text, and its final form."""
-
-    __slots__ = ("arguments", "done", "fields", "index", "order", "parts", "pieces", "tool", "vague")
-
-    def __init__(self, fields: dict[str, Any], index: object, order: int, tool: str) -> None:
-        self.fields = fields
-        self.index = index
-        self.order = order  # index among the calls
-        self.tool = tool
-        self.done: dict[str, Any] | None = None
-        self.pieces: list[str] = []  # of the arguments
-        self.arguments = False  # True once an event repeated them whole
-        self.vague = False  # True if some pieces may be those of another call
-        self.parts: dict[tuple[str, Any], list[str]] = {}  # of the content, by (kind of part, its index)
-
-    def whole(self) -> dict[str, Any]:
-        """The final item; streamed pieces replace what it lacks."""
-        if self.done is not None:
-            return self.filled(self.done)
-        item = self.filled(self.fields)
-        for (kind, _), pieces in self.parts.items():
-            field = "summary" if kind == "summary_text" else "content"
-            name = "refusal" if kind == "refusal" else "text"
-            item[field] = [*items(item.get(field)), {"type": kind, name: join_pieces(pieces)}]
-        if self.arguments:
-            item.pop("status", None)  # that of its beginning
-        elif item_type(item) in WAITING:
-            item["status"] = "incomplete"
-        return item
-
-    def filled(self, item: Mapping[str, Any]) -> dict[str, Any]:
-        """The item; what a call lacks of its identity and arguments is added."""
-        field = CALLS.get(item_type(item))
-        if field is None:
-            return dict(item)
-        known = {name: self.fields[name] for name in _IDENTITY if self.fields.get(name) and not item.get(name)}
-        if not item.get(field) and self.vague:
-            known["status"] = "incomplete"
-        elif not item.get(field) and self.pieces:
-            known[field] = join_pieces(self.pieces)
-        return {**item, **known}
-
-    def may_be(self, item: Mapping[str, Any]) -> bool:
-        """True if another form of an item may be the same one: a kind that fits, and no other call."""
-        ours, other = self.fields.get("call_id"), item.get("call_id")
-        return _kind(self.fields) == _kind(item) and (not ours or not other or ours == other)
-
-
-def _kind(item: Mapping[str, Any]) -> str:
-    kind = item_type(item)
-    return "call" if kind in CALLS else kind
 
 
 class ResponsesFold:
@@ -121,8 +47,9 @@ class ResponsesFold:
         self._output: list[Any] | None = None
         self._error: Any = None
         self._created = False
-        self._items: list[_Item] = []
-        self._at: dict[str | int | tuple[str], _Item] = {}  # by output index, by item id, and by (call id,)
+        self._items: list[Item] = []
+        self._open: dict[Item, None] = {}  # those that are not done, in order
+        self._at: dict[str | int | tuple[str], Item] = {}  # by output index, by item id, and by (call id,)
         self._calls = 0
         self._number = self._highest = -1  # sequence numbers: of the last event, and the highest
 
@@ -193,30 +120,28 @@ class ResponsesFold:
         *other*: the response has another id than at its beginning. A proxy may have encrypted it; without the same calls
         it is another response.
         """
-        left = list(self._items)
-        pairs: list[_Item | None] = []
+        left = dict.fromkeys(self._items)
+        pairs: list[Item | None] = []
         for item in map(mapping, last):
             found = self._known(item)
             pairs.append(found if found in left else None)
-            if found in left:
-                left.remove(found)
-        kinds = [_kind(mapping(item)) for item in last]
+            if found is not None:
+                left.pop(found, None)
+        kinds = [kind_of(mapping(item)) for item in last]
         unknown = [kind for kind, pair in zip(kinds, pairs, strict=True) if pair is None]
-        extra = [_kind(item.fields) for item in left]
+        extra = [kind_of(item.fields) for item in left]
         if "call" in unknown and "call" in extra and unknown.count("call") != extra.count("call"):
             self._disagree()  # which of them is which?
         if other and "call" in (*unknown, *extra):
             self.lost = SECOND
         for position, (kind, pair) in enumerate(zip(kinds, pairs, strict=True)):
-            found = pair or next((item for item in left if _kind(item.fields) == kind), None)
-            if found is None:
-                continue
-            if pair is None:
-                left.remove(found)
-            last[position] = self._agreed(found, mapping(last[position]))
+            found = pair or next((item for item in left if kind_of(item.fields) == kind), None)
+            if found is not None:
+                left.pop(found, None)
+                last[position] = self._agreed(found, mapping(last[position]))
         return [*last, *(item.whole() for item in left)]
 
-    def _agreed(self, item: _Item, last: Mapping[str, Any]) -> dict[str, Any]:
+    def _agreed(self, item: Item, last: Mapping[str, Any]) -> dict[str, Any]:
         """The final form of an item. A call that has two names, or two whole arguments, is not known."""
         if (field := CALLS.get(item_type(last))) is not None:
             first = item.done or {}
@@ -263,7 +188,7 @@ class ResponsesFold:
         pieces.append(piece)
         events.append(ReasoningDelta(piece) if thought else text_delta(piece))
 
-    def _item(self, chunk: Mapping[str, Any], kind: str, events: list[ReplyEvent]) -> _Item:
+    def _item(self, chunk: Mapping[str, Any], kind: str, events: list[ReplyEvent]) -> Item:
         """The item of a piece; an unknown item begins here."""
         item_id = chunk.get("item_id")
         found = self._at.get(item_id) if isinstance(item_id, str) else None
@@ -280,14 +205,14 @@ class ResponsesFold:
     def _added(self, chunk: Mapping[str, Any], events: list[ReplyEvent]) -> None:
         fields, index = dict(mapping(chunk.get("item"))), chunk.get("output_index")
         found = self._known(fields) or self._same(fields, index)
-        if found is None or found.done is not None:
-            if found is not None and fields.get("call_id"):
-                self.lost = SECOND  # the same call begins again
-            self._new(fields, index, events)
-        else:
+        if found is not None and found.done is not None and fields.get("call_id"):
+            self.lost = SECOND  # the same call begins again
+        if found is None or found.stated:
+            self._new(fields, index, events).stated = True
+        else:  # pieces of it came first
             self._remember(found, fields, index)
 
-    def _known(self, item: Mapping[str, Any]) -> _Item | None:
+    def _known(self, item: Mapping[str, Any]) -> Item | None:
         """The item with the same call id, or the same item id."""
         call_id, item_id = item.get("call_id"), item.get("id")
         found = self._at.get((call_id,)) if isinstance(call_id, str) else None
@@ -295,24 +220,25 @@ class ResponsesFold:
             found = self._at.get(item_id)
         return found if found is not None and found.may_be(item) else None
 
-    def _same(self, item: Mapping[str, Any], index: object) -> _Item | None:
+    def _same(self, item: Mapping[str, Any], index: object) -> Item | None:
         """The open item that another form of it means, if its ids are new: by output index, or the next of its kind."""
         if isinstance(index, int) and index in self._at:
             found = self._at[index]
             return found if found.may_be(item) and found.done is None else None
         open_items = [
             one
-            for one in self._items
-            if one.done is None and one.may_be(item) and (index is None or not isinstance(one.index, int))
+            for one in islice(self._open, _MANY)
+            if one.may_be(item) and (index is None or not isinstance(one.index, int))
         ]
         if len(open_items) > 1 and not item.get("call_id"):
             for one in open_items:
                 one.vague = True
         return open_items[0] if open_items else None
 
-    def _new(self, fields: dict[str, Any], index: object, events: list[ReplyEvent]) -> _Item:
-        item = _Item({}, index, self._calls, "")
+    def _new(self, fields: dict[str, Any], index: object, events: list[ReplyEvent]) -> Item:
+        item = Item({}, index, self._calls, "")
         self._items.append(item)
+        self._open[item] = None
         field = CALLS.get(item_type(fields))
         self._calls += field is not None
         self._remember(item, fields, index)
@@ -320,8 +246,8 @@ class ResponsesFold:
             events.append(CallDelta(item.order, item.tool, text_or_empty(fields.get(field))))
         return item
 
-    def _remember(self, item: _Item, fields: dict[str, Any], index: object) -> None:
-        """Keep the first form of an item, and find it by these ids from now on."""
+    def _remember(self, item: Item, fields: dict[str, Any], index: object) -> None:
+        """Keep a form of an item, and find it by these ids from now on."""
         item.fields = {
             **item.fields,
             **{key: value for key, value in fields.items() if value or key not in item.fields},
@@ -342,8 +268,10 @@ class ResponsesFold:
             field = CALLS.get(item_type(fields))
             if field and not item.pieces and not item.fields.get(field):
                 events.append(CallDelta(item.order, item.tool, text_or_empty(fields.get(field))))
+            self._agreed(item, fields)
             self._remember(item, fields, index)
-        shown, item.done = item.parts or item.done, fields
+        shown, item.done, item.stated = item.parts or item.done, fields, True
+        self._open.pop(item, None)
         if shown:
             return
         if item_type(fields) == "message" and (text := message_text(fields)):
