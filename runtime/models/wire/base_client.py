@@ -9,7 +9,7 @@ from callgate.errors import ModelError, RegistrationError
 from callgate.runtime.models.wire.address import Address
 from callgate.runtime.models.wire.http_request import HttpRequest
 from callgate.runtime.models.wire.keys import Credentials, KeySource, environment_key
-from callgate.runtime.models.wire.provider_errors import parse_json
+from callgate.runtime.models.wire.provider_errors import beginning, parse_json
 from callgate.runtime.models.wire.retry_policy import Retries, Timeouts, milliseconds
 from callgate.runtime.models.wire.shapes import is_mapping
 
@@ -110,7 +110,7 @@ class BaseClient:
         value = parse_json(body)
         if not is_mapping(value):
             reason = f"the response is not a JSON object ({response.media or 'no content type'})"
-            raise self._model_error(reason, response.status)
+            raise self._model_error(f"{reason}: {beginning(body, sent.scrubber.text)}", response.status)
         return value, response.status
 
     def _model_error(self, message: str, status: int | None, retry_after: float | None = None) -> ModelError:

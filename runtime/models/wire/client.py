@@ -12,13 +12,13 @@ from callgate.providers.scrubbing import Scrubber
 from callgate.runtime.models.wire.base import BaseCodec
 from callgate.runtime.models.wire.base_client import BaseClient, HttpClient
 from callgate.runtime.models.wire.codec import Codec, Messages, Translation
-from callgate.runtime.models.wire.decoder import CUT, NO_ANSWER, SAMPLE, Decoder
+from callgate.runtime.models.wire.decoder import CUT, NO_ANSWER, Decoder
 from callgate.runtime.models.wire.endings import ReplyEnding
 from callgate.runtime.models.wire.history import as_json
 from callgate.runtime.models.wire.http_request import HttpRequest
 from callgate.runtime.models.wire.keys import KeySource
 from callgate.runtime.models.wire.offered_tools import Tools, ToolTranslator
-from callgate.runtime.models.wire.provider_errors import error_message, one_line, parse_json, retry_delay
+from callgate.runtime.models.wire.provider_errors import beginning, error_message, parse_json, retry_delay
 from callgate.runtime.models.wire.reply import CallReady, Done, ReasoningDelta, Reply, ReplyEvent, TextDelta
 from callgate.runtime.models.wire.retry_policy import Retries, Timeouts, milliseconds
 from callgate.runtime.models.wire.shapes import is_mapping
@@ -147,7 +147,10 @@ class Client(BaseClient):
         sent = await self._build_request(messages, translation, model, options, streamed=True)
         async with self._sender.response(sent) as response:
             if response.media in _NOT_AN_API:
-                raise self._model_error(f"it answered with {response.media} instead of a stream", response.status)
+                shown = beginning(await response.read(), sent.scrubber.text)
+                raise self._model_error(
+                    f"it answered with {response.media} instead of a stream: {shown}", response.status
+                )
             if response.media == "application/json":  # not a stream, or a stream with a wrong content type
                 body = await response.whole()
                 events = self._events_of_whole(body, translation, response.status, sent.scrubber) or decoder.feed(body)
@@ -199,7 +202,8 @@ class Client(BaseClient):
         if reply.error is not None:
             reason = f"the provider answered with an error: {error_message(reply.error, scrubber.text)}"
             if reply.problem == NO_ANSWER:
-                reason = _no_answer(as_json(body), scrubber)
+                shown = as_json(body).encode("utf-8", "replace")
+                reason = f"{NO_ANSWER}: {beginning(shown, scrubber.text)}"
             raise self._model_error(reason, status, retry_delay(body))
         self._log_lost(reply)
         return reply
@@ -233,7 +237,7 @@ class Client(BaseClient):
             return
         yield from (event for event in events[:-1] if not isinstance(event, CallReady))
         if reply.problem == NO_ANSWER:
-            cut = broken or _no_answer(decoder.sample.decode("utf-8", "replace"), scrubber)
+            cut = broken or f"{NO_ANSWER}: {beginning(decoder.sample, scrubber.text)}"
         elif reply.error is not None:
             cut = f"the provider reported an error: {error_message(reply.error, scrubber.text)}"
         else:
@@ -248,10 +252,6 @@ class Client(BaseClient):
     def _log_lost(self, reply: Reply) -> None:
         if reply.ending is ReplyEnding.LOST:
             emit(LogEvent.ANSWER_LOST, provider=self.codec.name, problem=reply.problem, calls=len(reply.calls))
-
-
-def _no_answer(body: str, scrubber: Scrubber) -> str:
-    return f"{NO_ANSWER}: {one_line(body, scrubber.text)[:SAMPLE] or 'it is empty'}"
 
 
 def _with_endings(codec: Codec, endings: Mapping[str, str]) -> Codec:

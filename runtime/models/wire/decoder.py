@@ -49,7 +49,8 @@ OTHER_API = "a chunk of another API is inside the stream"
 GARBLED = "a piece of the stream is broken"
 NO_ANSWER = "the body is no answer of this API"
 CUT = "the stream ended before its end mark"
-SAMPLE = 200
+SAMPLE = 2048
+"""Bytes at the beginning of a stream that are kept for a message; more than it shows, so that no secret is cut."""
 
 
 class Decoder:

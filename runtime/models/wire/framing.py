@@ -11,8 +11,9 @@ _BOM = b"\xef\xbb\xbf"
 _SPACE = b" \t\r\n"
 _KEPT = 256
 """Bytes of an incomplete line that a ``ContentWatch`` keeps; a longer line is content, unless it is a comment."""
-_GLUED = re.compile(rb"[a-z]+(?:data|event): ?|event:.*(?:data|event): ")
-"""A line that is cut inside and goes on with another one, such as ``dadata: {``: no server sends such a field."""
+_NO_FIELD = re.compile(rb"[{<]|[a-z]+(?:data|event): ?|event:.*(?:data|event): ")
+"""A line that is no field: the error of a proxy, or a line that is cut inside and goes on with another one, such as
+``dadata: {``."""
 _OUTSIDE = re.compile(rb'["{}]')
 _INSIDE = re.compile(rb'["\\]')
 _PING = rb'\{[^{}\n]{0,99}"type": ?"(?:ping|keep-?alive|heartbeat)"[^{}\n]{0,99}\}'
@@ -89,11 +90,11 @@ class ServerEvents:
                     event.append(line[6:])
                 elif line[4:5] in {b":", b""}:
                     event.append(line[5:])
-                elif _GLUED.match(line):
+                elif _NO_FIELD.match(line):
                     self.garbled = True
             elif line in {b"event: error", b"event:error"}:
                 self._error = True
-            elif line[:1] != b":" and _GLUED.match(line):
+            elif line[:1] != b":" and _NO_FIELD.match(line):
                 self.garbled = True
         self._data = event
         return found

@@ -14,6 +14,8 @@ from callgate.runtime.models.wire.shapes import is_mapping, items, mapping
 
 MAX_MESSAGE = 500
 """Characters of a provider's message that an error quotes."""
+_BEGINNING = 200
+"""Characters of a body that an error quotes if the body is no answer."""
 _UNSHOWN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\s]+")
 _RETRY_DELAY = re.compile(r"""retryDelay[\\"']*\s*:\s*[\\"']*(\d+(?:\.\d*)?)s""", re.ASCII)
 _MARKUP = re.compile(r"\s*<(?:!doctype|html|\?xml|head|body)", re.IGNORECASE)
@@ -52,6 +54,11 @@ def error_message(error: Any, scrub: Callable[[str], str]) -> str:
     kind = next((inner[name] for name in ("code", "type", "status") if isinstance(inner.get(name), str)), "")
     words = next((inner[name] for name in ("message", "detail", "msg") if isinstance(inner.get(name), str)), "")
     return one_line(": ".join(filter(None, [kind, words or _dumped(inner)])), scrub)
+
+
+def beginning(body: bytes, scrub: Callable[[str], str]) -> str:
+    """The first characters of a body that is no answer. *scrub* comes before the cut, which could split a secret."""
+    return one_line(body.decode("utf-8", "replace"), scrub)[:_BEGINNING] or "it is empty"
 
 
 def retry_delay(error: bytes | Mapping[str, Any]) -> float | None:

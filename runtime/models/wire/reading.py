@@ -60,7 +60,7 @@ def reported_error(chunk: Mapping[str, Any]) -> Any:
         return chunk["error"]
     failed = chunk.get("success") is False or "error" in (chunk.get("object"), chunk.get("type"))
     status = chunk.get("statusCode", chunk.get("status_code", chunk.get("status")))
-    failed = failed or (isinstance(status, int) and status >= 400)
+    failed = failed or (isinstance(status, int) and status >= 400) or isinstance(chunk.get("message"), str)
     return dict(chunk) if failed or chunk.get("detail") or chunk.get("errors") else None
 
 

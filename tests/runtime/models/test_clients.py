@@ -447,7 +447,8 @@ async def test_an_answer_that_is_no_json_object_raises(wire: Wire, body: bytes) 
     """Contract C10."""
     client = wire.make(lambda _: httpx.Response(200, content=body, headers={"content-type": "text/html; charset=x"}))
     error = await failure(client.reply("go"))
-    assert str(error) == f"{wire.name}: the response is not a JSON object (text/html)"
+    shown = body.decode("utf-8", "replace") or "it is empty"
+    assert str(error) == f"{wire.name}: the response is not a JSON object (text/html): {shown}"
     assert "text/html" in str(await failure(read(client.stream("go"))))
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from callgate.runtime.models.wire.decoder import SECOND
+from callgate.runtime.models.wire.decoder import OTHER_API, SECOND
 from callgate.runtime.models.wire.folds.chat_calls import ChatCalls
 from callgate.runtime.models.wire.history import join_pieces
-from callgate.runtime.models.wire.reading import reported_error
+from callgate.runtime.models.wire.reading import FOREIGN, reported_error
 from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, ReplyEvent, text_delta
 from callgate.runtime.models.wire.shapes import items, mapping
 
@@ -49,8 +49,8 @@ class ChatFold:
         if chunk.get("usage"):
             self._late["usage"] = chunk["usage"]
         choices = chunk.get("choices")
-        if (chunk.get("error") or not isinstance(choices, list)) and (error := reported_error(chunk)):
-            self._fail(error)
+        if chunk.get("error") or not isinstance(choices, list):
+            self._add_other(chunk)
         for choice in items(choices):
             if isinstance(choice, dict):
                 self._which = choice.get("index") or 0 if self._which is None else self._which
@@ -86,6 +86,13 @@ class ChatFold:
         self._repeated = self._roles == 2 and delta == self._opening
         head = self._head or {}
         return self._bare > 0 or (isinstance(head.get("id"), str) and chunk.get("id") not in (None, head["id"]))
+
+    def _add_other(self, chunk: Mapping[str, Any]) -> None:
+        """Read an error, and find the chunk of another API."""
+        if error := reported_error(chunk):
+            self._fail(error)
+        elif not FOREIGN.isdisjoint(chunk):
+            self.lost = OTHER_API
 
     def _fail(self, error: Any) -> None:
         self._late.setdefault("error", error)

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from callgate.runtime.models.wire.decoder import SECOND
+from callgate.runtime.models.wire.decoder import OTHER_API, SECOND
 from callgate.runtime.models.wire.history import as_json, join_pieces
-from callgate.runtime.models.wire.reading import reported_error
+from callgate.runtime.models.wire.reading import FOREIGN, reported_error
 from callgate.runtime.models.wire.reply import CallDelta, ReasoningDelta, ReplyEvent, text_delta
 from callgate.runtime.models.wire.shapes import items, mapping
 
+_OTHER_API = FOREIGN - {"message"}
 _KNOWN = frozenset({"role", "content", "thinking", "tool_calls"})
 
 
 class OllamaFold:
-    """Assembles lines; see ``Fold``. Calls arrive whole, in any line."""
+    """Assembles lines; see ``Fold``. Calls arrive whole, in any line.
+
+    Lines have no id. A second answer is known by its time, which goes back, or by a line after the last one.
+    """
 
     def __init__(self, tool_of: Callable[[str], str]) -> None:
         self.began = self.ended = self.closed = False
@@ -26,12 +30,13 @@ class OllamaFold:
         self._text: list[str] = []
         self._thinking: list[str] = []
         self._calls: list[Any] = []
+        self._time = ""
 
     def add(self, chunk: dict[str, Any], events: list[ReplyEvent]) -> None:
         """Add one line."""
         message = chunk.get("message")
         if isinstance(message, dict):
-            if self.closed:
+            if self.closed or self._goes_back(chunk.get("created_at")):
                 self.lost = SECOND
             self.began = True
             content = message.get("content")
@@ -44,7 +49,16 @@ class OllamaFold:
                 return
         elif error := reported_error(chunk):
             chunk = {**chunk, "error": error}
+        elif not _OTHER_API.isdisjoint(chunk):
+            self.lost = OTHER_API
         self._add_last(chunk)
+
+    def _goes_back(self, time: Any) -> bool:
+        """True if the time of a line, in UTC, is before that of an earlier line."""
+        if time.__class__ is not str or not time.endswith("Z"):
+            return False
+        before, self._time = self._time, time[:-1]  # the number of digits differs
+        return bool(self._time < before)
 
     def body(self) -> dict[str, Any]:
         """The response."""
