@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from callgate.hooks.step import Step
 from callgate.providers.logs import LogEvent
 from callgate.runtime.call.failure import outcome_of
 from callgate.runtime.models import codec, codecs
+from callgate.runtime.models.wire.endings import NO_CALL_RUNS, ReplyEnding
+from callgate.runtime.models.wire.members import Handling
 from callgate.tools.arguments import tolerance
 from callgate.tools.calls import ErrorInfo, Outcome, ToolResult
 from callgate.tools.limits import Limits
@@ -43,19 +46,38 @@ def code(text: object) -> str:
     return f"`{text}`" if text else ""
 
 
-def ending_tables() -> str:
-    """The closed table of each wire: its stop reasons, by the ending that they mean."""
+def meanings(kind: type[Enum]) -> dict[str, str]:
+    """What the docstring of an enum says of each value: ``value``: text."""
+    text = " ".join((kind.__doc__ or "").split("\n\n")[1].split())
+    return {name: said.replace("``", "`") for name, said in re.findall(r"``(\w+)``: (.*?)\.(?= ``\w+``:|$)", text)}
+
+
+def meaning_of_endings() -> str:
+    """Each ending of an answer, and whether calls of the answer run."""
+    runs = dict.fromkeys(NO_CALL_RUNS, "none") | dict.fromkeys((ReplyEnding.DONE, ReplyEnding.EMPTY), "it has none")
+    runs[ReplyEnding.TRUNCATED] = "those that are complete"
+    said = meanings(ReplyEnding)
+    rows = [(code(one), said[one], runs.get(one, "all")) for one in ReplyEnding]
+    return table(("Ending", "Meaning", "Calls that run"), rows)
+
+
+def by_wire(known: str, head: tuple[str, str]) -> str:
+    """A closed table of each wire: its words, by what they mean."""
     parts: list[str] = []
     for name in codecs():
-        endings = getattr(codec(name), "endings", {})
         words: dict[str, list[str]] = {}
-        for word, ending in endings.items():
-            words.setdefault(ending, []).append(code(word))
-        parts.append(
-            f"### `{name}`\n\n"
-            + table(("Ending", "Stop reasons"), [(code(one), ", ".join(words[one])) for one in words])
-        )
+        for word, meant in getattr(codec(name), known, {}).items():
+            words.setdefault(meant, []).append(code(word))
+        rows = [(code(one), ", ".join(sorted(words[one]))) for one in words]
+        parts.append(f"### {known.capitalize()} of `{name}`\n\n{table(head, rows)}")
     return "\n".join(parts)
+
+
+def member_tables() -> str:
+    """What a codec does with each kind of content, and the kinds of each wire."""
+    said = meanings(Handling)
+    explained = table(("Handling", "Meaning"), [(code(one), said[one]) for one in Handling])
+    return f"{explained}\n{by_wire('members', ('Handling', 'Kinds'))}"
 
 
 def stage_table() -> str:
@@ -161,7 +183,9 @@ GENERATED: dict[str, Callable[[], str]] = {
     "limits": limit_table,
     "outcomes": outcome_table,
     "rules": rule_table,
-    "endings": ending_tables,
+    "endings": lambda: by_wire("endings", ("Ending", "Stop reasons")),
+    "handlings": member_tables,
+    "meaning-of-endings": meaning_of_endings,
     "stages": stage_table,
 }
 

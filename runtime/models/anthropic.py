@@ -20,6 +20,7 @@ from callgate.runtime.models.wire.codec import (
 from callgate.runtime.models.wire.endings import table
 from callgate.runtime.models.wire.folds.anthropic import AnthropicFold
 from callgate.runtime.models.wire.history import arguments_object, legal_name, sent_call
+from callgate.runtime.models.wire.members import Handling, members
 from callgate.runtime.models.wire.reading import (
     NO_REASON,
     RawCall,
@@ -47,20 +48,30 @@ ENDINGS = table(
 MAX_TOKENS = 4096
 """The ``max_tokens`` of a request whose options set none: the API requires one."""
 _SERVER_CALLS = frozenset({"server_tool_use", "mcp_tool_use"})
-PROVIDER_RAN = _SERVER_CALLS | {
-    "advisor_tool_result",
-    "bash_code_execution_tool_result",
-    "code_execution_tool_result",
-    "mcp_tool_listing",
-    "mcp_tool_result",
-    "text_editor_code_execution_tool_result",
-    "tool_search_tool_result",
-    "web_fetch_tool_result",
-    "web_search_tool_result",
-}
-"""Blocks of tools that the provider ran itself: the calls and their results."""
-OTHER_BLOCKS = frozenset({"compaction", "container_upload", "fallback", "redacted_thinking", "text", "thinking"})
-"""Blocks that are text, reasoning, or notes of the provider; they go back in the history."""
+MEMBERS = members(
+    call=("tool_use", "input_json_delta"),
+    text=("text", "text_delta"),
+    reasoning=("thinking", "thinking_delta"),
+    provider_ran=[
+        *_SERVER_CALLS,
+        "advisor_tool_result",
+        "bash_code_execution_tool_result",
+        "code_execution_tool_result",
+        "mcp_tool_listing",
+        "mcp_tool_result",
+        "text_editor_code_execution_tool_result",
+        "tool_search_tool_result",
+        "web_fetch_tool_result",
+        "web_search_tool_result",
+    ],
+    history=("compaction", "compaction_delta", "container_upload", "fallback", "redacted_thinking"),
+    metadata=("citations_delta", "signature_delta"),
+    envelope=("message_start", "content_block_start", "content_block_delta"),
+    mark=("content_block_stop", "message_delta", "message_stop"),
+    failed=("error",),
+    ignored=("ping",),
+)
+"""Blocks, deltas and events."""
 
 
 class AnthropicCodec(BaseCodec):
@@ -75,6 +86,7 @@ class AnthropicCodec(BaseCodec):
 
     name = "anthropic"
     endings = ENDINGS
+    members = MEMBERS
 
     def __init__(self, *, strict: bool = False) -> None:
         self._strict = strict
@@ -140,7 +152,7 @@ class AnthropicCodec(BaseCodec):
             usage=_usage(mapping(body.get("usage"))),
             model=text_or_none(body.get("model")),
             id=text_or_none(body.get("id")),
-            provider_ran=tuple(block for block in blocks if text_or_empty(block.get("type")) in PROVIDER_RAN),
+            provider_ran=tuple(block for block in blocks if _ran(block)),
         )
 
     def history_of(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
@@ -197,6 +209,11 @@ class AnthropicCodec(BaseCodec):
             used = self.request_for(as_messages(messages), model, stream).body["container"]
             made.body["container"] = {**wanted, **({"id": used} if used else {})}
         return made
+
+
+def _ran(block: Mapping[str, Any]) -> bool:
+    """True for a call that the provider ran itself, and for its result."""
+    return MEMBERS.get(text_or_empty(block.get("type"))) is Handling.PROVIDER_RAN
 
 
 def _toolset_of(result: ToolResult) -> dict[str, str]:

@@ -13,6 +13,7 @@ from callgate.runtime.models.wire.endings import table
 from callgate.runtime.models.wire.folds.gemini import PROVIDER_RAN, UNSPECIFIED, UNSPECIFIED_BLOCK, GeminiFold, call_of
 from callgate.runtime.models.wire.gemini_view import JSON_SCHEMA, gemini_view, openapi_view
 from callgate.runtime.models.wire.history import arguments_object, provider_call_id
+from callgate.runtime.models.wire.members import members
 from callgate.runtime.models.wire.names import GEMINI_NAME
 from callgate.runtime.models.wire.reading import NO_REASON, RawCall, count, text_or_empty, text_or_none, with_calls
 from callgate.runtime.models.wire.reply import Usage
@@ -40,8 +41,17 @@ _BLOCKS = (UNSPECIFIED_BLOCK, "SAFETY", "OTHER", "BLOCKLIST", "PROHIBITED_CONTEN
 """Names of numeric block reasons; above 4 the two APIs number differently."""
 MEDIA = ("inlineData", "fileData", "audioTranscription")
 """Parts with data that is no text; an answer that has nothing else is not empty."""
-OTHER_PARTS = frozenset({"text", "thought", "thoughtSignature", "functionCall", "functionResponse"})
-"""Text, reasoning, and calls of tools."""
+MEMBERS = members(
+    call="functionCall",
+    text="text",
+    reasoning="thought",
+    media=MEDIA,
+    provider_ran=PROVIDER_RAN,
+    history="functionResponse",
+    metadata="thoughtSignature audioMetadata documentMetadata mediaProcessing mediaResolution partMetadata speechMetadata"
+    " spreadsheetMetadata videoMetadata",
+)
+"""Fields of parts."""
 
 
 class GeminiCodec(BaseCodec):
@@ -56,6 +66,7 @@ class GeminiCodec(BaseCodec):
 
     name = "gemini"
     endings = ENDINGS
+    members = MEMBERS
 
     def __init__(self, *, openapi: bool = False) -> None:
         self._view = openapi_view if openapi else gemini_view

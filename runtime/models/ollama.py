@@ -12,6 +12,7 @@ from callgate.runtime.models.wire.endings import table
 from callgate.runtime.models.wire.folds.ollama import OllamaFold
 from callgate.runtime.models.wire.framing import JsonLines
 from callgate.runtime.models.wire.history import arguments_object, without_nulls
+from callgate.runtime.models.wire.members import members
 from callgate.runtime.models.wire.reading import RawCall, count, text_or_empty, text_or_none
 from callgate.runtime.models.wire.reply import Usage
 from callgate.runtime.models.wire.result_text import result_text
@@ -22,6 +23,8 @@ from callgate.tools.definition import ToolDefinition
 
 ENDINGS = table(done="stop", truncated="length", lost="load unload")
 """Done reasons; ``load`` and ``unload`` answer a request without messages."""
+MEMBERS = members(call="tool_calls", text="content", reasoning="thinking", media="images", metadata="role tool_name")
+"""Fields of the message."""
 
 
 class OllamaCodec(BaseCodec):
@@ -34,6 +37,7 @@ class OllamaCodec(BaseCodec):
     name = "ollama"
     framing = JsonLines
     endings = ENDINGS
+    members = MEMBERS
 
     def translate(self, definitions: Sequence[ToolDefinition]) -> Translation:
         """Build ``{"tools": [{type, function: {name, description, parameters, type}}]}``; see ``Codec``."""

@@ -18,6 +18,7 @@ from callgate.runtime.models.wire.codec import Codec, Request, Translation, tran
 from callgate.runtime.models.wire.endings import table
 from callgate.runtime.models.wire.folds.chat import REASONING, ChatFold, details_text, thinking_text
 from callgate.runtime.models.wire.history import arguments_text, as_json, legal_name, without_nulls
+from callgate.runtime.models.wire.members import members
 from callgate.runtime.models.wire.reading import (
     RawCall,
     error_of,
@@ -41,6 +42,15 @@ ENDINGS = table(
     failed="error abort insufficient_system_resource network_error timeout",
 )
 """Finish reasons of OpenAI and of servers compatible with it."""
+MEMBERS = members(
+    call="tool_calls function_call function custom",
+    text="content",
+    refusal="refusal",
+    reasoning=REASONING,
+    media="audio",
+    metadata="annotations role",
+)
+"""Fields of the message and of deltas, and kinds of calls."""
 _PARALLEL = frozenset({"multi_tool_use.parallel", "multi_tool_use_parallel", "functions.multi_tool_use.parallel"})
 _NOT_SENT_BACK = ("annotations", "audio", "channel", "function_call", "parsed", "refusal", "tool_calls")
 
@@ -54,6 +64,7 @@ class ChatCodec(BaseCodec):
 
     name = "openai_chat"
     endings = ENDINGS
+    members = MEMBERS
 
     def translate(self, definitions: Sequence[ToolDefinition]) -> Translation:
         """Build ``{"tools": [{type, function: {name, description, parameters, strict}}]}``; see ``Codec``."""

@@ -20,6 +20,7 @@ from callgate.runtime.models.wire.folds.responses import ResponsesFold
 from callgate.runtime.models.wire.folds.responses_items import (
     ANSWERS,
     CALLS,
+    MEMBERS,
     answers_in,
     is_answered,
     item_type,
@@ -59,6 +60,7 @@ class ResponsesCodec(BaseCodec):
 
     name = "openai_responses"
     endings = ENDINGS
+    members = MEMBERS
 
     def translate(self, definitions: Sequence[ToolDefinition]) -> Translation:
         """Build ``{"tools": [{type, name, description, parameters, strict}]}``; see ``Codec``."""

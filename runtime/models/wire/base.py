@@ -13,6 +13,7 @@ from callgate.runtime.models.wire.codec import Messages, Request, Translation, a
 from callgate.runtime.models.wire.decoder import NO_ANSWER, Cut, Decoder, Fold
 from callgate.runtime.models.wire.endings import GOOD, INCOMPLETE, NO_CALL_RUNS, Endings, ReplyEnding
 from callgate.runtime.models.wire.framing import Framing, Sniffed
+from callgate.runtime.models.wire.members import Members
 from callgate.runtime.models.wire.reading import RawCall, count, error_of, pair, response_body
 from callgate.runtime.models.wire.reply import Reply, Usage
 from callgate.runtime.models.wire.shapes import mapping
@@ -55,6 +56,8 @@ class BaseCodec(ABC):
     """Splits a stream into chunks. The default reads server-sent events, and also a response that is not streamed."""
     endings: ClassVar[Endings]
     """The closed table of the wire, in the provider's spelling; upper and lower case are the same."""
+    members: ClassVar[Members]
+    """What the provider sends, and what the codec does with it. Kinds that are not in it are ignored."""
     _words: Endings
 
     def __init_subclass__(cls) -> None:

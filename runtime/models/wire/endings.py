@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
+
+_Kind = TypeVar("_Kind", bound=StrEnum)
 
 
 class ReplyEnding(StrEnum):
@@ -47,9 +49,18 @@ def table(**words: str) -> Endings:
     Raises:
         ValueError: a keyword is no ending, or a reason has two endings.
     """
-    made: dict[str, ReplyEnding] = {}
-    for ending, reasons in words.items():
-        for reason in reasons.split():
-            if made.setdefault(reason, ReplyEnding(ending)) != ending:
-                raise ValueError(f"the reason {reason!r} has two endings")
+    return closed(ReplyEnding, {ending: reasons.split() for ending, reasons in words.items()})
+
+
+def closed(kind: type[_Kind], words: Mapping[str, Iterable[str]]) -> Mapping[str, _Kind]:
+    """Turn the words of each value of an enum into the value of each word.
+
+    Raises:
+        ValueError: a key is no value of the enum, or a word has two values.
+    """
+    made: dict[str, _Kind] = {}
+    for value, known in words.items():
+        for word in known:
+            if made.setdefault(word, kind(value)) != value:
+                raise ValueError(f"{word!r} is both {made[word]} and {value}")
     return MappingProxyType(made)

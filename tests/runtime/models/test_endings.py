@@ -3,51 +3,25 @@
 from __future__ import annotations
 
 import json
-import typing
 from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
 from callgate import Effects, Gate, User, converse, tool
-from callgate.runtime.conversation.events import Ending
-from callgate.runtime.models import anthropic as anthropic_wire
+from callgate.runtime.conversation.events import Conversation, Ending
 from callgate.runtime.models import codec
-from callgate.runtime.models import gemini as gemini_wire
-from callgate.runtime.models.wire.endings import NO_CALL_RUNS, ReplyEnding
-from callgate.runtime.models.wire.folds import gemini as gemini_fold
-from callgate.runtime.models.wire.folds.responses import _TAKE, REPEATED
-from callgate.runtime.models.wire.folds.responses_items import CALLS, OTHER_ITEMS, PROVIDER_RAN, WAITING
-from callgate.runtime.models.wire.reply import Done
-from tests.runtime.models.streaming import decode, reply_of, sse
+from callgate.runtime.models.wire.endings import ReplyEnding
 from tests.runtime.models.wires import (
     WIRES,
+    answered,
     chat,
     function,
     function_call,
-    gemini,
-    gemini_call,
     message,
     response,
     tool_use,
 )
-
-
-def answer(wire: str, reason: Any, *, calls: bool = True, text: str = "") -> dict[str, Any]:
-    """A whole answer with a stop reason: a call of ``pay``, or text."""
-    if wire == "openai_chat":
-        return chat(*([function("pay", "{}")] if calls else []), content=text or None, finish=reason)
-    if wire == "openai_responses":
-        shown = {"type": "message", "content": [{"type": "output_text", "text": text}]}
-        incomplete = reason not in {"completed", "failed", "cancelled", "incomplete", "queued", "in_progress", None}
-        body = response(function_call("pay", "{}") if calls else shown, status="incomplete" if incomplete else reason)
-        return {**body, **({"incomplete_details": {"reason": reason}} if incomplete else {})}
-    if wire == "anthropic":
-        return message(tool_use("pay", {}) if calls else {"type": "text", "text": text}, stop=reason)
-    if wire == "gemini":
-        return gemini(gemini_call("pay", {}) if calls else {"text": text}, finish=reason)
-    called = {"tool_calls": [{"function": {"name": "pay", "arguments": {}}}]} if calls else {}
-    return {"message": {"role": "assistant", "content": text, **called}, "done": True, "done_reason": reason}
 
 
 class Answers:
@@ -55,7 +29,7 @@ class Answers:
 
     def __init__(self, wire: str, body: dict[str, Any]) -> None:
         self.codec = codec(wire)
-        self.bodies = [body, answer(wire, GOOD[wire], calls=False, text="bye")]
+        self.bodies = [body, answered(wire, GOOD[wire], calls=False, text="bye")]
 
     async def reply(self, messages: Any, tools: Any) -> Any:
         return self.codec.reply(self.bodies.pop(0), tools)
@@ -79,34 +53,69 @@ WORDS = [
     for wire in WIRES
     for word, ending in [*codec(wire).endings.items(), *((word, ReplyEnding.LOST) for word in UNKNOWN)]  # type: ignore[attr-defined]
 ]
+ENDED = {ReplyEnding.REFUSED: Ending.REFUSED, ReplyEnding.FAILED: Ending.ERROR, ReplyEnding.LOST: Ending.LOST}
+RUNS = {ReplyEnding.DONE, ReplyEnding.CALLS, ReplyEnding.PAUSED}
+each_word = pytest.mark.parametrize(("wire", "word", "ending"), WORDS)
+each_way = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize(("wire", "word", "ending"), WORDS)
-async def test_a_call_runs_only_after_an_answer_that_ended_well(
-    wire: str, word: str, ending: ReplyEnding, stream: bool
-) -> None:
-    ran: list[int] = []
+async def talk(wire: str, body: dict[str, Any], stream: bool) -> tuple[Conversation, int]:
+    """Converse with a model that gives one answer and then says "bye"; count the payments."""
+    ledger: list[int] = []
 
     @tool(effect="irreversible", name="pay")
     async def pay() -> str:
-        ran.append(1)
+        ledger.append(1)
         return "paid"
 
     async with Gate([pay], allow_unguarded=True, effects=Effects(durable=False)) as gate:
-        done = await converse(Answers(wire, answer(wire, word)), gate, "go", user=User("ann"), stream=stream)
-    runs = ending not in NO_CALL_RUNS and ending is not ReplyEnding.TRUNCATED
-    assert len(ran) == runs
+        done = await converse(Answers(wire, body), gate, "go", user=User("ann"), stream=stream)
     assert done.ok is (done.ended is Ending.DONE)
-    if ending in NO_CALL_RUNS:
-        assert done.ended in {Ending.REFUSED, Ending.ERROR, Ending.LOST}
-        assert done.ended is not Ending.LOST or not [one for one in done.messages if one.get("role") != "user"]
+    return done, len(ledger)
+
+
+@each_way
+@each_word
+async def test_a_call_runs_only_after_an_answer_that_ended_well(
+    wire: str, word: str, ending: ReplyEnding, stream: bool
+) -> None:
+    """A call that is cut off gets an error as its result, and the model is asked again."""
+    done, paid = await talk(wire, answered(wire, word), stream)
+    assert paid == (ending in RUNS)
+    assert done.ended is ENDED.get(ending, Ending.DONE)
+    assert done.text == ("bye" if done.ok else "")
+    if ending in {ReplyEnding.FAILED, ReplyEnding.LOST}:
+        assert [one.get("role") for one in done.messages] in (["user"], [None])
+
+
+@each_way
+@each_word
+async def test_an_answer_without_a_call_is_done_only_if_its_stop_reason_says_so(
+    wire: str, word: str, ending: ReplyEnding, stream: bool
+) -> None:
+    """A pause goes on, and a call that is announced and not there is an error."""
+    done, paid = await talk(wire, answered(wire, word, calls=False, text="hi"), stream)
+    ends = {**ENDED, ReplyEnding.CALLS: Ending.ERROR, ReplyEnding.TRUNCATED: Ending.TRUNCATED}
+    assert (done.ended, paid) == (ends.get(ending, Ending.DONE), 0)
+    assert done.text == ("bye" if ending is ReplyEnding.PAUSED else "" if done.reply is None else "hi")
+
+
+@each_word
+def test_upper_and_lower_case_and_no_other_spelling_of_a_stop_reason_are_the_same(
+    wire: str, word: str, ending: ReplyEnding
+) -> None:
+    read = [codec(wire).reply(answered(wire, one)) for one in (word, word.upper(), word.lower())]
+    assert len({reply.ending for reply in read}) == 1
+    assert all(call.truncated is (ending not in RUNS) for reply in read for call in reply.calls)
+    for other in (f"{word} ", f"{word}s", word[:-1], f"x{word}"):
+        reply = codec(wire).reply(answered(wire, other))
+        assert reply.ending is ReplyEnding.LOST or other.lower() in {one.lower() for _, one, _ in WORDS}, other
 
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_client_adds_the_words_of_its_server(wire: str) -> None:
     known: Any = codec(wire)
-    body = answer(wire, "finished")
+    body = answered(wire, "finished")
     assert known.reply(body).ending is ReplyEnding.LOST
     assert known.with_endings({"FINISHED": "done"}).reply(body).ending is ReplyEnding.CALLS
     with pytest.raises(ValueError, match="fine"):
@@ -115,10 +124,10 @@ def test_a_client_adds_the_words_of_its_server(wire: str) -> None:
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_an_answer_with_nothing_in_it_is_empty_and_a_promised_call_that_is_missing_an_error(wire: str) -> None:
-    assert codec(wire).reply(answer(wire, GOOD[wire], calls=False)).ending is ReplyEnding.EMPTY
+    assert codec(wire).reply(answered(wire, GOOD[wire], calls=False)).ending is ReplyEnding.EMPTY
     for word, ending in codec(wire).endings.items():  # type: ignore[attr-defined]
         if ending is ReplyEnding.CALLS:
-            assert codec(wire).reply(answer(wire, word, calls=False, text="hi")).ending is ReplyEnding.FAILED
+            assert codec(wire).reply(answered(wire, word, calls=False, text="hi")).ending is ReplyEnding.FAILED
 
 
 def test_a_refusal_is_refused_whatever_the_reason_says() -> None:
@@ -131,125 +140,9 @@ def test_a_refusal_is_refused_whatever_the_reason_says() -> None:
     "text", ["<tool_call>{}</tool_call>", "[TOOL_CALLS] []", "<｜tool▁calls▁begin｜>", "<function=f>"]
 )
 def test_text_that_looks_like_a_call_is_flagged_and_runs_nothing(text: str) -> None:
-    reply = codec("openai_chat").reply(answer("openai_chat", "stop", calls=False, text=text))
+    reply = codec("openai_chat").reply(answered("openai_chat", "stop", calls=False, text=text))
     assert (reply.looks_like_call, reply.calls, reply.ending) == (True, (), ReplyEnding.DONE)
-    assert not codec("openai_chat").reply(answer("openai_chat", "stop", calls=False, text="hi")).looks_like_call
-
-
-# ---------------------------------------------------------------------- nothing unknown: the official SDKs' own types
-
-
-def literals(annotation: Any) -> set[Any]:
-    if typing.get_origin(annotation) is typing.Literal:
-        return set(typing.get_args(annotation))
-    return {one for part in typing.get_args(annotation) if not isinstance(part, str) for one in literals(part)}
-
-
-def kinds(union: Any) -> set[str]:
-    """The values of ``type`` of all members of a union of models."""
-    if hasattr(union, "model_fields"):
-        return {one for one in literals(union.model_fields["type"].annotation) if isinstance(one, str)}
-    return {one for part in typing.get_args(union) if not isinstance(part, str) for one in kinds(part)}
-
-
-def ended(wire: str, reason: str) -> ReplyEnding:
-    return codec(wire).reply(answer(wire, reason, calls=False, text="hi")).ending
-
-
-def test_every_stop_reason_of_the_official_sdks_has_an_ending() -> None:
-    from anthropic.types import StopReason
-    from anthropic.types.beta import BetaStopReason
-    from google.genai import types as gemini_types
-    from openai.types.chat.chat_completion import Choice
-    from openai.types.responses import Response
-    from openai.types.responses.response import IncompleteDetails
-
-    known = {wire: {word.lower() for word in codec(wire).endings} for wire in WIRES}  # type: ignore[attr-defined]
-    assert literals(Choice.model_fields["finish_reason"].annotation) <= known["openai_chat"]
-    statuses = literals(Response.model_fields["status"].annotation)
-    assert statuses - {"queued", "in_progress"} <= known["openai_responses"]
-    assert {ended("openai_responses", one) for one in ("queued", "in_progress")} == {ReplyEnding.LOST}
-    assert literals(IncompleteDetails.model_fields["reason"].annotation) <= known["openai_responses"]
-    assert literals(StopReason) | literals(BetaStopReason) <= known["anthropic"]
-    reasons = [*gemini_types.FinishReason, *gemini_types.BlockedReason]
-    assert {one.value.lower() for one in reasons} <= known["gemini"]
-
-
-def test_every_item_of_the_openai_sdk_has_a_stated_handling() -> None:
-    from openai.types.responses import ResponseOutputItem, ResponseStreamEvent
-
-    items = kinds(ResponseOutputItem)
-    assert items <= {*CALLS, *WAITING, *PROVIDER_RAN, *OTHER_ITEMS}
-    for kind in items:
-        reply = codec("openai_responses").reply(response({"type": kind, "id": "i", "call_id": "c", "name": "f"}))
-        assert bool(reply.waiting) is (kind in WAITING), kind
-        assert bool(reply.provider_ran) is (kind in PROVIDER_RAN), kind
-        assert bool(reply.calls) is (kind in CALLS), kind
-        assert reply.ending is not ReplyEnding.DONE or kind == "image_generation_call", kind
-        streamed = decode(
-            "openai_responses",
-            [b"data: " + json.dumps({"type": "response.completed", "response": reply.body}).encode() + b"\n\n"],
-        )
-        assert isinstance(streamed[-1], Done)
-        assert streamed[-1].reply.ending is reply.ending, kind
-    events = kinds(ResponseStreamEvent)
-    assert {one for one in events if one not in _TAKE and not one.startswith(REPEATED)} == set()
-
-
-def test_every_block_of_the_anthropic_sdk_has_a_stated_handling() -> None:
-    from anthropic.types import ContentBlock
-    from anthropic.types.beta import BetaContentBlock
-
-    blocks = kinds(ContentBlock) | kinds(BetaContentBlock)
-    assert blocks <= {"tool_use", *anthropic_wire.PROVIDER_RAN, *anthropic_wire.OTHER_BLOCKS}
-    for kind in blocks - {"text"}:
-        block: dict[str, Any] = {"type": kind, "id": "i", "name": "f", "input": {}, "caller": None}
-        reply = codec("anthropic").reply(message(block, stop="end_turn"))
-        assert bool(reply.provider_ran) is (kind in anthropic_wire.PROVIDER_RAN), kind
-        assert reply.ending is (ReplyEnding.CALLS if kind == "tool_use" else ReplyEnding.EMPTY), kind
-        (sent,) = reply.messages[0]["content"]
-        assert (sent["type"], "caller" in sent) == (kind, False), "the API refuses a null caller"
-        start = {"type": "content_block_start", "index": 0, "content_block": block}
-        end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}
-        assert reply_of(decode("anthropic", [sse(start, end)])).ending is reply.ending, kind
-
-
-def test_every_event_and_delta_of_the_anthropic_sdk_belongs_to_an_answer() -> None:
-    from anthropic.types import RawContentBlockDelta, RawMessageStreamEvent
-    from anthropic.types.beta import BetaRawContentBlockDelta, BetaRawMessageStreamEvent
-
-    begin = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "x"}}
-    grow = [
-        {"type": "content_block_delta", "index": 0, "delta": {"type": kind}}
-        for kind in kinds(RawContentBlockDelta) | kinds(BetaRawContentBlockDelta)
-    ]
-    stop: list[dict[str, Any]] = [
-        {"type": "content_block_stop", "index": 0},
-        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
-    ]
-    events: list[dict[str, Any]] = [
-        {"type": "message_start", "message": {}},
-        begin,
-        *grow,
-        *stop,
-        {"type": "message_stop"},
-    ]
-    assert {one["type"] for one in events} == kinds(RawMessageStreamEvent) | kinds(BetaRawMessageStreamEvent)
-    assert reply_of(decode("anthropic", [sse(*events)])).ending is ReplyEnding.DONE
-
-
-def test_every_kind_of_part_of_the_google_sdk_has_a_stated_handling() -> None:
-    from google.genai.types import Part
-
-    names = {field.alias or name for name, field in Part.model_fields.items()}
-    about = {name for name in names if name.endswith("Metadata") or name in {"mediaResolution", "mediaProcessing"}}
-    assert names - about == {*gemini_fold.PROVIDER_RAN, *gemini_wire.MEDIA, *gemini_wire.OTHER_PARTS}
-    for name in names - about - gemini_wire.OTHER_PARTS:
-        body = gemini({name: {"id": "x", "code": "1", "data": "ZGF0YQ=="}})
-        for reply in (codec("gemini").reply(body), reply_of(decode("gemini", [sse(body)]))):
-            assert bool(reply.provider_ran) is (name in gemini_fold.PROVIDER_RAN), name
-            assert reply.ending is (ReplyEnding.DONE if name in gemini_wire.MEDIA else ReplyEnding.EMPTY), name
-            assert reply.messages[0]["parts"] == body["candidates"][0]["content"]["parts"], "it goes back"
+    assert not codec("openai_chat").reply(answered("openai_chat", "stop", calls=False, text="hi")).looks_like_call
 
 
 # ---------------------------------------------------------------------- one provider call, one run

@@ -131,3 +131,19 @@ def calling(wire: str, *calls: tuple[Any, Any, Any]) -> dict[str, Any]:
 def tool_use(name: Any, arguments: Any, call_id: Any = "t1") -> dict[str, Any]:
     """One call of Anthropic Messages."""
     return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
+
+
+def answered(wire: str, reason: Any, *, calls: bool = True, text: str = "") -> dict[str, Any]:
+    """A whole answer with a stop reason: a call of ``pay``, or text."""
+    if wire == "openai_chat":
+        return chat(*([function("pay", "{}")] if calls else []), content=text or None, finish=reason)
+    if wire == "openai_responses":
+        shown = {"type": "message", "content": [{"type": "output_text", "text": text}]}
+        incomplete = reason not in {"completed", "failed", "cancelled", "incomplete", "queued", "in_progress", None}
+        body = response(function_call("pay", "{}") if calls else shown, status="incomplete" if incomplete else reason)
+        return {**body, **({"incomplete_details": {"reason": reason}} if incomplete else {})}
+    if wire == "anthropic":
+        return message(tool_use("pay", {}) if calls else {"type": "text", "text": text}, stop=reason)
+    if wire == "gemini":
+        return gemini(gemini_call("pay", {}) if calls else {"text": text}, finish=reason)
+    return ollama(*([{"function": {"name": "pay", "arguments": {}}}] if calls else []), content=text, reason=reason)

@@ -280,25 +280,6 @@ class ResponsesFold:
             events.append(ReasoningDelta(text))
 
 
-REPEATED = (
-    "response.audio.",
-    "response.code_interpreter_call",
-    "response.compaction.",
-    "response.content_part.",
-    "response.file_search_call.",
-    "response.image_generation_call.",
-    "response.mcp_call",
-    "response.mcp_list_tools.",
-    "response.output_text.annotation.",
-    "response.output_text.done",
-    "response.reasoning_summary_part.",
-    "response.reasoning_summary_text.done",
-    "response.reasoning_text.done",
-    "response.refusal.done",
-    "response.shell_call_",
-    "response.web_search_call.",
-)
-"""Beginnings of the events that are not read, because the final item repeats their content."""
 _TAKE: dict[str, Callable[[ResponsesFold, dict[str, Any], list[ReplyEvent]], Any]] = {
     "response.created": ResponsesFold._begin,
     "response.queued": ResponsesFold._begin,

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from callgate.runtime.models.wire.history import join_pieces
+from callgate.runtime.models.wire.members import Handling, members
 from callgate.runtime.models.wire.reading import text_or_empty
 from callgate.runtime.models.wire.shapes import items, mapping
+
+
+def _events(patterns: str) -> list[str]:
+    """The events of patterns such as ``audio.{delta,done}``."""
+    split = [re.fullmatch(r"([^{]*)(?:\{(.*)\})?", one) for one in patterns.split()]
+    return [f"response.{one[1]}{end}" for one in split if one for end in (one[2] or "").split(",")]
+
 
 CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 """The item types that call a client's tool, and the field with the arguments. The provider runs all other calls."""
@@ -22,36 +31,32 @@ WAITING = {
 """The item types that a client answers and that are no calls of a tool, and the type of the answer."""
 ANSWERS = {**WAITING, **{kind: f"{kind}_output" for kind in CALLS}}
 """The item types that a client answers, and the type of the answer."""
-PROVIDER_RAN = frozenset(
-    {
-        "code_interpreter_call",
-        "file_search_call",
-        "image_generation_call",
-        "mcp_call",
-        "mcp_list_tools",
-        "program",
-        "web_search_call",
-    }
+MEMBERS = members(
+    call=[*CALLS, *_events("function_call_arguments.{delta,done} custom_tool_call_input.{delta,done}")],
+    waiting=WAITING,
+    provider_ran="code_interpreter_call file_search_call image_generation_call mcp_call mcp_list_tools program web_search_call",
+    text="message output_text response.output_text.delta",
+    refusal="refusal response.refusal.delta",
+    reasoning="reasoning summary_text reasoning_text response.reasoning_summary_text.delta response.reasoning_text.delta",
+    history=["additional_tools", "compaction", "program_output", *ANSWERS.values()],
+    envelope=_events("output_item.{added,done} {completed,incomplete,failed}"),
+    mark=_events("{created,queued,in_progress}"),
+    failed="error",
+    ignored=_events(
+        """
+        audio.{delta,done} audio.transcript.{delta,done}
+        code_interpreter_call.{in_progress,interpreting,completed} code_interpreter_call_code.{delta,done}
+        compaction.compacting content_part.{added,done} file_search_call.{in_progress,searching,completed}
+        image_generation_call.{in_progress,generating,partial_image,completed}
+        mcp_call.{in_progress,completed,failed} mcp_call_arguments.{delta,done}
+        mcp_list_tools.{in_progress,completed,failed} output_text.annotation.added output_text.done
+        reasoning_summary_part.{added,done} reasoning_summary_text.done reasoning_text.done refusal.done
+        shell_call_command.{added,delta,done} shell_call_output_content.{delta,done}
+        web_search_call.{in_progress,searching,completed}
+        """
+    ),
 )
-"""Items of tools that the provider ran itself."""
-OTHER_ITEMS = frozenset(
-    {
-        "additional_tools",
-        "apply_patch_call_output",
-        "compaction",
-        "computer_call_output",
-        "custom_tool_call_output",
-        "function_call_output",
-        "local_shell_call_output",
-        "mcp_approval_response",
-        "message",
-        "program_output",
-        "reasoning",
-        "shell_call_output",
-        "tool_search_output",
-    }
-)
-"""Items that are text, reasoning, or answers of other items; they go back in the history."""
+"""Items, parts and events; the final items have what ignored events show."""
 _CONTAINERS = frozenset({"container_auto", "container_reference"})
 _CALL_IDS = ("call_id", "approval_request_id", "id")
 _IDENTITY = ("call_id", "name", "namespace", "caller")
@@ -103,7 +108,7 @@ def provider_ran(item: Mapping[str, Any], answers: set[tuple[str, Any]]) -> bool
     if kind == "mcp_approval_request":
         return False  # it only asks
     return (
-        kind in PROVIDER_RAN
+        MEMBERS.get(kind) is Handling.PROVIDER_RAN
         or (kind in WAITING and not waits(item, answers))
         or (kind in CALLS and is_answered(item, answers))
     )
