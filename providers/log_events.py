@@ -127,7 +127,7 @@ class LogEvent(StrEnum):
         "job.failed",
         ERROR,
         "job tool error",
-        "a worker could not end a job: it is dead, or tried again if its call did not begin",
+        "a worker could not end a job: it is dead, or tried again after an error of the store or of the lookup of its user",
     )
     SCHEDULE_FAILED = (
         "schedule.failed",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from bisect import bisect_left
@@ -12,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 from callgate.errors import RegistrationError
 from callgate.providers.logs import LogEvent, emit
+from callgate.runtime.jobs.calls import as_fault, stops
 from callgate.runtime.jobs.jobs import JobQueue
 from callgate.runtime.jobs.options import Schedule
 from callgate.tools.calls import ToolCall
@@ -31,7 +33,7 @@ class Scheduler:
     def __init__(self, jobs: JobQueue, schedules: Sequence[Schedule]) -> None:
         self._jobs, self._schedules = jobs, schedules
         self._submitted: dict[str, float] = {}
-        self._failing: dict[str, type[Exception]] = {}
+        self._failing: dict[str, type[BaseException]] = {}
 
     def check(self) -> None:
         """Check that the gate can submit the calls.
@@ -57,9 +59,11 @@ class Scheduler:
         for schedule in self._schedules:
             try:
                 await self._submit_due(schedule)
-            except Exception as error:  # noqa: BLE001  (a store, an engine or a time zone may raise anything)
+            except BaseException as error:  # a store, an engine or a time zone may raise anything
+                if stops(error, asyncio.current_task()):
+                    raise
                 if self._failing.get(schedule.key) is not type(error):  # a round each second: log a failure once
-                    emit(LogEvent.SCHEDULE_FAILED, schedule=schedule.key, tool=schedule.tool, error=error)
+                    emit(LogEvent.SCHEDULE_FAILED, schedule=schedule.key, tool=schedule.tool, error=as_fault(error))
                 self._failing[schedule.key] = type(error)
             else:
                 self._failing.pop(schedule.key, None)

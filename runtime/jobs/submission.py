@@ -125,6 +125,8 @@ class JobWriter:
                 if await within.jobs.replace(tenant, new):
                     known[index] = new
                     added.append((tenant, new))
+                else:  # another process did so first
+                    known[index] = await within.jobs.get(tenant, job.id) or found
         if not added or added[0][1].sent_at is None:  # the engine shares no transaction with this one
             return known
         if len(added) == 1:

@@ -151,7 +151,7 @@ class Broken(Exception):
         raise RuntimeError("no text")
 
 
-FAILURES: list[tuple[str, Callable[[], Exception]]] = [
+FAILURES: list[tuple[str, Callable[[], BaseException]]] = [
     ("submit", lambda: OSError("no disk")),
     ("submit", lambda: StoreError("no store")),
     ("submit", lambda: ExceptionGroup("two", [ValueError("one"), KeyError("other")])),
@@ -160,6 +160,8 @@ FAILURES: list[tuple[str, Callable[[], Exception]]] = [
     ("time", lambda: ValueError("no such time")),
     ("time", lambda: ZeroDivisionError("of a package")),
     ("call", lambda: TypeError("no arguments")),
+    ("call", lambda: SystemExit(3)),
+    ("submit", asyncio.CancelledError),
 ]
 
 
@@ -188,7 +190,7 @@ async def test_a_schedule_that_fails_stops_no_other_is_named_in_the_log_once_and
 
 
 def breaks(
-    monkeypatch: pytest.MonkeyPatch, gate: Gate, where: str, bad: Schedule, made: Callable[[], Exception]
+    monkeypatch: pytest.MonkeyPatch, gate: Gate, where: str, bad: Schedule, made: Callable[[], BaseException]
 ) -> None:
     """Let one schedule fail at that place."""
     if where == "submit":
