@@ -1,7 +1,8 @@
 """Circuits of a circuit breaker in this process.
 
 A closed circuit counts failures. An open circuit refuses calls. After ``open_for`` seconds it is half open and lets a
-few probes through: a successful probe closes it, a failed probe opens it again.
+few probes through: a successful probe closes it, a failed probe opens it again. A probe that hangs loses its permit after
+``open_for`` seconds, so that another call can probe.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 BUSY_PROBING = 1.0
 """Retry-after in seconds while other calls probe."""
@@ -35,14 +37,25 @@ class Refused(Exception):
 
 
 class Circuit:
-    """One circuit in this process: the times of its last failures, and the end of its open state (None: closed)."""
+    """One circuit in this process.
+
+    It has the times of its last failures, the end of its open state (None: closed), and the times at which the permits of
+    its probes expire.
+    """
 
     __slots__ = ("failed", "open_until", "probing")
 
     def __init__(self, settings: Settings) -> None:
         self.failed: deque[float] = deque(maxlen=settings.failures)
         self.open_until: float | None = None
-        self.probing = 0
+        self.probing: list[float] = []
+
+
+class Probe(NamedTuple):
+    """A permit to probe *circuit*, which expires at *until*."""
+
+    circuit: Circuit
+    until: float
 
 
 class LocalCircuits:
@@ -52,8 +65,8 @@ class LocalCircuits:
         self.settings = settings
         self.known: dict[Hashable, Circuit] = {}
 
-    def enter(self, key: Hashable, now: float) -> Circuit | None:
-        """Return the circuit if this call is its probe; None for any other call that may pass.
+    def enter(self, key: Hashable, now: float) -> Probe | None:
+        """Return a permit if this call is a probe; None for any other call that may pass.
 
         Raises:
             Refused: the circuit is open.
@@ -63,15 +76,19 @@ class LocalCircuits:
             return None
         if now < circuit.open_until:
             raise Refused(circuit.open_until - now)
-        if circuit.probing >= self.settings.probes:
+        circuit.probing = [until for until in circuit.probing if now < until]
+        if len(circuit.probing) >= self.settings.probes:
             raise Refused(min(BUSY_PROBING, self.settings.open_for))
-        circuit.probing += 1
-        return circuit
+        probe = Probe(circuit, now + self.settings.open_for)
+        circuit.probing.append(probe.until)
+        return probe
 
-    def leave(self, key: Hashable, probed: Circuit | None, failed: bool | None, now: float) -> None:
+    def leave(self, key: Hashable, probe: Probe | None, failed: bool | None, now: float) -> None:
         """Record an outcome: True for a failure, False for a success, None for neither. A probe returns its permit."""
-        if probed is not None:
-            probed.probing -= 1
+        if probe is not None:
+            probed, until = probe
+            if until in probed.probing:  # else it has expired
+                probed.probing.remove(until)
             if self.known.get(key) is probed and probed.open_until is not None:
                 if failed:
                     probed.open_until = now + self.settings.open_for

@@ -123,6 +123,18 @@ class LogEvent(StrEnum):
         "a hook has found the outcome of an unknown effect",
     )
     JOB_DEAD = ("job.dead", ERROR, "job tool reason", "a job was abandoned; `reason` says why")
+    JOB_FAILED = (
+        "job.failed",
+        ERROR,
+        "job tool error",
+        "a worker could not end a job: it is dead, or tried again after an error of the store or of the lookup of its user",
+    )
+    SCHEDULE_FAILED = (
+        "schedule.failed",
+        ERROR,
+        "schedule tool error",
+        "a scheduled call could not be submitted; it is tried again each second, and other schedules go on",
+    )
     JOB_LEFT = (
         "job.left",
         WARNING,

@@ -33,11 +33,12 @@ class Job:
     """One job of a tenant; ``id`` is unique across tenants.
 
     ``body`` is JSON: the tool call and its user; ``mac`` is the signature over it. The job runs at ``run_at`` at the
-    earliest. ``attempts`` counts how often a worker took it; workers enforce the maximum, ``max_attempts``. ``token`` is a fencing
-    token that grows with every take: a worker with an old token changes nothing. ``owner`` is the worker that has the job
-    or had it last; ``lease_until`` is set while the job is ``running``. ``sent_at`` is the time of the last message about
-    it to a job engine. ``stop`` is True when the caller cancels a running job. ``progress`` and ``result`` are JSON. A job
-    that goes on after a decision keeps the ``result`` of its suspension until it ends.
+    earliest. ``attempts`` counts how often a worker took it; workers enforce the maximum, ``max_attempts``. ``token``
+    is a fencing token that grows with every take and with ``replace``: a worker with an old token changes nothing.
+    ``owner`` is the worker that has the job or had it last; ``lease_until`` is set while the job is ``running``.
+    ``sent_at`` is the time of the last message about it to a job engine. ``stop`` is True when the caller cancels a
+    running job. ``progress`` and ``result`` are JSON. A job that goes on after a decision keeps the ``result`` of its
+    suspension until it ends.
     ``reason`` is a text for operators.
     """
 
@@ -96,6 +97,14 @@ class JobStore(Protocol):
 
         Raises:
             StoreConflict, StoreError: see ``add``.
+        """
+        ...
+
+    async def replace(self, tenant: str, job: Job) -> bool:
+        """Put *job* in the place of the job that has its id and has ended.
+
+        Its token is that of the ended job plus one. Return False and change nothing if the job of that id has another
+        token, or has not ended.
         """
         ...
 

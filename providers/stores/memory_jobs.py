@@ -70,6 +70,13 @@ class MemoryJobs(MemoryPart[str, TenantJob]):
         part.commit()
         return known
 
+    async def replace(self, tenant: str, job: Job) -> bool:
+        found = await self.get(tenant, job.id)
+        if found is None or found.state not in FINAL_STATES or found.token + 1 != job.token:
+            return False
+        self._write(job.id, (tenant, job))
+        return True
+
     async def get(self, tenant: str, id: str) -> Job | None:
         found = self._find(id)
         return found[1] if found is not None and found[0] == tenant else None

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 
 from callgate.errors import StoreConflict, StoreError
-from callgate.providers.circuits import Circuit, LocalCircuits, Refused, Settings
+from callgate.providers.circuits import LocalCircuits, Probe, Refused, Settings
 
 GRACE = 0.25
 """Seconds that a release has in any case, also after the deadline."""
@@ -105,7 +105,7 @@ class ServerAnswers:
             if failed is False:
                 self._circuits.known.pop(self._backend, None)
 
-    def _enter(self, now: float) -> Circuit | None:
+    def _enter(self, now: float) -> Probe | None:
         try:
             return self._circuits.enter(self._backend, now)
         except Refused as refused:

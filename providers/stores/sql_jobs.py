@@ -8,7 +8,7 @@ from typing import Any
 
 from callgate.errors import StoreConflict
 from callgate.providers.stores.effects import PRUNE_BATCH
-from callgate.providers.stores.jobs import Job, JobState
+from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState
 from callgate.providers.stores.sql_database import Database
 from callgate.providers.stores.sql_job_batches import SqlJobBatches, of_many
 from callgate.providers.stores.sql_part import OURS, Columns, SqlPart
@@ -90,6 +90,10 @@ TAKE_NEXT = {on: TAKE_JOB.format(id=f"({sql.format(queues=_EVERY_QUEUE)})") for 
 _TAKE_NAMED = {on: TAKE_JOB.format(id=f"({sql.format(queues=_NAMED_QUEUES[on])})") for on, sql in _NEXT.items()}
 
 _OF_TENANT = f"id = :id AND (tenant = :tenant AND {OURS}) IS TRUE"
+_REPLACE = f"""
+UPDATE callgate_jobs SET {", ".join(f"{name} = :{name}" for name in _COLUMNS.names if name != "id")}
+WHERE {_OF_TENANT} AND (state IN ({", ".join(f"'{state}'" for state in FINAL_STATES)}) AND token + 1 = :token) IS TRUE
+"""  # noqa: S608
 _HELD = f"{_OF_TENANT} AND (state = 'running' AND token = :token) IS TRUE"
 _FINISH = f"""
 UPDATE callgate_jobs SET state = :state, lease_until = NULL, ended_at = :at, result = :result, reason = :reason
@@ -228,6 +232,9 @@ class SqlJobs(SqlPart):
         (given,) = Statement.parameters(values)
         added = {id for (id,) in await self._inside(_ADD_MANY, {"given": given})}
         return [job if job.id in added else await self._known(tenant, job) for tenant, job in jobs]
+
+    async def replace(self, tenant: str, job: Job) -> bool:
+        return bool(await self._write(_REPLACE, {**_COLUMNS.values(job), "tenant": tenant}))
 
     async def get(self, tenant: str, id: str) -> Job | None:
         return await self._one(_GET, {"tenant": tenant, "id": id}, _COLUMNS)

@@ -32,7 +32,8 @@ class SubmitOptions(TypedDict, total=False):
     """The options of a job.
 
     ``at`` is the earliest time to run, an aware datetime; ``delay`` is the same in seconds from now. ``key`` is the
-    idempotency key: a second job with the same key and arguments is the first one. ``queue`` and ``priority`` (higher first) are for
+    idempotency key: a second job with the same key and arguments is the first one, unless that was cancelled, denied, invalid
+    or dead without an effect. ``queue`` and ``priority`` (higher first) are for
     workers. ``deadline`` is in seconds from now, and includes the time in the queue. ``task`` is as in ``CallOptions``.
     ``within`` is a transaction of the application, a session or connection of SQLAlchemy on the database of the store: the
     job exists if it commits.

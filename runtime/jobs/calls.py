@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from callgate.errors import InvocationError, OutcomeUnknown, RegistrationError
+from callgate.errors import Control, InvocationError, OutcomeUnknown, RegistrationError
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.guards import closes
+from callgate.providers.foreign_errors import understood
 from callgate.providers.principal import User
 from callgate.providers.stores.effects import EffectState
+from callgate.providers.stores.jobs import Job
 from callgate.runtime.call.calls import context_of_none
 from callgate.runtime.call.options import CallOptions
 from callgate.runtime.call.results import cancelled_call, run_to_result
@@ -41,6 +44,84 @@ class ProgressReports:
         """Return the last progress since the previous call, or None."""
         last, self._last = self._last, None
         return last
+
+
+class UnusableResult(Exception):
+    """A call has ended without a result that can be stored; the cause says why. A repeat would end alike."""
+
+
+@dataclass(slots=True)
+class RunningJob:
+    """A job that this process runs. ``work`` is its call; ``stopped`` says that its user has cancelled it."""
+
+    tenant: str
+    job: Job
+    reports: ProgressReports = field(default_factory=ProgressReports)
+    work: asyncio.Future[ToolResult | BaseException] | None = None
+    stopped: bool = False
+    worker: asyncio.Task[Any] | None = field(default_factory=asyncio.current_task)
+
+    def start(self, made: Awaitable[ToolResult]) -> None:
+        """Start the call."""
+        # asyncio: a lost lease cancels this call alone, and once; an anyio scope cancels at each checkpoint
+        self.work = asyncio.ensure_future(_contained(made))
+
+    def stop(self) -> None:
+        """Cancel the call; the worker goes on."""
+        if not self.stopped and self.work is not None:
+            self.work.cancel()
+        self.stopped = True
+
+    async def ended(self, call: ToolCall) -> ToolResult:
+        """Return the result of the call.
+
+        Raises:
+            CancelledError: this worker ends; another one takes the job.
+            UnusableResult: the call raised an error, its cause.
+        """
+        assert self.work is not None
+        if self.stopped:
+            self.work.cancel()
+        try:
+            result = await self.work
+        except asyncio.CancelledError:  # before its call began
+            result = cancelled_call(call)
+        if self.worker is not None and self.worker.cancelling():
+            raise asyncio.CancelledError
+        if isinstance(result, ToolResult):
+            return result
+        raise UnusableResult(f"the call of {call.name} raised an error instead of its result") from result
+
+    def worker_stops(self, error: BaseException) -> bool:
+        """Return whether *error* cancels or closes the worker itself; any other error came from what it ran."""
+        return stops(error, self.worker)
+
+
+def stops(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
+    """Return whether *error* cancels or closes *task*, its current task; any other error came from what the task ran."""
+    if issubclass(type(error), asyncio.CancelledError):
+        return task is None or task.cancelling() > 0
+    return issubclass(type(error), GeneratorExit) and closes(error, task)
+
+
+def as_fault(error: BaseException) -> BaseException:
+    """Return an error that the log shows with its traceback, also for a cancellation or a decision."""
+    error = understood(error)
+    if not issubclass(type(error), (asyncio.CancelledError, GeneratorExit, Control, InvocationError)):
+        return error
+    fault = RuntimeError(f"a job raised {type(error).__name__}")
+    fault.__cause__ = error
+    return fault
+
+
+async def _contained(made: Awaitable[ToolResult]) -> ToolResult | BaseException:
+    """Return the result of a call, or its error: a ``SystemExit`` of a task would end the event loop."""
+    try:
+        return await made
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001  (the worker ends the job)
+        return error
 
 
 class JobCalls:
@@ -81,6 +162,13 @@ class JobCalls:
                 return given
 
         return hash_of(arguments(known.arguments)) == hash_of(arguments(request.arguments))
+
+    def may_replace(self, known: JobRequest, request: JobRequest) -> bool:
+        """Return whether a request can take the key of a job without an effect under that key.
+
+        A tool with declared key fields may have an effect under those. There only a repeat can, which the ledger recognises.
+        """
+        return not self._plans.of(request.tool).definition.key or self.is_repeat(known, request)
 
     async def make(self, call: ToolCall, user: User, options: CallOptions, job: str) -> ToolResult:
         """Run the call of a job as ``Gate.call`` does; see ``run``."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from callgate.errors import StoreError
 from callgate.providers.logs import LogEvent, emit
 from callgate.runtime.jobs.backend import Tally
+from callgate.runtime.jobs.calls import as_fault, stops
 from callgate.runtime.jobs.jobs import JobQueue
 
 FIRST_POLL, LAST_POLL = 0.05, 1.0
@@ -67,20 +67,23 @@ class Executor:
         return left
 
     async def _work(self) -> None:
-        pause = FIRST_POLL
+        pause, task = FIRST_POLL, asyncio.current_task()
         while not self._ending:
             try:
                 found = await self.jobs.run_invocation(queues=self.queues)
-            except StoreError as error:
+                if found is None:
+                    self.jobs.listen()
+            except BaseException as error:  # a store or a listener may raise anything, and the worker goes on
+                if stops(error, task):
+                    raise
                 self.tally.failures += 1
-                emit(LogEvent.JOB_STORE_FAILED, error=error)
+                emit(LogEvent.JOB_STORE_FAILED, error=as_fault(error))
                 found, pause = None, LAST_POLL
             if found is not None:
                 self.tally.count(found)
                 pause = FIRST_POLL
             elif not self._ending:
                 self._wake_up.clear()
-                self.jobs.listen()
                 try:
                     async with asyncio.timeout(pause):
                         await self._wake_up.wait()

@@ -17,7 +17,7 @@ from callgate.providers.stores.base import Store
 from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState
 from callgate.runtime.call.waiting import Waiters
 from callgate.runtime.jobs.backend import JobBackend
-from callgate.runtime.jobs.calls import JobCalls
+from callgate.runtime.jobs.calls import JobCalls, as_fault, stops
 from callgate.runtime.jobs.options import Jobs
 from callgate.runtime.jobs.records import (
     JobRequest,
@@ -167,16 +167,18 @@ class JobQueue:
         if self._writer is None:
             from callgate.runtime.jobs.submission import JobWriter  # not for gates without jobs
 
-            self._writer = JobWriter(self._store, self.backend)
+            self._writer = JobWriter(self._store, self.backend, self._calls, self.keys.namespace)
         return self._writer
 
-    async def submit(self, call: ToolCall, user: User, *, within: Any = None, **options: Any) -> JobHandle:
-        """See ``Gate.submit``; for *options* see ``prepare``."""
+    async def submit(
+        self, call: ToolCall, user: User, *, within: Any = None, once: bool = False, **options: Any
+    ) -> JobHandle:
+        """See ``Gate.submit``; for *options* see ``prepare``. With *once* the key is never free again."""
         if within is not None:
             return (await self.submit_many([(call, options.pop("key", None))], user, within=within, **options))[0]
         job, request = self.prepare(call, user, **options)
         tenant = user.tenant or ""
-        self.check_repeat(await self.writer.add(tenant, job), request)
+        self.check_repeat(await self.writer.add(tenant, job, once=once), request)
         await self.backend.submitted(job)
         return JobHandle(self, tenant, user.id, job.id)
 
@@ -356,11 +358,16 @@ class JobQueue:
         done = await self.runner.run(id, queues, self._start_polling)
         if done is None:
             return None
-        self.waiters.wake(done.job.id)
-        if done.state is not JobState.QUEUED:
-            self.announce(done.job.id)
-        else:
-            await self.backend.retry_later(done.job, done.run_at)
+        try:
+            self.waiters.wake(done.job.id)
+            if done.state is not JobState.QUEUED:
+                self.announce(done.job.id)
+            else:
+                await self.backend.retry_later(done.job, done.run_at)
+        except BaseException as error:  # the job is stored: who waits polls, and `recover` sends again
+            if isinstance(error, StoreError) or stops(error, asyncio.current_task()):
+                raise
+            emit(LogEvent.JOB_NOT_SENT, job=done.job.id, error=as_fault(error))
         return done.state
 
     def _start_polling(self) -> None:
@@ -374,8 +381,10 @@ class JobQueue:
             await asyncio.sleep(POLL_EVERY)
             try:
                 await self.poll()
-            except StoreError as error:
-                emit(LogEvent.JOB_STORE_FAILED, error=error)
+            except BaseException as error:  # the next round may succeed
+                if stops(error, asyncio.current_task()):
+                    raise
+                emit(LogEvent.JOB_STORE_FAILED, error=as_fault(error))
 
     def result_of(self, tenant: str, job: Job) -> ToolResult:
         """Return the result of a job that has ended."""

@@ -21,14 +21,17 @@ class Schedule:
         name: the name of the schedule. Processes with one name share it. Default: the name of the tool.
         arguments: the arguments of the call.
         user: the user of the call.
-        zone: the time zone of ``cron``, such as ``"Europe/Berlin"``.
+        zone: the time zone of ``cron``, such as ``"Europe/Berlin"``. When its clocks are set back, a fixed time runs once,
+            and a schedule with ``*`` or a step in its minutes or hours goes on through the repeated hour. When they are
+            set forward, a fixed time that is left out runs at the change.
         catch_up: seconds after its time in which a missed run is still made: the last missed one only.
         queue: the queue of the jobs.
         priority: their priority.
         deadline: seconds for the call, which start at its time.
 
     Raises:
-        RegistrationError: ``cron`` or ``zone`` cannot be read, or the extra ``schedules`` is not installed.
+        RegistrationError: ``cron`` or ``zone`` cannot be read, no time is ever due, a number is out of range, or the extra
+            ``schedules`` is not installed.
     """
 
     tool: str
@@ -46,6 +49,8 @@ class Schedule:
         from callgate.runtime.jobs.schedules import check_schedule  # only applications with schedules need its package
 
         check_schedule(self.key, self.cron, self.zone)
+        if not (self.catch_up >= 0 and (self.deadline is None or self.deadline > 0)):
+            raise RegistrationError(f"the schedule {self.key}: catch_up is at least 0, and deadline above 0 or None")
 
     @property
     def key(self) -> str:

@@ -28,6 +28,7 @@ from callgate.tools.values import canonical, hash_of, thaw
 VERSION = 1
 
 _CANCELLED = ErrorInfo("cancelled", "The call was cancelled.")
+_FAILED = ErrorInfo("job_failed", "The worker of the call failed, and the call may have taken effect.")
 _DEAD = ErrorInfo("job_dead", "The call was abandoned after too many attempts.")
 
 
@@ -144,6 +145,15 @@ def job_id_of(user: User, tool: str, key: str, namespace: str) -> str:
     return hash_of(["job", *scope_of(user, namespace), tool, key])[:32]
 
 
+def outcome_in(result: bytes | None) -> str | None:
+    """Return the outcome in a stored result; None without one."""
+    try:
+        outcome = None if result is None else json.loads(result).get("outcome")
+    except (ValueError, AttributeError):
+        return None
+    return outcome if isinstance(outcome, str) else None
+
+
 def suspension_in(result: bytes | None) -> str | None:
     """Return the id of the suspension in a stored result; None without one. The store may have been written by others."""
     try:
@@ -212,9 +222,17 @@ def result_without_run(job: Job) -> ToolResult:
     return ToolResult(JobRequest.load(job.body).call_id, job.tool, outcome, error=error)
 
 
-def progress_as_json(progress: Progress) -> bytes:
-    """Encode a progress for the store."""
-    return orjson.dumps([progress.progress, progress.total, progress.message])
+def failed_result(job: Job) -> ToolResult:
+    """Return the result of a job whose worker could not end it: the call may have run."""
+    return ToolResult(JobRequest.load(job.body).call_id, job.tool, Outcome.ERROR, error=_FAILED)
+
+
+def progress_as_json(progress: Progress) -> bytes | None:
+    """Encode a progress for the store; None if it is no JSON."""
+    try:
+        return orjson.dumps([progress.progress, progress.total, progress.message])
+    except (TypeError, RecursionError):  # also a text with a lone surrogate
+        return None
 
 
 def progress_from_json(tool: str, data: bytes | None) -> Progress | None:

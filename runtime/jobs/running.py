@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from callgate.errors import DeadlineExceeded, Denied, InvocationError, Stale, StoreError
@@ -20,12 +20,12 @@ from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.jobs import Job, JobState
 from callgate.runtime.call.options import CallOptions, apply_options
-from callgate.runtime.call.results import cancelled_call
-from callgate.runtime.jobs.calls import JobCalls, ProgressReports
+from callgate.runtime.jobs.calls import JobCalls, RunningJob, UnusableResult, as_fault
 from callgate.runtime.jobs.options import Jobs
 from callgate.runtime.jobs.records import (
     JobRequest,
     dump_result,
+    failed_result,
     is_intact,
     key_id_of,
     load_result,
@@ -68,23 +68,6 @@ class Finished:
     run_at: float
 
 
-@dataclass(slots=True)
-class RunningJob:
-    """A job that this process runs. ``work`` is its call; ``stopped`` says that its user has cancelled it."""
-
-    tenant: str
-    job: Job
-    reports: ProgressReports = field(default_factory=ProgressReports)
-    work: asyncio.Future[ToolResult] | None = None
-    stopped: bool = False
-
-    def stop(self) -> None:
-        """Cancel the call; the worker goes on."""
-        if not self.stopped and self.work is not None:
-            self.work.cancel()
-        self.stopped = True
-
-
 class JobRunner:
     """Takes jobs of a store and makes their *calls*. ``running`` has the jobs of this process by lease owner."""
 
@@ -125,11 +108,16 @@ class JobRunner:
             return None
         tenant, job = taken
         here = self.running[owner] = RunningJob(tenant, job, stopped=job.stop)
-        on_begin()
         try:
+            on_begin()
             return await self._run(tenant, job, here)
-        except asyncio.CancelledError:  # this worker ends: another one takes the job
-            await self._response(jobs.put_back(tenant, job.id, job.token, run_at=self._now(), reason=None))
+        except StoreError:
+            raise
+        except BaseException as error:
+            if not here.worker_stops(error):
+                return await self._fail(here, error)
+            if isinstance(error, asyncio.CancelledError):  # another worker takes the job
+                await self._response(jobs.put_back(tenant, job.id, job.token, run_at=self._now(), reason=None))
             raise
         finally:
             del self.running[owner]
@@ -146,10 +134,9 @@ class JobRunner:
         jobs, changed = self._store().jobs, list[str]()
         for here in list(self.running.values()):
             latest = here.reports.take_latest()
-            if latest is not None:
-                await self._response(
-                    jobs.record_progress(here.tenant, here.job.id, here.job.token, progress_as_json(latest))
-                )
+            body = None if latest is None else progress_as_json(latest)
+            if body is not None:
+                await self._response(jobs.record_progress(here.tenant, here.job.id, here.job.token, body))
                 changed.append(here.job.id)
         for owner in await self._response(jobs.stopped(list(self.running))):
             if owner in self.running:
@@ -168,10 +155,13 @@ class JobRunner:
         Raises:
             StoreError: the store failed, or did not respond in time.
         """
+        limit = asyncio.timeout(self.options.lease)
         try:
-            async with asyncio.timeout(self.options.lease):
+            async with limit:
                 return await response
         except TimeoutError:
+            if not limit.expired():  # the store raised it
+                raise
             raise StoreError(f"{self._store().name}: no answer in {self.options.lease:g} s") from None
 
     async def _run(self, tenant: str, job: Job, here: RunningJob) -> Finished:
@@ -254,9 +244,8 @@ class JobRunner:
                     if suspension_in(job.result) is None
                     else self._resume(call, user, call_options, here)
                 )
-                # asyncio: a lost lease cancels this call alone, and once; an anyio scope cancels at each checkpoint
-                here.work = asyncio.ensure_future(made)
-            result = await self._ended(here, call)
+                here.start(made)
+            result = await here.ended(call)
         return replace(result, call_id=request.call_id)
 
     async def _resume(self, call: ToolCall, user: User, options: CallOptions, here: RunningJob) -> ToolResult:
@@ -286,7 +275,7 @@ class JobRunner:
 
         The decision writes the suspension and then the row of the job, so it is read after that row is written.
         """
-        body, now = dump_result(result), self._now()
+        body, now = _dumped(result), self._now()
         id, jobs, state = suspension_in(body), self._store().jobs, JobState.INPUT_REQUIRED
         assert id is not None
         async with self._store().transaction() as within:
@@ -316,24 +305,26 @@ class JobRunner:
             return await store.jobs.cancel(tenant, job.id, now)
         return state
 
-    @staticmethod
-    async def _ended(here: RunningJob, call: ToolCall) -> ToolResult:
-        """Return the result of a running job.
+    async def _fail(self, here: RunningJob, error: BaseException) -> Finished:
+        """End a job whose result cannot be used; try it again after an error of a store or of the user's lookup.
 
         Raises:
-            CancelledError: this worker ends; another one takes the job.
+            StoreError: this failed, too; the job is delivered again when its lease expires.
         """
-        assert here.work is not None
-        if here.stopped:
-            here.work.cancel()
+        tenant, job = here.tenant, here.job
+        cause = error.__cause__ if isinstance(error, UnusableResult) and error.__cause__ else error
+        reason = f"its worker failed: {type(cause).__name__}"
         try:
-            result = await here.work
-        except asyncio.CancelledError:  # before its call began
-            result = cancelled_call(call)
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise asyncio.CancelledError
-        return result
+            if cause is error and job.attempts < job.max_attempts:
+                pause = self.options.retries_of(job.tool).backoff_after(job.attempts)
+                return await self._put_back(tenant, job, pause, reason)
+            return await self._end(tenant, job, JobState.DEAD, failed_result(job), reason)
+        except BaseException as again:
+            if isinstance(again, StoreError) or here.worker_stops(again):
+                raise
+            raise StoreError(f"{job.tool}: the end of a job was not stored") from again
+        finally:
+            emit(LogEvent.JOB_FAILED, job=job.id, tool=job.tool, error=as_fault(cause))
 
     def _pause(self, job: Job, result: ToolResult) -> float | None:
         """Return the seconds until the next attempt; None when *result* is final."""
@@ -357,7 +348,7 @@ class JobRunner:
     async def _end(
         self, tenant: str, job: Job, state: JobState, result: ToolResult | None, reason: str | None
     ) -> Finished:
-        body = None if result is None else dump_result(result)
+        body = None if result is None else _dumped(result)
         at = self._now()
         ended = job if suspension_in(body) is None else replace(job, result=body)
         if suspension_in(ended.result) is None:
@@ -374,6 +365,18 @@ class JobRunner:
         if state is JobState.DEAD:
             emit(LogEvent.JOB_DEAD, job=job.id, tool=job.tool, reason=reason)
         return Finished(job, state, at)
+
+
+def _dumped(result: ToolResult) -> bytes:
+    """Encode a result as JSON.
+
+    Raises:
+        UnusableResult: it is no JSON.
+    """
+    try:
+        return dump_result(result)
+    except BaseException as error:
+        raise UnusableResult(f"the result of {result.tool} is no JSON") from error
 
 
 def _code(result: ToolResult) -> str:

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from callgate.errors import RegistrationError, StoreConflict, StoreError
+from callgate.errors import Invalid, RegistrationError, StoreConflict, StoreError
 from callgate.providers.principal import User
 from callgate.providers.stores.base import Store, Transaction
+from callgate.providers.stores.effects import EffectState
 from callgate.providers.stores.group_commit import GroupCommit, RolledBack
-from callgate.providers.stores.jobs import Job
+from callgate.providers.stores.jobs import Job, JobState
+from callgate.runtime.effects.keys import given_key
 from callgate.runtime.jobs.backend import JobBackend
+from callgate.runtime.jobs.calls import JobCalls
 from callgate.runtime.jobs.jobs import JobHandle, JobQueue
-from callgate.runtime.jobs.records import JobRequest
-from callgate.tools.calls import ToolCall
+from callgate.runtime.jobs.records import JobRequest, outcome_in, request_of
+from callgate.tools.calls import Outcome, ToolCall
 
-TenantJob: TypeAlias = tuple[str, Job]
-"""A job with its tenant."""
+
+class NewJob(NamedTuple):
+    """A job to add. With ``once`` the job that has its id is never replaced."""
+
+    tenant: str
+    job: Job
+    once: bool = False
+
+
+REFUSED = frozenset({Outcome.DENIED.value, Outcome.INVALID.value})
+"""Outcomes of calls that did not begin."""
 Made: TypeAlias = tuple[Job, JobRequest]
 """A job that is not stored yet."""
 
@@ -25,28 +37,30 @@ Made: TypeAlias = tuple[Job, JobRequest]
 class JobWriter:
     """Adds jobs to the store and to the engine. With a durable store, concurrent callers share a transaction."""
 
-    def __init__(self, store: Callable[[], Store], backend: JobBackend) -> None:
-        self._store, self._backend = store, backend
-        self._group: GroupCommit[TenantJob] = GroupCommit(self._write, self._write)
+    def __init__(self, store: Callable[[], Store], backend: JobBackend, calls: JobCalls, namespace: str) -> None:
+        self._store, self._backend, self._calls, self._namespace = store, backend, calls, namespace
+        self._group: GroupCommit[NewJob] = GroupCommit(self._write, self._write)
 
-    async def add(self, tenant: str, job: Job) -> Job:
+    async def add(self, tenant: str, job: Job, *, once: bool = False) -> Job:
         """Add a job. Return it, or the job that has its id.
+
+        A job replaces an earlier one of its id that has ended without running; see ``_is_free``.
 
         Raises:
             StoreConflict: a job of another tenant has that id.
             StoreError: the store failed.
         """
-        store = self._store()
+        store, new = self._store(), NewJob(tenant, job, once)
         if not store.durable:
-            return (await self.add_all([(tenant, job)]))[0]
+            return (await self.add_all([new]))[0]
         if (refuse := getattr(store, "refuse_nesting", None)) is not None:
             refuse()
-        found: Job | Exception = await self._group.put((tenant, job), job.id, withdraw=True)
+        found: Job | Exception = await self._group.put(new, job.id, withdraw=True)
         if isinstance(found, Exception):
             raise found
         return found
 
-    async def add_all(self, jobs: Sequence[TenantJob]) -> Sequence[Job]:
+    async def add_all(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """Add all of these jobs or none, in one transaction; see ``add``."""
         async with self._store().transaction() as within:
             return await self.add_within(within, jobs)
@@ -91,18 +105,28 @@ class JobWriter:
         await self._add_checked(jobs, within, made)
 
     async def _add_checked(self, jobs: JobQueue, within: Transaction, made: Sequence[Made]) -> None:
-        first: dict[str, TenantJob] = {}
+        first: dict[str, NewJob] = {}
         for job, request in made:
-            first.setdefault(job.id, (request.user.tenant or "", job))
+            first.setdefault(job.id, NewJob(request.user.tenant or "", job))
         known = dict(zip(first, await self.add_within(within, list(first.values())), strict=True))
         for job, request in made:
             jobs.check_repeat(known[job.id], request)
 
-    async def add_within(self, within: Transaction, jobs: Sequence[TenantJob]) -> Sequence[Job]:
+    async def add_within(self, within: Transaction, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """Add jobs in a transaction. Return for each the job, or the job that has its id."""
-        known = await within.jobs.add_many(jobs)
-        pairs = zip(jobs, known, strict=True)
-        added = [(tenant, job) for (tenant, job), found in pairs if found is job or found.mac == job.mac]
+        known = [*await within.jobs.add_many([(tenant, job) for tenant, job, _ in jobs])]
+        added: list[tuple[str, Job]] = []
+        for index, (tenant, job, once) in enumerate(jobs):
+            found = known[index]
+            if found is job or found.mac == job.mac:
+                added.append((tenant, job))
+            elif not once and await self._is_free(within, tenant, found, job):
+                new = replace(job, token=found.token + 1)
+                if await within.jobs.replace(tenant, new):
+                    known[index] = new
+                    added.append((tenant, new))
+                else:  # another process did so first
+                    known[index] = await within.jobs.get(tenant, job.id) or found
         if not added or added[0][1].sent_at is None:  # the engine shares no transaction with this one
             return known
         if len(added) == 1:
@@ -111,11 +135,28 @@ class JobWriter:
             await self._backend.submit_many(added, within)
         return known
 
+    async def _is_free(self, within: Transaction, tenant: str, job: Job, new: Job) -> bool:
+        """Return whether *new* may take the key of a job that was cancelled, refused or abandoned without an effect."""
+        outcome = outcome_in(job.result) if job.state is JobState.DONE else None
+        if outcome not in REFUSED and job.state not in {JobState.CANCELLED, JobState.DEAD}:
+            return False
+        try:
+            request = request_of(job)
+            key = given_key(request.user, job.tool, request.idempotency_key or "", self._namespace)
+        except StoreError:  # another version wrote it
+            return False
+        except Invalid:  # such a key has no effect: its calls are refused
+            return True
+        effect = await within.effects.get(tenant, key)
+        if effect is not None and effect.state is not EffectState.NO_EFFECT:
+            return False
+        return outcome == Outcome.INVALID or self._calls.may_replace(request, request_of(new))
+
     async def close(self) -> None:
         """Write what is left."""
         await self._group.close()
 
-    async def _write(self, jobs: Sequence[TenantJob]) -> Sequence[Job | Exception]:
+    async def _write(self, jobs: Sequence[NewJob]) -> Sequence[Job | Exception]:
         adding = False
         try:
             async with self._store().transaction() as within:

@@ -44,6 +44,7 @@ NAMES = {
     "effect.unsettled",
     "effects.orphaned",
     "job.dead",
+    "job.failed",
     "job.left",
     "job.not_sent",
     "job.store_failed",
@@ -64,6 +65,7 @@ NAMES = {
     "plan.compiled",
     "provider.failed",
     "rows.pruned",
+    "schedule.failed",
     "session.ended",
     "tool_system.failed",
 }

@@ -20,7 +20,7 @@ from callgate.hooks.stock.options import (
     set_options,
 )
 from callgate.hooks.stock.resilience.circuits import SharedCircuits
-from callgate.providers.circuits import Circuit, LocalCircuits, Refused, Settings
+from callgate.providers.circuits import LocalCircuits, Probe, Refused, Settings
 from callgate.providers.stores.base import Store
 
 On: TypeAlias = type[BaseException] | tuple[type[BaseException], ...] | Callable[[Exception], bool]
@@ -33,7 +33,8 @@ class CircuitBreaker(Hook):
 
     The breaker runs outside of ``Retry``: a call that fails in all its attempts is one failure. A deadline that expires
     while the tool runs is a failure. A call that is cancelled, refused by an inner hook, or ended by the tool's own
-    ``RetryLater`` counts neither as a failure nor as a success; a probe with this outcome returns its permit.
+    ``RetryLater`` counts neither as a failure nor as a success; a probe with this outcome returns its permit. A probe that
+    hangs loses its permit after *open_for* seconds, and another call probes.
 
     Args:
         failure_threshold: failures within *window* that open the circuit.
@@ -92,21 +93,21 @@ class CircuitBreaker(Hook):
         if self.local is None:
             return await self._shared(ctx, next, key)
         try:
-            probed = self.local.enter(key, ctx.run.plan.host.monotonic())
+            probe = self.local.enter(key, ctx.run.plan.host.monotonic())
         except Refused as refused:
             raise _later(ctx, refused) from None
-        return await self._local(ctx, next, key, self.local, probed)
+        return await self._local(ctx, next, key, self.local, probe)
 
     async def _local(
-        self, ctx: InvokeContext, next: Next, key: Key, circuits: LocalCircuits, probed: Circuit | None
+        self, ctx: InvokeContext, next: Next, key: Key, circuits: LocalCircuits, probe: Probe | None
     ) -> Any:
         try:
             output = await next()
         except BaseException as error:
-            circuits.leave(key, probed, self._failed(ctx, error), ctx.run.plan.host.monotonic())
+            circuits.leave(key, probe, self._failed(ctx, error), ctx.run.plan.host.monotonic())
             raise
-        if probed is not None:
-            circuits.leave(key, probed, False, ctx.run.plan.host.monotonic())
+        if probe is not None:
+            circuits.leave(key, probe, False, ctx.run.plan.host.monotonic())
         return output
 
     async def _shared(self, ctx: InvokeContext, next: Next, key: Key) -> Any:

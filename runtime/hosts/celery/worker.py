@@ -6,7 +6,7 @@ from collections.abc import Callable
 from threading import Thread
 from typing import Any
 
-from callgate.errors import GateClosed, RegistrationError, StoreError
+from callgate.errors import RegistrationError
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.jobs import JobState
 from callgate.runtime.faces.sync import SyncGate
@@ -81,7 +81,7 @@ def _task(gate: Gate, backend: CeleryJobs) -> Callable[[Any, str], None]:
         failed = False
         try:
             state = gate.sync().open().run_job(id)
-        except (StoreError, GateClosed) as error:
+        except Exception as error:  # noqa: BLE001  (of the store, or of a gate that closes)
             emit(LogEvent.JOB_STORE_FAILED, error=error)
             failed = True
         # A redelivered job of a dead worker keeps its lease for a while: retry the message after that.

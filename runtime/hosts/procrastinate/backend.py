@@ -108,7 +108,11 @@ class ProcrastinateJobs(EngineBase):
         for _, job in jobs:
             if not _fits(job.queue):
                 raise RegistrationError(f"ProcrastinateJobs: the name of a queue has at most {MAX_QUEUE_BYTES} bytes")
+        # A job in the place of a cancelled one: the row of that one waits if the connection broke after the cancellation.
+        replaced = [job.id for _, job in jobs if job.token]
         with store_errors():
+            if replaced:
+                await self.rows.cancel(within, *replaced)
             deliveries = (Delivery(job.id, job.queue, job.priority, self._later(job.run_at)) for _, job in jobs)
             await self.rows.add(within, *deliveries)
 
@@ -193,7 +197,7 @@ class ProcrastinateJobs(EngineBase):
         except asyncio.CancelledError:  # the grace period ended and the job was put back: for the engine it succeeded
             self._handed_back += 1
             delay = 0.0
-        except StoreError as error:
+        except Exception as error:  # noqa: BLE001  (of the store; the engine would keep its row for ever)
             self._tally.failures += 1
             emit(LogEvent.JOB_STORE_FAILED, error=error)
             delay = self.jobs.options.valid

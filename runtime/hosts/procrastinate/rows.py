@@ -37,7 +37,7 @@ FIND_OTHERS = "SELECT EXISTS (SELECT FROM procrastinate_jobs WHERE task_name <> 
 FIND_WAITING = (
     "SELECT queueing_lock AS id FROM procrastinate_jobs WHERE status = 'todo' AND queueing_lock = ANY(%(ids)s)"
 )
-CANCEL = "DELETE FROM procrastinate_jobs WHERE status = 'todo' AND queueing_lock = %(id)s RETURNING id"
+CANCEL = "DELETE FROM procrastinate_jobs WHERE status = 'todo' AND queueing_lock = ANY(%(ids)s) RETURNING id"
 
 
 class Delivery(NamedTuple):
@@ -115,9 +115,9 @@ class Rows:
         ]
         await self.app.job_manager.batch_defer_jobs_async(jobs, connection=driver_of(within))
 
-    async def cancel(self, within: Transaction, id: str) -> None:
-        """Delete the waiting row of a job."""
-        await self._rows(within, CANCEL, id=id)
+    async def cancel(self, within: Transaction, *ids: str) -> None:
+        """Delete the waiting rows of jobs."""
+        await self._rows(within, CANCEL, ids=list(ids))
 
     async def waiting(self, within: Transaction, ids: Collection[str]) -> set[str]:
         """Return those of *ids* that wait."""

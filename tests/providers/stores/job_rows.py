@@ -144,6 +144,13 @@ class Model:
             )
         return dead
 
+    def replace(self, tenant: str, new: Job) -> bool:
+        found = self.of(tenant, new.id)
+        ended = found is not None and found.state in {DONE, DEAD, CANCELLED} and found.token + 1 == new.token
+        if ended:
+            self.rows[new.id] = tenant, new
+        return ended
+
     def renew(self, owners: Collection[str], until: float) -> list[str]:
         held = [id for id, (_, found) in self.rows.items() if found.state is RUNNING and found.owner in owners]
         for id in held:

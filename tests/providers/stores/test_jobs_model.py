@@ -56,11 +56,11 @@ class Machine(RuleBasedStateMachine):
 
     @initialize()
     def some_are_there(self) -> None:
-        for id, tenant, owner in (("a", "", "one"), ("b", "acme", "other"), ("c", "acme", None)):
+        for id, tenant, owner in (("a", "", "one"), ("b", "acme", "other"), ("c", "acme", "one")):
             self.did(self.store.jobs.add(tenant, job(self.now, id)))
             self.model.rows[id] = tenant, job(self.now, id)
-            if owner is not None:
-                self.take(owner, 5.0, id)
+            self.take(owner, 5.0, id)
+        self.end("c", True, 0, INPUT_REQUIRED, None, None)  # rare otherwise
 
     @rule(seconds=SECONDS)
     def time_passes(self, seconds: float) -> None:
@@ -157,6 +157,21 @@ class Machine(RuleBasedStateMachine):
         tenant, *_ = self.held(id, own)
         assert self.did(self.jobs.revive(tenant, id, self.now + wait)) is self.model.revive(tenant, id, self.now + wait)
 
+    @rule(id=IDS, own=THEIR_OWN, back=BACK, queue=QUEUES, wait=SECONDS, within=st.booleans())
+    def replace(self, id: str, own: bool, back: int, queue: str, wait: float, within: bool) -> None:
+        tenant, _, token = self.held(id, own, back)
+        new = job(self.now, id, queue=queue, run_at=self.now + wait, mac="new", token=token + 1)
+
+        async def replaced() -> bool:
+            if not within:
+                return await self.jobs.replace(tenant, new)  # type: ignore[no-any-return]
+            async with self.store.transaction() as transaction:
+                return await transaction.jobs.replace(tenant, new)
+
+        done = self.did(replaced())
+        assert done is self.model.replace(tenant, new)
+        assert not (done and (back or not own)), "only the last token is replaced"
+
     @rule(owner=OWNERS, seconds=SECONDS)
     def renew(self, owner: str, seconds: float) -> None:
         told = self.did(self.jobs.renew([owner], self.now + seconds))
@@ -204,6 +219,9 @@ class Machine(RuleBasedStateMachine):
                 await within.jobs.cancel(tenant, id, self.now)
                 await within.jobs.mark_sent([id, "new"], self.now)
                 await within.jobs.revive(tenant, id, self.now)
+                known = await within.jobs.get(tenant, id)
+                if known is not None:
+                    await within.jobs.replace(tenant, job(self.now, id, mac="new", token=known.token + 1))
                 for which in (id, None):
                     taken = await within.jobs.take(owner, self.now, self.now + 50.0, id=which)
                     assert taken is not None or which is not None
@@ -324,6 +342,12 @@ class WakesWithoutReset(Sabotaged):
         return state
 
 
+class ReplacesWhatRuns(Sabotaged):
+    async def replace(self, tenant: str, job: Job) -> bool:
+        await self.inner.end(tenant, job.id, job.token - 1, DONE, at=0.0, result=None, reason=None)
+        return bool(await self.inner.replace(tenant, job))
+
+
 class CancelsWhatRuns(Sabotaged):
     async def cancel(self, tenant: str, id: str, at: float) -> Any:
         found = await self.inner.get(tenant, id)
@@ -341,6 +365,7 @@ BROKEN = [
     RenewsAll,
     CancelsWhatRuns,
     WakesWithoutReset,
+    ReplacesWhatRuns,
 ]
 
 

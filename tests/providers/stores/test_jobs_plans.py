@@ -55,6 +55,7 @@ TAKING: dict[str, Ask] = {
     "stopped": lambda jobs: jobs.stopped(["owner13", "owner14"]),
     "tell": lambda jobs: jobs.record_progress("t6", "j13", 1, b"1"),
     "revive": lambda jobs: jobs.revive("t6", "j13", NOW),
+    "replace": lambda jobs: jobs.replace("t6", job(NOW, "j13", token=2)),
     "add": lambda jobs: jobs.add("t1", job(NOW, "new")),
 }
 LOOKING: dict[str, Ask] = {

@@ -153,6 +153,27 @@ async def test_a_cancelled_job_is_taken_out_of_the_engine(queue: str) -> None:
         assert (await job).outcome is Outcome.CANCELLED
 
 
+async def test_a_job_takes_the_place_of_a_cancelled_one_whose_row_is_left(
+    queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I20: the connection broke after the cancellation, and the row waits for its time."""
+    async with a_gate() as gate:
+        job = await submit(gate, "pay", queue, {"who": "them"}, key=queue, delay=3_600.0)
+        with monkeypatch.context() as broken:
+
+            async def fails(*_: Any) -> None:
+                raise StoreError("the connection broke")
+
+            broken.setattr(gate.jobs.backend.rows, "cancel", fails)  # type: ignore[attr-defined]
+            assert await job.cancel()
+        assert await rows(gate, queue) == [(job.id, "todo")]
+        again = await submit(gate, "pay", queue, {"who": "you"}, key=queue)
+        assert await rows(gate, queue) == [(job.id, "todo")]
+        async with working(gate, queue):
+            assert (await again).output == "paid you"
+    assert effects() == ["you"]
+
+
 async def test_one_key_is_one_job_and_one_row(queue: str) -> None:
     """I4."""
     async with a_gate() as gate:

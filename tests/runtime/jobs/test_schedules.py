@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from callgate import Gate, Jobs, RegistrationError, UnknownTool, User, tool
+from callgate.errors import StoreError
 from callgate.jobs import EmbeddedJobs, Schedule
+from callgate.runtime.jobs import schedules
 from callgate.runtime.jobs.schedules import last_time
 from callgate.stores import JobState
 from tests.harness.gate_options import gate_options
@@ -53,9 +55,10 @@ def hourly(**more: Any) -> Schedule:
 
 
 @asynccontextmanager
-async def a_gate(address: str, clock: WallClock, *schedules: Schedule, **options: Any) -> AsyncGenerator[Gate]:
-    jobs = Jobs(engine=EmbeddedJobs(0), schedules=schedules, **options)
-    given = gate_options(store=address, signing_keys=[KEY], jobs=jobs, clock=clock)
+async def a_gate(address: str, clock: WallClock, *each: Schedule, **options: Any) -> AsyncGenerator[Gate]:
+    flat = {name: options.pop(name) for name in ("durable", "refresh_user") if name in options}
+    jobs = Jobs(engine=EmbeddedJobs(0), schedules=each, **options)
+    given = gate_options(store=address, signing_keys=[KEY], jobs=jobs, clock=clock, **flat)
     async with Gate([report], allow_unguarded=True, **given) as gate:
         yield gate
 
@@ -134,11 +137,134 @@ async def test_a_failing_store_delays_a_run_and_does_not_lose_it(
             raise OSError("no disk")
 
         monkeypatch.setattr(gate.jobs, "submit", fails)
-        with pytest.raises(OSError, match="no disk"):
-            await gate.jobs.scheduler.tick()
+        await gate.jobs.scheduler.tick()
+        assert await submitted(gate) == 0
         monkeypatch.undo()
         await gate.jobs.scheduler.tick()
         assert await submitted(gate) == 1
+
+
+class Broken(Exception):
+    """An error that is no use to those who read it."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+FAILURES: list[tuple[str, Callable[[], BaseException]]] = [
+    ("submit", lambda: OSError("no disk")),
+    ("submit", lambda: StoreError("no store")),
+    ("submit", lambda: ExceptionGroup("two", [ValueError("one"), KeyError("other")])),
+    ("submit", Broken),
+    ("submit", lambda: RegistrationError("no worker serves the queue")),
+    ("time", lambda: ValueError("no such time")),
+    ("time", lambda: ZeroDivisionError("of a package")),
+    ("call", lambda: TypeError("no arguments")),
+    ("call", lambda: SystemExit(3)),
+    ("submit", asyncio.CancelledError),
+]
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite-file", "postgresql"])
+@pytest.mark.parametrize(("where", "made"), FAILURES)
+async def test_a_schedule_that_fails_stops_no_other_is_named_in_the_log_once_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str, where: str, made: Any
+) -> None:
+    clock, bad = WallClock(NOON + 2.0), hourly(name="bad")
+    options: dict[str, Any] = {"durable": False} if kind == "memory" else {}
+    with place(kind, tmp_path) as (address, _):
+        async with a_gate(address, clock, hourly(name="a"), bad, hourly(name="z"), **options) as gate:
+            breaks(monkeypatch, gate, where, bad, made)
+            for _ in range(3):
+                clock.now += 1.0
+                await gate.maintain()
+            assert await submitted(gate) == 2
+            (logged,) = [record.message for record in caplog.records if "schedule.failed" in record.message]
+            assert "schedule='bad'" in logged
+            assert "tool='report'" in logged
+            assert type(made()).__name__ in logged
+            assert "Traceback" in logged
+            monkeypatch.undo()
+            await gate.maintain()
+            assert await submitted(gate) == 3
+
+
+def breaks(
+    monkeypatch: pytest.MonkeyPatch, gate: Gate, where: str, bad: Schedule, made: Callable[[], BaseException]
+) -> None:
+    """Let one schedule fail at that place."""
+    if where == "submit":
+        submit = gate.jobs.submit
+
+        async def fails(*given: Any, key: str, **more: Any) -> Any:
+            if key.startswith("schedule bad "):
+                raise made()
+            return await submit(*given, key=key, **more)
+
+        monkeypatch.setattr(gate.jobs, "submit", fails)
+        return
+    target, name = (schedules, "last_time") if where == "time" else (schedules.Scheduler, "_call")
+    inner = getattr(target, name)
+
+    def fails_for_bad(schedule: Schedule, *rest: Any) -> Any:
+        if schedule is bad:
+            raise made()
+        return inner(schedule, *rest)
+
+    monkeypatch.setattr(target, name, fails_for_bad if where == "time" else staticmethod(fails_for_bad))
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite-file", "postgresql"])
+async def test_a_fixed_time_is_submitted_once_in_the_autumn_night_and_once_in_the_spring_night(
+    tmp_path: Path, kind: str
+) -> None:
+    """Each look is that of a process that has just started, which knows nothing of earlier looks."""
+    nights = {"2026-10-24T22:00+00:00": (1, 14), "2026-03-28T23:00+00:00": (1, 10)}
+    with place(kind, tmp_path) as (address, _):
+        for night, (fixed, quarters) in nights.items():
+            clock = WallClock(datetime.fromisoformat(night).timestamp())
+            each: dict[str, Any] = {
+                "arguments": {"what": "sales"},
+                "zone": "Europe/Berlin",
+                "catch_up": 0.0,
+                "user": User("robot", night),
+            }
+            all_night = [
+                Schedule(tool="report", name="fixed", cron="30 2 * * *", queue="fixed", **each),
+                Schedule(tool="report", name="quarters", cron="*/30 0-5 * * *", queue="quarters", **each),
+            ]
+            async with a_gate(address, clock, *all_night) as gate:
+                for _ in range(7 * 60 if quarters > 10 else 5 * 60):
+                    await schedules.Scheduler(gate.jobs, all_night).tick()
+                    clock.now += 60.0
+                queues = [job.queue for _, job in await gate.store.jobs.list(night, limit=100)]
+            assert (queues.count("fixed"), queues.count("quarters")) == (fixed, quarters)
+
+
+@pytest.mark.parametrize("kind", ["sqlite-file", "postgresql"])
+@pytest.mark.parametrize("end", ["denied", "cancelled", "dead", "invalid"])
+async def test_a_time_whose_job_did_not_run_is_not_submitted_again(tmp_path: Path, kind: str, end: str) -> None:
+    """The keys of other jobs are free again after such an end."""
+    clock, wrong = WallClock(NOON + 2.0), {"what": 7} if end == "invalid" else {"what": "sales"}
+    schedule = Schedule(tool="report", cron="0 * * * *", arguments=wrong, user=User("robot", "acme"))
+    with place(kind, tmp_path) as (address, _):
+        options = {"refresh_user": lambda _: None} if end == "denied" else {}
+        async with a_gate(address, clock, schedule, **options) as gate:
+            await gate.jobs.scheduler.tick()
+            ((_, job),) = await gate.store.jobs.list(None)
+            if end == "cancelled":
+                await gate.store.jobs.cancel("acme", job.id, clock.now)
+            elif end == "dead":
+                taken = await gate.store.jobs.take("w", clock.now, clock.now + 9.0)
+                assert taken is not None
+                await gate.store.jobs.end("acme", job.id, 1, JobState.DEAD, at=clock.now, result=None, reason="gone")
+            else:
+                assert await gate.jobs.run_invocation() is JobState.DONE
+                assert (await gate.job(job.id, user=User("robot", "acme"))).outcome == end
+            await schedules.Scheduler(gate.jobs, [schedule]).tick()
+            ((_, after),) = await gate.store.jobs.list(None)
+            assert after.state in {JobState.CANCELLED, JobState.DEAD, JobState.DONE}
+            assert RAN == []
 
 
 async def test_the_gate_runs_its_schedules_while_it_is_open(tmp_path: Path) -> None:
@@ -167,12 +293,31 @@ def test_the_times_are_those_of_the_zone(zone: str, now: str, expected: str) -> 
         ({"cron": "never"}, "is not five fields"),
         ({"cron": "0 0 * * * *"}, "is not five fields"),
         ({"cron": "99 * * * *"}, "is not five fields"),
+        ({"cron": "R 3 * * *"}, "is not five fields"),  # a random number: other times in each process
+        ({"cron": "0 R(1-5) * * *"}, "is not five fields"),
+        ({"cron": None}, "is not five fields"),
+        ({"cron": "0 0 30 2 *"}, "names a date that no year has"),
+        ({"cron": "0 0 30,31 2 *"}, "names a date that no year has"),
+        ({"cron": "0 0 31 2,4,6,9,11 *"}, "names a date that no year has"),
+        ({"cron": "0 0 31 4,6 *", "zone": "Europe/Berlin"}, "names a date that no year has"),
         ({"cron": "0 3 * * *", "zone": "Mars/Base"}, "the time zone 'Mars/Base' is unknown"),
+        ({"cron": "0 3 * * *", "zone": None}, "the time zone None is unknown"),
+        ({"cron": "0 3 * * *", "catch_up": float("nan")}, "catch_up is at least 0"),
+        ({"cron": "0 3 * * *", "deadline": float("nan")}, "deadline above 0"),
+        ({"cron": "0 3 * * *", "deadline": 0.0}, "deadline above 0"),
     ],
 )
-def test_times_that_cannot_be_read_are_refused(wrong: dict[str, str], why: str) -> None:
-    with pytest.raises(RegistrationError, match=why):
-        Schedule(tool="report", **wrong)  # type: ignore[arg-type]
+def test_times_that_cannot_be_read_are_refused(wrong: dict[str, Any], why: str) -> None:
+    with pytest.raises(RegistrationError, match=f"the schedule report: .*{why}"):
+        Schedule(tool="report", **wrong)
+
+
+@pytest.mark.parametrize(
+    "cron", ["0 0 29 2 *", "0 0 30 2 1", "0 0 31 1,4 *", "0 0 * 2 2#5", "0 0 L 2 *", "0 0 1 mar fri"]
+)
+def test_dates_that_are_rare_are_accepted(cron: str) -> None:
+    schedule = Schedule(tool="report", cron=cron)
+    assert last_time(schedule, NOON) < NOON
 
 
 async def test_what_could_never_run_is_refused_at_the_opening(tmp_path: Path) -> None:

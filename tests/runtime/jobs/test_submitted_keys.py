@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from callgate import Effects, Gate, Outcome, ToolCall, User, tool
+from callgate import Effects, Gate, Hook, InvokeContext, JobHandle, Jobs, Outcome, ToolCall, ToolContext, User, tool
 from callgate.errors import Conflict, StoreError
 from callgate.jobs import EmbeddedJobs
 from callgate.stores import JobState
+from tests.providers.stores.backends import place
 
 ANN = User("ann", "acme")
 SENT: list[str] = []
@@ -105,3 +108,179 @@ async def test_a_key_whose_job_another_version_wrote_is_refused() -> None:
         written.body = b'{"v": 0}'
         with pytest.raises(StoreError, match="another version"):
             await gate.submit(call("look", n=1), user=ANN, key="k")
+
+
+# ---------------------------------------------------------------------- keys that are free again
+
+
+class Refusal(Hook):
+    """Refuses calls while ``refuses`` is set."""
+
+    def __init__(self) -> None:
+        self.refuses = False
+
+    def will_authorize(self, ctx: InvokeContext) -> None:
+        if self.refuses:
+            ctx.abort("no")
+
+
+@tool(effect="irreversible", key=("to",))
+async def mail(to: str) -> str:
+    """Mail somebody once."""
+    SENT.append(to)
+    return f"sent to {to}"
+
+
+@tool(effect="irreversible")
+async def fails(to: str) -> str:
+    """Fail after an effect that may have taken place."""
+    SENT.append(to)
+    raise RuntimeError(to)
+
+
+@tool(effect="read")
+async def busy(to: str, ctx: ToolContext) -> str:
+    """Be busy with all but one."""
+    if to != "you":
+        ctx.retry_after(0, "busy")
+    return f"sent to {to}"
+
+
+@asynccontextmanager
+async def gate_with(kind: str, tmp_path: Path, refusal: Refusal) -> AsyncGenerator[Gate]:
+    jobs = Jobs(engine=EmbeddedJobs(0), backoff=0.0, max_attempts=2)
+    options: dict[str, Any] = {"effects": Effects(durable=False), "signing_keys": ["a key of the tests"], "jobs": jobs}
+    with place(kind, tmp_path) as (address, _):
+        async with Gate([send, mail, fails, busy], [refusal], allow_unguarded=True, store=address, **options) as gate:
+            yield gate
+
+
+async def run_all(gate: Gate) -> None:
+    while await gate.jobs.run_invocation() is not None:
+        pass
+
+
+async def first_job(gate: Gate, end: str, name: str, refusal: Refusal) -> JobHandle:
+    """A job of the key ``k`` that has ended that way."""
+    to: Any = {"invalid": 7, "success": "you"}.get(end, "them")
+    refusal.refuses = end == "denied"
+    job = await gate.submit(call(name, to=to), user=ANN, key="k")
+    if end == "cancelled":
+        assert await job.cancel()
+    elif end.startswith("dead"):
+        for _ in range(2):
+            taken = await gate.store.jobs.take("dead worker", gate.jobs.now(), 0.0)
+            assert taken is not None
+        if end == "dead after its effect":
+            assert (await gate.call(call(name, to=to), user=ANN, idempotency_key="k")).outcome is Outcome.SUCCESS
+    await run_all(gate)
+    refusal.refuses = False
+    state = (await job.status()).state
+    assert state is {"cancelled": JobState.CANCELLED, "dead": JobState.DEAD}.get(end.partition(" ")[0], JobState.DONE)
+    return job
+
+
+FREE = ["cancelled", "denied", "invalid", "dead"]
+KEPT = ["success", "error", "dead after its effect"]
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite-file", "postgresql"])
+@pytest.mark.parametrize("end", FREE)
+@pytest.mark.parametrize("way", ["submit", "submit_many"])
+async def test_the_key_of_a_job_that_ended_without_an_effect_is_free_again(
+    kind: str, end: str, way: str, tmp_path: Path
+) -> None:
+    """Also with other arguments. It was taken for seven days."""
+    async with gate_with(kind, tmp_path, refusal := Refusal()) as gate:
+        job = await first_job(gate, end, "send", refusal)
+        again = call("send", to="you")
+        if way == "submit":
+            other = await gate.submit(again, user=ANN, key="k")
+        else:
+            fresh, other = await gate.submit_many([call("send", to="fresh"), again], user=ANN, keys=["k2", "k"])
+            assert fresh.id != other.id
+        assert other.id == job.id, "the id of a key stays"
+        assert (await other.status()).state is JobState.QUEUED
+        await run_all(gate)
+        assert (await other).output == "sent to you"
+        assert (await other.status()).attempts == 1
+        assert (await gate.submit(again, user=ANN, key="k")).id == job.id
+        await run_all(gate)
+        assert SENT.count("you") == 1
+        assert "them" not in SENT
+        with pytest.raises(Conflict):
+            await gate.submit(call("send", to="another"), user=ANN, key="k")
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite-file", "postgresql"])
+@pytest.mark.parametrize("end", KEPT)
+async def test_the_key_of_a_job_with_an_effect_or_a_result_is_kept(kind: str, end: str, tmp_path: Path) -> None:
+    async with gate_with(kind, tmp_path, refusal := Refusal()) as gate:
+        name = "fails" if end == "error" else "send"
+        job = await first_job(gate, end, name, refusal)
+        before, state = list(SENT), (await job.status()).state
+        to = "you" if end == "success" else "them"
+        assert (await gate.submit(call(name, to=to), user=ANN, key="k")).id == job.id
+        with pytest.raises(Conflict):
+            await gate.submit(call(name, to="another"), user=ANN, key="k")
+        await run_all(gate)
+        assert before == SENT
+        assert (await job.status()).state is state
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite-file", "postgresql"])
+async def test_the_key_of_a_read_that_was_given_up_is_free_again(kind: str, tmp_path: Path) -> None:
+    async with gate_with(kind, tmp_path, Refusal()) as gate:
+        job = await gate.submit(call("busy", to="them"), user=ANN, key="k")
+        await run_all(gate)
+        assert (await job.status()).state is JobState.DEAD
+        other = await gate.submit(call("busy", to="you"), user=ANN, key="k")
+        await run_all(gate)
+        assert ((await other).output, (await other.status()).reason) == ("sent to you", None)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite-file", "postgresql"])
+@pytest.mark.parametrize("end", FREE)
+async def test_the_job_of_a_tool_with_a_declared_key_gives_its_place_to_a_repeat_only(
+    kind: str, end: str, tmp_path: Path
+) -> None:
+    """Its effect may be under its declared key, by which the ledger recognises a repeat, and not other arguments."""
+    async with gate_with(kind, tmp_path, refusal := Refusal()) as gate:
+        await first_job(gate, end, "mail", refusal)
+        if end == "invalid":  # it never had arguments
+            other = await gate.submit(call("mail", to="you"), user=ANN, key="k")
+            await run_all(gate)
+            assert ((await other).output, SENT) == ("sent to you", ["you"])
+            return
+        with pytest.raises(Conflict):
+            await gate.submit(call("mail", to="another"), user=ANN, key="k")
+        again = await gate.submit(call("mail", to="them"), user=ANN, key="k")
+        await run_all(gate)
+        assert ((await again).output, SENT) == ("sent to them", ["them"])
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite-file", "postgresql"])
+async def test_of_many_callers_that_take_a_free_key_one_does(kind: str, tmp_path: Path) -> None:
+    """I4: the others get its job, or a conflict if their arguments differ."""
+    async with gate_with(kind, tmp_path, refusal := Refusal()) as gate:
+        job = await first_job(gate, "cancelled", "send", refusal)
+        submits = [gate.submit(call("send", to=f"you {n % 3}"), user=ANN, key="k") for n in range(12)]
+        handles = await asyncio.gather(*submits, return_exceptions=True)
+        assert {one.id for one in handles if isinstance(one, JobHandle)} == {job.id}
+        assert sum(isinstance(one, Conflict) for one in handles) == 8
+        await run_all(gate)
+        assert len(SENT) == 1
+
+
+async def test_a_worker_of_the_earlier_job_changes_nothing_of_the_later_one() -> None:
+    """I4: the token of the key's jobs grows."""
+    async with gate_at("sqlite://") as gate:
+        job = await gate.submit(call("send", to="them"), user=ANN, key="k")
+        taken = await gate.store.jobs.take("slow worker", gate.jobs.now(), gate.jobs.now() + 600.0)
+        assert taken is not None
+        token = taken[1].token
+        assert await gate.store.jobs.end("acme", job.id, token, JobState.DEAD, at=0.0, result=None, reason="x")
+        await gate.submit(call("send", to="you"), user=ANN, key="k")
+        assert await gate.store.jobs.take("other", gate.jobs.now(), gate.jobs.now() + 600.0) is not None
+        late = await gate.store.jobs.end("acme", job.id, token, JobState.DONE, at=0.0, result=None, reason=None)
+        assert late is False

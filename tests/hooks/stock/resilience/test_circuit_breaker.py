@@ -317,6 +317,42 @@ def test_a_response_of_the_tool_is_a_success(desk: Desk) -> None:
     desk.run(main())
 
 
+@both
+@pytest.mark.parametrize("half_open", [1, 3])
+@pytest.mark.parametrize("late", ["success", "failure", "cancelled"])
+def test_probes_that_hang_do_not_keep_the_circuit_open(desk: Desk, shared: bool, half_open: int, late: str) -> None:
+    """I11: their permits expire; whatever they end with later takes no permit from others and gives none back twice."""
+    patient = Patient()
+
+    async def main() -> None:
+        hook = CircuitBreaker(1, open_for=5, max_probes=half_open, shared=shared, refresh=0.0)
+        async with desk.gate(hook, tools=[patient.tool]) as gate:
+            assert await treat(gate, {}) == "e"
+            await asyncio.sleep(5)
+            hung = [asyncio.create_task(treat(gate, {"seconds": 1_000})) for _ in range(half_open)]
+            await asyncio.sleep(4.9)
+            assert await treat(gate, {}) == "r", "they hold all permits"
+            await asyncio.sleep(0.2)
+            assert await treat(gate, {}) == "e", "another call probes, and the tool is still ill"
+            assert await treat(gate, {}) == "r", "the circuit is open again"
+            await asyncio.sleep(5)
+            patient.ill = False
+            assert await treat(gate, {}, {}) == "ss", "it has recovered, and they still hang"
+            patient.ill = late == "failure"
+            if late == "cancelled":
+                for task in hung:
+                    task.cancel()
+            await asyncio.wait(hung)
+            if hook.local is not None:
+                assert all(len(circuit.probing) == 0 for circuit in hook.local.known.values())
+            patient.ill = False
+            await asyncio.sleep(5)
+            assert await treat(gate, {}, {}) == "ss"
+        assert places_held(desk.store) == 0
+
+    desk.run(main())
+
+
 def test_the_breaker_agrees_with_a_model_of_it() -> None:
     """Contract 88: random calls against twenty lines that say what a circuit is."""
     for seed in range(200):
@@ -446,7 +482,7 @@ def sweeping(shared: bool, *, ill: bool = False, hooks: Any = (), **options: Any
             await inside[2].put(*key, CacheEntry(b"{}", 0.0, loop.time() - 1, loop.time() + 1e6))
         ledger.watch("units", lambda: taken(store))
         ledger.watch("places", lambda: (places.in_use(), places_held(store)))
-        ledger.watch("probes", lambda: circuit.probing if circuit is not None else 0)
+        ledger.watch("probes", lambda: len(circuit.probing) if circuit is not None else 0)
         async with Gate([patient.tool], [quota, places, breaker, *hooks], allow_unguarded=True, store=store) as gate:
             return await gate.invoke("patient", {"seconds": 0.01}, user=USER, **options)
 
@@ -467,9 +503,9 @@ def test_cancelled_at_any_point_nothing_of_the_three_leaks_or_comes_back_twice(
 def test_control_a_probe_that_is_not_given_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """I1: control."""
 
-    def forgets(self: Any, key: Any, probed: Any, failed: Any, now: float) -> None:
-        if failed is not None and probed is not None:
-            probed.probing -= 1
+    def forgets(self: Any, key: Any, probe: Any, failed: Any, now: float) -> None:
+        if failed is not None and probe is not None:
+            probe.circuit.probing.remove(probe.until)
 
     monkeypatch.setattr(LocalCircuits, "leave", forgets)
     with pytest.raises(SweepFailed, match="probes"):
