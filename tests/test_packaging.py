@@ -11,13 +11,16 @@ import tarfile
 import tomllib
 import zipfile
 from collections.abc import Iterable, Iterator
+from configparser import ConfigParser
 from importlib import import_module
+from importlib.metadata import EntryPoint
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
 
 import callgate
+from callgate.__main__ import main
 from callgate._lazy import FACES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,6 +86,14 @@ def test_the_wheel_installs_only_callgate_and_its_pytest_plugin(wheel: dict[str,
     assert {PurePosixPath(name).parts[0] for name in wheel} == {"callgate", f"callgate-{version}.dist-info", beside}
 
 
+def test_the_wheel_has_the_command_that_the_module_is(wheel: dict[str, bytes]) -> None:
+    (listed,) = (text.decode() for name, text in wheel.items() if name.endswith(".dist-info/entry_points.txt"))
+    parser = ConfigParser()
+    parser.read_string(listed)
+    ((name, value),) = parser.items("console_scripts")
+    assert (name, EntryPoint(name, value, "console_scripts").load()) == ("callgate", main)
+
+
 def test_the_sdist_builds_the_same_wheel(wheel: dict[str, bytes], tmp_path: Path) -> None:
     archive = build("sdist", ROOT, tmp_path / "sdist")
     with tarfile.open(archive) as tar:
@@ -109,8 +120,10 @@ def test_all_is_sorted_and_every_name_is_there() -> None:
 
 
 def test_the_command_line_says_the_version() -> None:
-    said = subprocess.run([sys.executable, "-m", "callgate"], check=True, capture_output=True, text=True).stdout
-    assert project()["project"]["version"] in said
+    script = Path(sys.executable).with_name("callgate")
+    for command in ([sys.executable, "-m", "callgate"], [str(script)], [str(script), "--version"]):
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        assert project()["project"]["version"] in said
 
 
 # What is pinned, and what is not said

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from callgate.errors import StoreConflict, StoreError
 from callgate.providers.stores.server_answers import shut_socket
@@ -14,6 +16,12 @@ from callgate.providers.stores.sql_engines import OPENING
 _ADVICE = {
     "database or disk is full": "; free space on the disk of its file and try again: committed data is intact",
     "unsupported startup parameter": "; the pooler refuses options=... in the address: set them with ALTER ROLE ... SET",
+    "unable to open database file": "; give a file that this user may read and write",
+    '" does not exist': "; check the address",
+    "file is not a database": "; give the address of a store",
+    "disk image is malformed": "; the file is damaged: restore it from a backup",
+    "readonly database": "; give a file that this user may write, as each store is written to when it opens",
+    "permission denied for": "; grant this role what the application's role has",
     "in statement pooling mode": "; the store needs transactions: set pool_mode = transaction in the pooler",
 }
 """Advice for errors whose text from the driver has none, by a part of that text."""
@@ -33,7 +41,14 @@ def advised(text: str) -> str:
 @contextmanager
 def sql_errors(backend: str) -> Generator[None, None, None]:
     """Raise errors of the driver as errors of the store. Texts that may quote values stay in the cause only."""
-    from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
+    from sqlalchemy.exc import (
+        DatabaseError,
+        IntegrityError,
+        InterfaceError,
+        OperationalError,
+        ProgrammingError,
+        SQLAlchemyError,
+    )
 
     try:
         yield
@@ -42,7 +57,11 @@ def sql_errors(backend: str) -> Generator[None, None, None]:
     except (OperationalError, InterfaceError) as error:
         raise StoreError(f"{backend}: {advised(str(error.orig))}") from error
     except (SQLAlchemyError, UnicodeError) as error:
-        raise StoreError(f"{backend}: {type(error).__name__}") from error
+        text = str(getattr(error, "orig", ""))
+        # These two quote names at most: of tables and roles in PostgreSQL; a plain error of SQLite is about its file.
+        names = isinstance(error, ProgrammingError) or (backend == "sqlite" and type(error) is DatabaseError)
+        shown = names and any(part in text for part in _ADVICE)
+        raise StoreError(f"{backend}: {advised(text) if shown else type(error).__name__}") from error
 
 
 @asynccontextmanager
@@ -209,3 +228,34 @@ def read_url(url: str) -> Any:
     if driver is None or parsed.drivername not in {driver, parsed.get_backend_name()}:
         raise StoreError(f"a SQL store supports sqlite:// and postgresql:// addresses, not {parsed.drivername}://")
     return parsed.set(drivername=driver)
+
+
+def sqlite_file(url: Any) -> Path | None:
+    """Return the file that a URL of SQLite names, also as ``file:...?uri=true``; None for a database in memory."""
+    name = url.database or ":memory:"
+    if name.startswith("file:") and "uri" in url.query:
+        name = unquote(urlsplit(name).path)
+    return None if name == ":memory:" or url.query.get("mode") == "memory" else Path(name)
+
+
+def refuse_unusable(file: Path | None) -> None:
+    """Refuse a path that cannot be the file of a database.
+
+    Raises:
+        StoreError: its folder does not exist, or it is a folder.
+    """
+    if file is None:
+        return
+    if not file.absolute().parent.is_dir():
+        raise StoreError("sqlite: unable to open database file: its folder does not exist; create the folder first")
+    if file.is_dir():
+        raise StoreError(f"sqlite: {file.absolute()} is a folder; give the address of a file")
+
+
+def outdated(backend: str, file: Path | None, revision: str | None, head: str) -> StoreError:
+    """Return the error of tables that are missing or old, where they may not be created or migrated."""
+    found = f"the tables are at revision {revision}, not {head}; let their owner migrate them:"
+    if revision is None:
+        place = "" if file is None else f" in {file.absolute()}"
+        found = f"there are no tables{place}; check the address, or let their owner create them:"
+    return StoreError(f"{backend}: {found} `callgate stores upgrade --store ADDRESS`")

@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequen
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from callgate.errors import StoreError
@@ -20,13 +19,16 @@ from callgate.providers.stores.sql_connections import (
     begin,
     commit,
     disconnect,
+    outdated,
     read_url,
+    refuse_unusable,
     retried,
     roll_back,
     run_statement,
     shielded,
     shielded_connection,
     sql_errors,
+    sqlite_file,
 )
 from callgate.providers.stores.sql_engines import Engines
 from callgate.providers.stores.sql_schema import upgrade_schema
@@ -69,6 +71,7 @@ class Database:
         self.migrates = migrate
         self.lite = self.url.get_backend_name() == "sqlite"
         self.in_memory = self.lite and self.url.database in {None, "", ":memory:"}
+        self._file = sqlite_file(self.url) if self.lite else None
         self._clock = None if self.lite or now not in {None, time.time} else ServerClock()
         self.now: Callable[[], float] = self._clock or now or time.time
         self.pool_size = 1 if self.in_memory else pool_size
@@ -91,6 +94,8 @@ class Database:
         """Connect, and migrate the schema if it is not up to date, or refuse it."""
         if self._engines is not None:
             return
+        if self._has_no_file() and not self.migrates:
+            raise self._outdated(None)
         try:
             self._connect()
             await self._migrate()
@@ -102,8 +107,7 @@ class Database:
 
     def _connect(self) -> None:
         url = self.url
-        if self.lite and not self.in_memory and not Path(url.database).absolute().parent.is_dir():
-            raise StoreError("sqlite: unable to open database file: its folder does not exist; create the folder first")
+        refuse_unusable(self._file)
         self._write_lock = asyncio.Lock()  # belongs to this event loop
         if self.in_memory:
             import sqlite3
@@ -314,21 +318,22 @@ class Database:
         from sqlalchemy import text
 
         with sql_errors(self.url.get_backend_name()):
-            if self.lite and not self.in_memory:
+            if self.migrates:
                 await self._to_wal()
             at, oldest = await self._schema()
+            if not self.migrates:
+                if at is None or at < HEAD:
+                    raise self._outdated(at)
+                await self._to_wal()  # only now: the file may be another application's
         if at == HEAD or (at is not None and oldest is not None and oldest <= HEAD < at):
             return  # a newer schema that serves this version, too
-        if not self.migrates and (at is None or at < HEAD):
-            raise StoreError(
-                f"the schema is {'not there' if at is None else f'at revision {at}'} and this version needs {HEAD}; the store "
-                "was opened with migrate=False, so a role that owns the tables runs "
-                "`python -m callgate stores upgrade --store ADDRESS` first"
-            )
         async with self.writing(durable=True) as connection:
             if not self.lite:
                 await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATING})
             await connection.run_sync(upgrade_schema)
+
+    def _outdated(self, revision: str | None) -> StoreError:
+        return outdated(self.url.get_backend_name(), self._file, revision, HEAD)
 
     async def revision(self) -> str | None:
         """Return the revision of the schema, or None without a schema. Connects if needed, and changes nothing.
@@ -350,8 +355,7 @@ class Database:
 
     def _has_no_file(self) -> bool:
         """Return True when the SQLite file does not exist: connecting would create it."""
-        plain = self.lite and not self.in_memory and "uri" not in self.url.query
-        return plain and not Path(self.url.database).exists()
+        return self._file is not None and not self._file.exists()
 
     async def _schema(self) -> tuple[str | None, str | None]:
         """Return the revision of the schema, and the oldest one whose code it serves; None where there is none."""
@@ -362,15 +366,17 @@ class Database:
             try:
                 row = (await connection.execute(text("SELECT * FROM callgate_schema"))).mappings().first()
             except DBAPIError as error:
-                if error.connection_invalidated:
-                    raise
-                return None, None  # no such table; the migration reports any other error
+                if getattr(error.orig, "sqlstate", None) == "42P01" or "no such table" in str(error.orig):
+                    return None, None
+                raise
             return (None, None) if row is None else (row["version_num"], row.get("serves"))
 
     async def _to_wal(self) -> None:
-        """Set the journal mode. Retries, since SQLite does not wait for other processes that set it."""
+        """Set the journal mode of a file. Retries, since SQLite does not wait for other processes that set it."""
         from sqlalchemy.exc import OperationalError
 
+        if self._file is None:
+            return
         for pause in (0.01, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, None):
             try:
                 async with self.engines.durable.connect() as connection:

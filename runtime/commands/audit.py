@@ -117,8 +117,20 @@ async def _prune(args: argparse.Namespace, out: TextIO, answers: TextIO) -> int:
 
 
 def read_keys(path: Path | None) -> list[str]:
-    """Read signing keys from a file, one a line."""
-    return [] if path is None else path.read_text("utf-8").split()
+    """Read signing keys from a file, one a line.
+
+    Raises:
+        StoreError: the file holds no keys: signatures would be left unchecked.
+    """
+    if path is None:
+        return []
+    try:
+        keys = path.read_text("utf-8").split()
+    except UnicodeDecodeError:
+        keys = []
+    if not keys:
+        raise StoreError(f"{path.name} holds no signing keys; write one a line")
+    return keys
 
 
 def read_anchors(path: Path) -> list[Head]:

@@ -9,12 +9,12 @@ import re
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, TextIO, TypeAlias, TypeVar
 
 from callgate.errors import CallgateError, StoreError
 from callgate.providers.stores.address import in_namespace, store_at
 from callgate.providers.stores.base import Store
+from callgate.providers.stores.memory import MemoryStore
 from callgate.providers.stores.sql import SqlStore
 from callgate.tools.values import clip
 
@@ -47,7 +47,7 @@ def duration(text: str) -> float:
 
 
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    "address": {"help": "the store: sqlite:///callgate.db, postgresql://user@host/database"},
+    "address": {"help": "a store that exists: sqlite:///callgate.db, postgresql://user@host/database"},
     "--namespace": {"metavar": "N", "default": "", "help": "the rows of Options(namespace=N) (default: without one)"},
     "--tenant": {"metavar": "T", "help": "only this tenant; '' for rows without a tenant (default: all)"},
     "--json": {"action": "store_true", "help": "write JSON"},
@@ -89,34 +89,32 @@ class Command:
             return 2
 
 
-def named_store(address: str) -> Store:
-    """Return the store at an address that a person wrote.
+def named_store(address: str, *, migrate: bool = True) -> Store:
+    """Return the store at an address that a person wrote; see ``store_at``.
 
     Raises:
         StoreError: the address is wrong.
     """
-    if address.startswith("sqlite:///") and Path(address.removeprefix("sqlite:///").partition("?")[0]).is_dir():
-        raise StoreError("sqlite: the address is that of a folder; give the path of a file")
     try:
-        return store_at(address)
+        return store_at(address, migrate=migrate)
     except ValueError as error:
         raise StoreError(str(error)) from error
 
 
 @asynccontextmanager
 async def opened(address: str, namespace: str = "") -> AsyncGenerator[Store, None]:
-    """Open the store at an address, for a namespace. A SQL store must have its tables: a mistyped address creates nothing.
+    """Open the store at an address, for a namespace. A mistyped address creates nothing, and no tables are migrated.
 
     Raises:
-        StoreError: the address is wrong, or there is no store of Callgate at it.
+        StoreError: the address is wrong, there is no store of Callgate at it, or its tables are older than this version.
     """
-    store = in_namespace(named_store(address), namespace)
+    found = named_store(address, migrate=False)
+    if isinstance(found, MemoryStore) or (isinstance(found, SqlStore) and not found.durable):
+        raise StoreError(
+            f"{found.name}: a store in memory belongs to its process; give the address of a store that is kept"
+        )
+    store = in_namespace(found, namespace)
     try:
-        if isinstance(store, SqlStore) and await store.revision() is None:
-            raise StoreError(
-                f"{store.name}: there are no tables of Callgate at this address; check the address, or create them with "
-                "`callgate stores upgrade --store ADDRESS`"
-            )
         await store.open()
         yield store
     finally:

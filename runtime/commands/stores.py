@@ -19,7 +19,10 @@ ADDRESS = "sqlite:///callgate.db, postgresql://user@host/database; the value of 
 def main(arguments: Sequence[str], out: TextIO = sys.stdout) -> int:
     """Run ``callgate stores ...``; 0: the tables are up to date, 1: they are not, 2: the store cannot be used."""
     command = Command("stores", "Maintain the tables of a store.")
-    for name, help in (("check", "check whether the tables are up to date"), ("upgrade", "migrate the tables")):
+    for name, help in (
+        ("check", "check whether the tables are up to date; changes nothing"),
+        ("upgrade", "migrate the tables, or create them"),
+    ):
         command.add(name, _run, help).add_argument("--store", required=True, metavar="ADDRESS", help=ADDRESS)
     return command.run(arguments, out, sys.stdin)
 

@@ -16,13 +16,15 @@ from callgate.errors import CallgateError
 from callgate.runtime.gate import Gate
 from callgate.runtime.jobs.backend import Tally
 
+ABOUT = """Run the calls that were submitted to a gate. The gate creates or migrates the tables of its store, unless it has
+Options(migrate=False)."""
 STATUS_EVERY = 10.0
 """Interval between two lines of status, in seconds."""
 
 
 def main(arguments: Sequence[str], out: TextIO = sys.stdout) -> int:
     """Run ``callgate worker ...``; 0: ended by a signal, 2: the worker cannot start."""
-    parser = argparse.ArgumentParser(prog="callgate worker", description="Run the calls that were submitted to a gate.")
+    parser = argparse.ArgumentParser(prog="callgate worker", description=ABOUT)
     add = parser.add_argument
     add("--app", required=True, metavar="MODULE:GATE", help="the import path of the gate, such as shop.tools:gate")
     add("--concurrency", type=int, default=4, metavar="N", help="maximum number of concurrent calls; default 4")

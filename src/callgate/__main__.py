@@ -20,6 +20,8 @@ Callgate {version}: the one gate every tool call passes.
   callgate stores check --store ADDRESS       check whether the tables of a store are up to date
   callgate stores upgrade --store ADDRESS     create or migrate the tables of a store
   callgate worker --app MODULE:GATE           run the calls that were submitted to a gate
+
+Only `stores upgrade` and the gate of `worker` create or migrate tables. The others refuse a store that is not there.
 """
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import timing
+from benchmarks import streams, timing
 from benchmarks.counts import count_calls, count_loop_work, loop_work, methods_of
 from benchmarks.floors import floor1, floor2
 from benchmarks.inflight import cpu
@@ -148,6 +148,7 @@ def _streams(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(timing, "WARM_UP", 1)
 
 
+@pytest.mark.needs_data
 @pytest.mark.usefixtures("_streams")
 def test_a_whole_run_gives_every_figure_of_the_file_and_the_table() -> None:
     found = asyncio.run(command.run(list(command.SECTIONS), TINY, lambda _: None))
@@ -156,6 +157,14 @@ def test_a_whole_run_gives_every_figure_of_the_file_and_the_table() -> None:
     written = command.as_json(found)
     assert list(written) == [*command.KEYS, "more"]
     assert [key for key in command.KEYS if not isinstance(written[key], int | float)] == []
+
+
+def test_without_sample_data_the_streams_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(streams, "HAS_DATA", False)
+    assert asyncio.run(command.run(["streams"], TINY, print)) == {}
+    assert "streams: NO SAMPLE DATA" in capsys.readouterr().out
 
 
 def test_one_section_is_written_only_where_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

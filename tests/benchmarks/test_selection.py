@@ -31,9 +31,10 @@ def write(path: Path, rows: list[dict[str, object]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
 
 
-def test_absent_data_is_said_loudly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("folder", ["none", "."], ids=["absent", "empty"])
+def test_absent_data_is_said_loudly(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Issue 6: skipped loudly."""
-    assert selection.main(["--data", str(tmp_path / "none"), "--json", str(tmp_path / "out.json")]) == 0
+    assert selection.main(["--data", str(tmp_path / folder), "--json", str(tmp_path / "out.json")]) == 0
     assert "SKIPPED: NO SAMPLE DATA" in capsys.readouterr().out
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import event, inspect, text
+from sqlalchemy import event, exc, inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from callgate.errors import StoreConflict, StoreError
@@ -17,6 +17,7 @@ from callgate.providers.stores.base import AuditRow, CacheEntry, Grant, Limit
 from callgate.providers.stores.effects import EffectState, Pin, SuspensionState
 from callgate.providers.stores.jobs import JobState
 from callgate.providers.stores.sql import SqlStore
+from callgate.providers.stores.sql_connections import sql_errors
 from callgate.providers.stores.sql_database import Database
 from tests.providers.stores.backends import Backend
 from tests.providers.stores.job_rows import DONE, QUEUED, RUNNING, job, kept
@@ -318,3 +319,23 @@ async def test_what_is_over_is_swept_and_what_is_not_stays(durable: Backend) -> 
     assert await left() == [2] * 5
     await database(durable).sweep()
     assert await left() == [1] * 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend", "shown"),
+    [
+        (exc.ProgrammingError, "postgresql", True),
+        (exc.DatabaseError, "sqlite", True),
+        (exc.DatabaseError, "postgresql", False),
+        (exc.DataError, "postgresql", False),
+        (exc.InternalError, "postgresql", False),
+    ],
+)
+def test_advice_is_given_only_for_errors_that_quote_no_value(
+    kind: type[exc.DBAPIError], backend: str, shown: bool
+) -> None:
+    """A value may hold the text that the advice is for."""
+    text = 'invalid input: "permission denied for 4111"'
+    with pytest.raises(StoreError) as refused, sql_errors(backend):
+        raise kind("SELECT 1", {}, Exception(text))
+    assert ("4111" in str(refused.value), "; grant" in str(refused.value)) == (shown, shown)

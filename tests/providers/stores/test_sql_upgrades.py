@@ -174,10 +174,17 @@ async def test_without_migration_older_tables_are_refused_with_the_command_to_ru
     gate = Gate(store=shared_sql[0], options=Options(migrate=False))
     with pytest.raises(StoreError, match="callgate stores upgrade") as refused:
         await gate.open()
-    assert (revision or "not there") in str(refused.value)
+    assert (revision or "no tables") in str(refused.value)
     store = SqlStore(shared_sql[0])
     assert await store.revision() == revision, "nothing was changed"
     await store.open()
     await store.close()
     async with gate:
         assert gate.is_open
+
+
+def test_without_migration_a_file_that_is_not_there_is_not_created(tmp_path: Path) -> None:
+    store = SqlStore(f"sqlite:///{tmp_path / 'typo.db'}", migrate=False)
+    with pytest.raises(StoreError, match=r"no tables in .*typo\.db; check the address"):
+        asyncio.run(store.open())
+    assert list(tmp_path.iterdir()) == []

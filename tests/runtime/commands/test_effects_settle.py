@@ -145,8 +145,12 @@ def test_whichever_operation_fails_the_end_and_its_record_are_there_together_or_
         """The exit code; how many operations there were is in the list."""
         made: list[Any] = []
 
-        def faulty(at: str) -> Any:
-            made.append(FaultyStore(store_at(at), fails_at or (), when=when, error=StoreError("the line is down")))
+        def faulty(at: str, *, migrate: bool) -> Any:
+            made.append(
+                FaultyStore(
+                    store_at(at, migrate=migrate), fails_at or (), when=when, error=StoreError("the line is down")
+                )
+            )
             return made[0]
 
         monkeypatch.setattr(store_cli, "store_at", faulty)

@@ -128,7 +128,9 @@ def test_only_what_is_old_and_over_is_forgotten(address: str) -> None:
 
 def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     code, told = jobs("list", f"sqlite:///{tmp_path}/none.db")
-    assert code == 2
-    assert told.startswith("cannot use the store: sqlite: there are no tables")
+    assert (code, told.count("\n")) == (2, 1)
+    assert told.startswith(
+        f"cannot use the store: sqlite: there are no tables in {tmp_path}/none.db; check the address"
+    )
     assert list(tmp_path.iterdir()) == []
     assert "jobs" in COMMANDS
