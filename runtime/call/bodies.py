@@ -261,7 +261,11 @@ def _in_thread(record: ToolRecord, *, begins: bool = True) -> Callable[[Any, Cal
             except StopIteration as error:  # a future cannot hold StopIteration: the call would never end
                 raise RuntimeError("the tool raised StopIteration") from error
 
-        working = threads.submit(functools.partial(contextvars.copy_context().run, work))
+        lease = None if ctx.run.unit is None else ctx.run.unit.threads
+        if lease is None:
+            working = threads.submit(functools.partial(contextvars.copy_context().run, work))
+        else:  # the thread and the context of its providers
+            working = lease.submit(work)
 
         def take_back() -> None:
             if working.cancel() and begins and ctx.run.claim is not None:
