@@ -197,7 +197,8 @@ class ProviderScope:
         for name, need in recipe.kwargs:
             found = peek(need)
             named[name] = await provide(need) if found is MISSING else found
-        make: Any = functools.partial(recipe.factory, *arguments, **named)  # type: ignore[misc]
+        factory: Any = recipe.factory
+        make = functools.partial(factory, *arguments, **named)
         given = (*arguments, *named.values())
         instance, left = await self._begin(recipe, make, given)
         if left is None and inspect.isawaitable(instance):

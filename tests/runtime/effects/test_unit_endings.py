@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -330,10 +331,10 @@ def plain_order(fails: bool, *, db: Annotated[Any, Provide["db"]]) -> str:
 
 
 HIDING: dict[str, tuple[Callable[[str, Any], Any], Any]] = {
-    "async, its block commits": (lambda *given: async_hiding(*given, "block"), async_order),
-    "async, commits itself": (lambda *given: async_hiding(*given, "itself"), async_order),
-    "plain, its block commits": (lambda *given: plain_hiding(*given, "block"), plain_order),
-    "plain, commits itself": (lambda *given: plain_hiding(*given, "itself"), plain_order),
+    "async, its block commits": (partial(async_hiding, ends="block"), async_order),
+    "async, commits itself": (partial(async_hiding, ends="itself"), async_order),
+    "plain, its block commits": (partial(plain_hiding, ends="block"), plain_order),
+    "plain, commits itself": (partial(plain_hiding, ends="itself"), plain_order),
     "a context manager": (Hiding, plain_order),
 }
 
