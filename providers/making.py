@@ -18,7 +18,7 @@ Begun: TypeAlias = "tuple[Any, Exit | None]"
 def begin(recipe: Recipe, make: Callable[[], Any], given: Collection[Any], threads: PlainThreads | None) -> Begun:
     """Call a factory, and run the plain code that begins its instance; what begins on the event loop is returned as made.
 
-    *given* are the instances that the factory got: one that it returns has an owner that closes it.
+    *given* are the instances that the factory got. If it returns one of them, another provider closes that instance.
 
     Raises:
         ProviderError: the generator yields no instance.

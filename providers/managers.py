@@ -21,7 +21,7 @@ async def _async_generator() -> AsyncGenerator[None]:
 GENERATOR_MANAGERS = (type(_generator()), type(_async_generator()))
 """The types that ``@contextmanager`` and ``@asynccontextmanager`` return."""
 WRAPPERS = (*GENERATOR_MANAGERS, closing, aclosing)
-"""The types of objects that serve only to be entered: also one that is given in place of a factory is entered."""
+"""The types of objects that serve only to be entered. Such an object is entered even if it is given as a value."""
 
 
 def is_entered(manager: Any, given: Collection[Any]) -> bool:

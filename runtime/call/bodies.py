@@ -7,6 +7,7 @@ import contextvars
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 from callgate.errors import DeadlineExceeded, Invalid, RetryLater
@@ -273,7 +274,9 @@ def _in_thread(record: ToolRecord, *, begins: bool = True) -> Callable[[Any, Cal
 
         output = await _outlive(ctx, asyncio.wrap_future(working), take_back)
         if inspect.isawaitable(output):  # of an async function in a plain wrapper
-            return await converted(ctx, await output)
+            with threads.lent() if lease is not None else nullcontext():
+                output = await output
+            return await converted(ctx, output)
         return output
 
     return run

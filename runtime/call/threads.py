@@ -9,8 +9,9 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from contextvars import Context, copy_context
 from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
@@ -43,7 +44,7 @@ class Threads:
         """Start afresh, as after a fork: threads and locks stay with the parent process."""
         self._changed = threading.Condition()
         self._waiting: deque[_Job] = deque()
-        self._threads = self._idle = self._running = 0
+        self._threads = self._idle = self._running = self._lent = 0
 
     def submit(self, call: Callable[[], Any]) -> Future[Any]:
         """Run *call* in a thread as soon as one is free. Until then ``cancel`` of the future takes it back.
@@ -59,17 +60,35 @@ class Threads:
                 text = f"{MAX_WAITING} calls of {self.name} wait for its {self.maximum} threads"
                 raise RetryLater(1000, text, code="threads_busy", no_effect=True)
             self._waiting.append((future, call))
-            if self._idle >= len(self._waiting):
-                self._changed.notify()
-            elif self._threads < self.maximum:
-                name = f"callgate-{self.name}_{self._threads}"
-                threading.Thread(target=self._work, name=name, daemon=True).start()
-                self._threads += 1
+            self._find_thread()
         return future
+
+    @contextmanager
+    def lent(self) -> Generator[None]:
+        """Let another thread run while an attempt holds one and waits for a nested call, which may need one itself."""
+        with self._changed:
+            self._lent += 1
+            self._find_thread()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._lent -= 1
+
+    def _find_thread(self) -> None:
+        if self._idle >= len(self._waiting):
+            self._changed.notify()
+        elif self._threads < self.maximum + self._lent:
+            name = f"callgate-{self.name}_{self._threads}"
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+            self._threads += 1
 
     def busy(self) -> bool:
         """Return True while a thread runs a call."""
         return self._running > 0
+
+    def _may_run(self) -> bool:
+        return bool(self._waiting) and self._running < self.maximum + self._lent
 
     def _is_full(self) -> bool:
         return self._running + len(self._waiting) >= self.maximum + MAX_WAITING
@@ -85,9 +104,9 @@ class Threads:
         """Wait for the next call; return None when the thread was idle for too long, and ends."""
         with self._changed:
             self._idle += 1
-            self._changed.wait_for(lambda: self._waiting, IDLE)
+            found = self._changed.wait_for(self._may_run, IDLE)
             self._idle -= 1
-            if self._waiting:
+            if found:
                 self._running += 1
                 return self._waiting.popleft()
             self._threads -= 1

@@ -174,7 +174,7 @@ class _Ending:
             self.held = carried.held or self.held
 
     async def prepare(self, claim: JoinedClaim[InvokeContext]) -> None:
-        """Write the outcome of an attempt that succeeded. Roll back one that failed: its provider may hide the error."""
+        """Write the outcome of an attempt that succeeded; else roll back, because the provider may hide the error."""
         if self.clean:
             await self.run(claim.write_outcome())
         if not self.clean:

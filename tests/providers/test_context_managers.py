@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing, asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -104,13 +104,13 @@ async def awaited_async() -> Async:
     return Async()
 
 
-def generator() -> Iterator[Connection]:
+def generator() -> Generator[Connection]:
     """A generator."""
     with Other() as it:
         yield it
 
 
-async def async_generator() -> AsyncIterator[Connection]:
+async def async_generator() -> AsyncGenerator[Connection]:
     """An async generator."""
     with Other() as it:
         yield it

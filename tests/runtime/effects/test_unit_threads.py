@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from typing import Annotated, Any, Self
@@ -45,7 +45,7 @@ class Unit:
         self.log.append((what, threading.get_ident(), TENANT.get()))
 
 
-def generator(log: list[Any]) -> Iterator[Unit]:
+def generator(log: list[Any]) -> Generator[Unit]:
     """A generator."""
     with Unit(log) as unit:
         yield unit
@@ -295,6 +295,24 @@ async def test_a_nested_call_has_a_thread_and_a_context_of_its_own() -> None:
     assert len({log[2][1], log[3][1], log[4][1]}) == 1
     assert log[0][1] != log[2][1]
     assert given_back(work, outer)
+
+
+async def test_nested_calls_of_one_tool_get_threads_beyond_its_limit_and_end() -> None:
+    """The outer attempts hold their threads until their providers end; the nested ones would wait for them for ever."""
+    log: list[Any] = []
+
+    @tool(effect="read", max_threads=1)
+    def deeper(levels: int, ctx: ToolContext, *, unit: Held) -> Any:
+        """Call itself."""
+        unit.db.execute("SELECT 1")
+        return ctx.call("deeper", {"levels": levels - 1}) if levels else TENANT.get()
+
+    async with gate_of(deeper, {Unit: Scoped("execution", generator, log)}) as gate:
+        async with asyncio.timeout(WAIT):
+            found = await asyncio.gather(*(ask(gate, "deeper", arguments={"levels": 3}) for _ in range(3)))
+        assert [one.output for one in found] == ["acme"] * 3
+    assert [what for what, _, _ in log].count("exit") == 12
+    assert given_back(deeper)
 
 
 async def test_a_body_and_a_hook_that_ask_for_a_provider_get_it_on_the_same_thread() -> None:
