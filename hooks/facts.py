@@ -170,6 +170,10 @@ class JoinedClaim(ClaimState[C_contra], Protocol[C_contra]):
         """Write the outcome in the transaction, as its last statement."""
         ...
 
+    async def undo(self) -> None:
+        """Roll the transaction back."""
+        ...
+
     async def ask(self) -> EffectState:
         """Return the outcome after a commit that failed without saying whether it took place."""
         ...

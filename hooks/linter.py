@@ -126,7 +126,7 @@ def _ends_after_outcome(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.definition.effect is Effect.READ or (supply := plan.supplies.get(plan.record)) is None:
         return
     for name, recipe in supply.wanted:
-        if recipe.rank is Rank.REQUEST and recipe.is_generator:
+        if recipe.rank is Rank.REQUEST and recipe.has_end:
             advice = "if it commits after its yield, make it Scoped('execution', ...)"
             yield f"parameter {name!r}", f"{recipe.name} ends after the outcome of the effect is recorded; {advice}"
 

@@ -50,7 +50,8 @@ class EffectClaim:
         """Let the transaction of *connection* carry the outcome of the effect.
 
         The gate writes the outcome as the last statement of the transaction. Both are committed together or not at all,
-        so the outcome is never unknown. Call it once in the factory, before the ``yield``; the factory commits after it.
+        so the outcome is never unknown. If the attempt fails, the gate rolls the transaction back before the factory sees
+        the error. Call it once in the factory, before the ``yield``; the factory commits after it.
 
         It changes nothing for a tool without an effect, and for a gate whose store is not in a SQL database.
 

@@ -1,15 +1,17 @@
-"""The end of instances: the code after the ``yield`` of a factory."""
+"""The end of instances: the code after the ``yield`` of a factory, and the exit of context managers."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from types import AsyncGeneratorType
-from typing import Any, Protocol, TypeAlias
+from concurrent.futures import Future
+from types import AsyncGeneratorType, GeneratorType, TracebackType
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from callgate.errors import ProviderError
 from callgate.providers.ranks import Rank
 from callgate.providers.recipes import Recipe
 
+T = TypeVar("T")
 Within: TypeAlias = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
 """Runs the closing of one instance."""
 
@@ -20,67 +22,111 @@ def plainly(closing: Coroutine[Any, Any, None]) -> Awaitable[None]:
 
 
 class PlainThreads(Protocol):
-    """Threads for the code of plain generators, which may block."""
+    """The thread of an execution whose tool is a plain function: it runs the code of its plain providers, in one context."""
 
-    async def start(self, generator: Any, missing: Any) -> Any:
-        """Return what the generator yields first, or *missing*."""
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Run a function after those that were submitted before; until it begins, ``cancel`` takes it back."""
         ...
 
-    async def run(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Run a function, and return its result."""
+    async def start(self, make: Callable[[], T], undo: Callable[[T], object]) -> T:
+        """Return what *make* returns; *undo* it if the call is cancelled meanwhile."""
+        ...
+
+    async def run(self, call: Callable[..., T], *args: Any) -> T:
+        """Run a function, and return its result. A cancellation does not take it back."""
+        ...
+
+    def end(self) -> None:
+        """Give the thread back after the functions that were submitted."""
         ...
 
 
 class Exit:
-    """The closing of one instance; *threads* run the code of a plain generator, else the event loop does."""
+    """The closing of one instance: of a generator, or of a context manager that was entered.
 
-    __slots__ = ("generator", "recipe", "threads")
+    *threads* run the code of a plain one, else the event loop does.
+    """
 
-    def __init__(self, recipe: Recipe, generator: Any, threads: PlainThreads | None = None) -> None:
+    __slots__ = ("is_async", "manager", "recipe", "threads")
+
+    def __init__(
+        self, recipe: Recipe, manager: Any, threads: PlainThreads | None = None, *, is_async: bool = False
+    ) -> None:
         self.recipe = recipe
-        self.generator = generator
+        self.manager = manager
         self.threads = threads
+        self.is_async = is_async
 
     async def leave(self, error: BaseException | None = None) -> None:
-        """Run the code after the ``yield``. The *error* of a request or execution is raised at the ``yield`` of its instances.
+        """Run the code after the ``yield``, or the exit of the context manager.
 
-        Instances of a session or of the gate outlive the request and do not see its error.
+        The *error* of a request or execution is raised at the ``yield`` of its instances. Instances of a session or of
+        the gate outlive the request and do not see its error.
 
         Raises:
             ProviderError: the generator yields a second time.
         """
-        generator = self.generator
+        await self.hides(error)
+
+    async def hides(self, error: BaseException | None) -> bool:
+        """Leave, and return True if the code of the provider has hidden the error."""
         if self.recipe.rank > Rank.REQUEST:
             error = None
-        if generator.__class__ is not AsyncGeneratorType:
-            ended = _end(generator, error) if self.threads is None else await self.threads.run(_end, generator, error)
-            if ended:
-                return
-        else:
-            try:
-                await (generator.__anext__() if error is None else generator.athrow(error))
-                await generator.aclose()
-            except StopAsyncIteration:
-                return
-            except BaseException as raised:
-                if raised is error:
-                    return
-                raise
-        raise ProviderError(f"the generator of {self.recipe.name} yields a second time")
+        if self.is_async:
+            return await self._leave_async(error)
+        return self._leave_plain(error) if self.threads is None else await self.threads.run(self._leave_plain, error)
+
+    def discard(self) -> None:
+        """Close a plain instance that the call does not want any longer; nothing is to be committed."""
+        self._leave_plain(GeneratorExit())
+
+    def _leave_plain(self, error: BaseException | None) -> bool:
+        manager = self.manager
+        try:
+            if manager.__class__ is not GeneratorType:
+                return bool(manager.__class__.__exit__(manager, *_facts(error))) and error is not None
+            yields = _advances(manager, error)
+        except BaseException as raised:
+            if raised is error:
+                return False
+            raise
+        if yields:
+            manager.close()
+            raise self._yields_again()
+        return error is not None
+
+    async def _leave_async(self, error: BaseException | None) -> bool:
+        manager = self.manager
+        try:
+            if manager.__class__ is not AsyncGeneratorType:
+                return bool(await manager.__class__.__aexit__(manager, *_facts(error))) and error is not None
+            await (manager.__anext__() if error is None else manager.athrow(error))
+        except StopAsyncIteration as raised:
+            return error is not None and raised is not error
+        except BaseException as raised:
+            if raised is error:
+                return False
+            raise
+        await manager.aclose()
+        raise self._yields_again()
+
+    def _yields_again(self) -> ProviderError:
+        return ProviderError(f"the generator of {self.recipe.name} yields a second time")
 
 
-def _end(generator: Any, error: BaseException | None) -> bool:
-    """Run the rest of a plain generator; return False if it yields again."""
+def _advances(generator: Any, error: BaseException | None) -> bool:
+    """Resume a generator, with the error if there is one; return False if it ends normally."""
     try:
         next(generator) if error is None else generator.throw(error)
-        generator.close()
     except StopIteration:
-        return True
-    except BaseException as raised:
-        if raised is error:
-            return True
-        raise
-    return False
+        return False
+    return True
+
+
+def _facts(
+    error: BaseException | None,
+) -> tuple[type[BaseException] | None, BaseException | None, TracebackType | None]:
+    return (None, None, None) if error is None else (type(error), error, error.__traceback__)
 
 
 async def leave_all(

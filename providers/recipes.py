@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from callgate.errors import ProviderError
 from callgate.providers.injector import is_provider, is_scoped
+from callgate.providers.managers import WRAPPERS
 from callgate.providers.markers import find_injected
 from callgate.providers.ranks import Rank
 
@@ -27,11 +28,12 @@ class Recipe:
     ``rank`` is the scope that keeps the instance. ``factory`` makes it from ``args`` and ``kwargs``; ``foreign`` is a
     provider of dependency-injector that makes it, after the scoped instances among ``needs``; ``value`` is a given
     instance. Without any of the three the token has no provider, and a hook may bind it. ``is_async`` is True when the
-    factory may await.
+    factory may await, and ``begins_on_loop`` when it is asynchronous itself.
     """
 
     __slots__ = (
         "args",
+        "begins_on_loop",
         "factory",
         "foreign",
         "is_async",
@@ -56,7 +58,7 @@ class Recipe:
         self.args: tuple[Recipe, ...] = ()
         self.kwargs: tuple[tuple[str, Recipe], ...] = ()
         self.needs: tuple[Recipe, ...] = ()
-        self.is_async = False
+        self.is_async = self.begins_on_loop = False
         self.step: Any = None
 
     @property
@@ -70,10 +72,11 @@ class Recipe:
         return self.scoped is not None and self.scoped.last_overriding is not None
 
     @property
-    def is_generator(self) -> bool:
-        """True when the factory is a generator function: its instances have an end."""
+    def has_end(self) -> bool:
+        """True when the factory is a generator function, or a class of context managers: its instances have an end."""
         function = inspect.unwrap(_function_of(self.factory))
-        return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+        is_manager = inspect.isclass(function) and (hasattr(function, "__exit__") or hasattr(function, "__aexit__"))
+        return is_manager or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
     def __repr__(self) -> str:
         return f"<recipe of {self.name}>"
@@ -198,6 +201,8 @@ class Recipes:
             self._from_container(recipe, source, path)
         elif _is_factory(source):
             self._from_factory(recipe, source, (), {}, path)
+        elif isinstance(source, WRAPPERS):
+            self._from_factory(recipe, lambda: source, (), {}, path)
         else:
             recipe.value = source
         _refuse_narrower(recipe)
@@ -216,10 +221,13 @@ class Recipes:
         recipe.kwargs = tuple({**marked, **given}.items())
         recipe.needs = (*recipe.args, *marked.values(), *given.values())
         plain = inspect.unwrap(_function_of(factory))
-        recipe.is_async = (
+        recipe.begins_on_loop = (
             inspect.iscoroutinefunction(plain)
             or inspect.isasyncgenfunction(plain)
-            or any(need.is_async for need in recipe.needs if need.rank is not Rank.GLOBAL)
+            or (inspect.isclass(plain) and hasattr(plain, "__aexit__"))
+        )
+        recipe.is_async = recipe.begins_on_loop or any(
+            need.is_async for need in recipe.needs if need.rank is not Rank.GLOBAL
         )
 
     def _argument(self, value: Any, path: tuple[Recipe, ...]) -> Recipe:

@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import threading
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future as ThreadFuture
-from contextlib import asynccontextmanager, contextmanager
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Literal, Self, overload
 
 from callgate.errors import ProviderError, ProviderMissing
 from callgate.providers.exits import Exit, PlainThreads, leave_all
+from callgate.providers.making import Begun, begin, begin_async
 from callgate.providers.ranks import ASKING, Rank
 from callgate.providers.recipes import MISSING, Recipe, Recipes, describe_token, scoped_among
 
 _LOCK = threading.Lock()
 """Held for rare steps that are not atomic: waiting for another task's instance, and making the session of a request."""
-
-
-@contextmanager
-def _generator() -> Generator[None]:
-    yield
-
-
-@asynccontextmanager
-async def _async_generator() -> AsyncGenerator[None]:
-    yield
-
-
-_MANAGERS = (type(_generator()), type(_async_generator()))
-"""The types that ``@contextmanager`` and ``@asynccontextmanager`` return."""
 
 
 class World:
@@ -71,7 +57,7 @@ class ProviderScope:
         "world",
     )
 
-    threads: PlainThreads | None = None  # those of an execution run the code of plain generators
+    threads: PlainThreads | None = None  # that of an execution runs the code of plain providers
 
     def __init__(self, world: World, rank: Rank, session: Any = None) -> None:
         self.world = world
@@ -211,32 +197,34 @@ class ProviderScope:
         for name, need in recipe.kwargs:
             found = peek(need)
             named[name] = await provide(need) if found is MISSING else found
-        made: Any = recipe.factory(*arguments, **named)  # type: ignore[misc]
-        kind = made.__class__
-        if kind in _MANAGERS:
-            made = made.gen
-            kind = made.__class__
-        if kind is AsyncGeneratorType:
-            try:
-                instance = await made.__anext__()
-            except StopAsyncIteration:
-                raise ProviderError(f"the generator of {recipe.name} yields no instance") from None
-        elif kind is GeneratorType:
-            instance = next(made, MISSING) if self.threads is None else await self.threads.start(made, MISSING)
-            if instance is MISSING:
-                raise ProviderError(f"the generator of {recipe.name} yields no instance")
-        else:
-            instance = await made if kind is CoroutineType or inspect.isawaitable(made) else made
+        factory: Any = recipe.factory
+        make = functools.partial(factory, *arguments, **named)
+        given = (*arguments, *named.values())
+        instance, left = await self._begin(recipe, make, given)
+        if left is None and inspect.isawaitable(instance):
+            made = await instance
+            instance, left = await self._begin(recipe, lambda: made, given)
+        if left is None:
             if self.closed:
-                raise ProviderError(f"the {self.rank} ended while {recipe.name} was created")
+                raise self._ended_meanwhile(recipe)
             return instance
-        left = Exit(recipe, made, self.threads)
         self.exits.append(left)
         if self.closed and left in self.exits:  # the scope ended meanwhile and will not close it
             self.exits.remove(left)
             await left.leave()
-            raise ProviderError(f"the {self.rank} ended while {recipe.name} was created")
+            raise self._ended_meanwhile(recipe)
         return instance
+
+    async def _begin(self, recipe: Recipe, make: Callable[[], Any], given: Collection[Any]) -> Begun:
+        """Call a factory and begin its instance: plain code on the thread of the execution, if it has one."""
+        if self.threads is None or recipe.begins_on_loop:
+            begun = begin(recipe, make, given, self.threads)
+        else:
+            begun = await self.threads.start(functools.partial(begin, recipe, make, given, self.threads), _discard)
+        return begun if begun[1] is not None else await begin_async(recipe, begun[0], given)
+
+    def _ended_meanwhile(self, recipe: Recipe) -> ProviderError:
+        return ProviderError(f"the {self.rank} ended while {recipe.name} was created")
 
     async def _call_foreign(self, recipe: Recipe) -> Any:
         """Call a provider of dependency-injector. The scoped instances that it needs are made first."""
@@ -341,6 +329,11 @@ class OwnSession:
     def leave(self) -> list[Exit]:
         """End the session, and return the instances to close."""
         return self._scope.end()
+
+
+def _discard(begun: Begun) -> None:
+    if begun[1] is not None:
+        begun[1].discard()
 
 
 def _current_task() -> Any:

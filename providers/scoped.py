@@ -19,14 +19,16 @@ class Scoped(providers.Provider[T]):
 
     *factory* is a function, a class, an async function, or a sync or async generator function (with or without
     ``@contextmanager``). A generator yields the instance; the code after its ``yield`` closes the instance, exactly once
-    and in reverse order of creation. If a request fails, its error is raised at the ``yield``, so that ``async with
+    and in reverse order of creation. A context manager that the factory returns is entered and exited in the same way: the
+    instance is the result of ``__enter__`` or ``__aenter__``. Locks and paths are not entered. If a request fails, its error is raised at the ``yield``, so that ``async with
     database.begin()`` rolls back. The other arguments are passed to the factory. Providers among them are resolved
     first, as are parameters of the factory that are marked ``Provide[...]``.
 
     An execution is one attempt of a tool: its body, ``will_execute``, ``did_execute`` and the ``around_execute`` hooks inside
     any hook that retries. Its instances are a *unit of work*: they are closed before the outcome of the call is
     recorded. If closing raises, the call fails. The effect of a tool that takes such an instance as a parameter is what
-    the unit commits: when it rolls back, the effect did not happen. Nested calls have executions of their own.
+    the unit commits: when it rolls back, the effect did not happen. An exit that hides the error may have committed, so the
+    effect is ``unknown``. Nested calls have executions of their own.
 
     A request is one tool call with its nested calls. A session instance is made by the first call that needs it, and
     closed by ``gate.end_session``, when the session expires, or when the gate closes. A call without a session id has its

@@ -7,6 +7,7 @@ import contextvars
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 from callgate.errors import DeadlineExceeded, Invalid, RetryLater
@@ -261,7 +262,11 @@ def _in_thread(record: ToolRecord, *, begins: bool = True) -> Callable[[Any, Cal
             except StopIteration as error:  # a future cannot hold StopIteration: the call would never end
                 raise RuntimeError("the tool raised StopIteration") from error
 
-        working = threads.submit(functools.partial(contextvars.copy_context().run, work))
+        lease = None if ctx.run.unit is None else ctx.run.unit.threads
+        if lease is None:
+            working = threads.submit(functools.partial(contextvars.copy_context().run, work))
+        else:  # the thread and the context of its providers
+            working = lease.submit(work)
 
         def take_back() -> None:
             if working.cancel() and begins and ctx.run.claim is not None:
@@ -269,7 +274,9 @@ def _in_thread(record: ToolRecord, *, begins: bool = True) -> Callable[[Any, Cal
 
         output = await _outlive(ctx, asyncio.wrap_future(working), take_back)
         if inspect.isawaitable(output):  # of an async function in a plain wrapper
-            return await converted(ctx, await output)
+            with threads.lent() if lease is not None else nullcontext():
+                output = await output
+            return await converted(ctx, output)
         return output
 
     return run

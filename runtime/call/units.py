@@ -6,13 +6,10 @@ a transaction that a provider commits after its ``yield`` is part of the call: i
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import functools
 import sys
-import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from callgate.errors import ControlRespond, OutcomeUnknown
 from callgate.hooks.context import InvokeContext
@@ -31,7 +28,9 @@ from callgate.providers.stores.effects import EffectState
 from callgate.runtime.call.closing import step_of
 from callgate.runtime.call.failure import crashed
 from callgate.runtime.call.leases import RELEASE_LIMIT, Carried, carry
+from callgate.tools.record import ToolRecord
 
+T = TypeVar("T")
 _ROLLED_BACK = ("23", "40")
 """SQLSTATE classes with which a transaction rolled back: violated constraints, and rollbacks by the server."""
 _COMPLETION_UNKNOWN = "40003"
@@ -42,11 +41,11 @@ def in_unit(plan: Plan, inner: Body) -> Body:
     leave: Callable[..., Awaitable[None]] = functools.partial(_leave, plan)
     if plan.trace:
         leave = traced(Step(Stage.AROUND_EXECUTE, "unit of work"), leave)
-    threads = None if plan.record.is_async or plan.record.inline else _UnitThreads()
+    lease = _leases(plan.record)
 
     async def unit(ctx: InvokeContext) -> Any:
         run = ctx.run
-        run.unit = scope = ExecutionScope(run, threads)
+        run.unit = scope = ExecutionScope(run, lease())
         run.body_error = None
         before = None
         if run.claim is not None:
@@ -55,6 +54,7 @@ def in_unit(plan: Plan, inner: Body) -> Body:
             output = await inner(ctx)
         except BaseException as error:
             if closes(error, plan.host.under_way.get(ctx)):  # awaiting is no longer possible
+                _give_back(scope)
                 raise
             if run.unit is scope:  # else it was left behind with a body that still uses it
                 await leave(ctx, scope, _failed_body(run) if isinstance(error, ControlRespond) else error, before)
@@ -64,6 +64,20 @@ def in_unit(plan: Plan, inner: Body) -> Body:
         return output
 
     return unit
+
+
+def _leases(record: ToolRecord) -> Callable[[], PlainThreads | None]:
+    """Return what makes the thread of an attempt; that of a tool which needs none makes None."""
+    if record.is_async or record.inline:
+        return lambda: None
+    from callgate.runtime.call.threads import Lease, threads_of  # a service of coroutines needs no threads
+
+    return functools.partial(Lease, threads_of(record))
+
+
+def _give_back(scope: ProviderScope) -> None:
+    if scope.threads is not None:
+        scope.threads.end()
 
 
 def _failed_body(run: Run[InvokeContext]) -> BaseException | None:
@@ -97,15 +111,18 @@ async def _leave(
         run.unit = None
     # Without a joined claim no body ran, or no transaction carries its outcome.
     joined = cast("JoinedClaim[InvokeContext]", claim) if claim is not None and claim.joined is not None else None
-    if error is None and joined is not None:
-        await ending.run(joined.write_outcome())
-    for one in exits:
-        run.step = step_of(one)
-        await ending.leave(one)
+    try:
+        if joined is not None:
+            await ending.prepare(joined)
+        for one in exits:
+            run.step = step_of(one)
+            await ending.leave(one)
+    finally:
+        _give_back(scope)
     if joined is not None:
         await ending.decide(joined)
     elif claim is not None and before is not None and not ending.clean and plan.effect_in_unit and exits:
-        claim.roll_back(before, sure=ending.sure)
+        claim.roll_back(before, sure=ending.sure or not claim.began)
     elif claim is not None and ending.failure is not None:
         claim.wrapper_failed(ending.failure)
     if ending.failure is None or ending.held is not None:
@@ -121,8 +138,8 @@ class _Ending:
     """The end of one unit of work.
 
     ``failure`` is the error of an exit of an attempt that had none. ``held`` is a cancellation that waits for the end.
-    ``sure`` is False when an exit failed and it is not certain that everything was rolled back. ``tried`` means that an
-    instance was left without an error, as a commit. ``left`` are the instances that were left so.
+    ``sure`` is False when an exit failed or hid an error, and it is not certain that everything was rolled back.
+    ``tried`` means that the outcome may be committed. ``left`` are the instances that were left without an error.
     """
 
     def __init__(self, ctx: InvokeContext, error: BaseException | None) -> None:
@@ -132,6 +149,7 @@ class _Ending:
         self.held: BaseException | None = None
         self.sure = True
         self.tried = False
+        self.undone = False
         self.left: list[Recipe] = []
 
     @property
@@ -139,11 +157,11 @@ class _Ending:
         """True when nothing failed: neither the attempt nor an exit."""
         return self.error is None and self.failure is None
 
-    async def run(self, step: Coroutine[Any, Any, object]) -> BaseException | None:
-        """Run one step under a shield; return its error."""
+    async def run(self, step: Coroutine[Any, Any, T]) -> T | BaseException:
+        """Run one step under a shield; return its result or its error."""
         carried = Carried(step, limit=RELEASE_LIMIT)
         try:
-            await carried.run()
+            return cast("T", await carried.run())
         except GeneratorExit:
             raise
         except BaseException as raised:  # noqa: BLE001  (the other exits are left, too)
@@ -154,28 +172,39 @@ class _Ending:
             return raised
         finally:
             self.held = carried.held or self.held
-        return None
+
+    async def prepare(self, claim: JoinedClaim[InvokeContext]) -> None:
+        """Write the outcome of an attempt that succeeded; else roll back, because the provider may hide the error."""
+        if self.clean:
+            await self.run(claim.write_outcome())
+        if not self.clean:
+            self.undone = not isinstance(await self.run(claim.undo()), BaseException)
 
     async def leave(self, one: Exit) -> None:
         """Leave one instance, with the error of the attempt or of an earlier exit."""
         ended = self.error or self.failure
         self.tried = self.tried or ended is None
-        raised = await self.run(one.leave(ended))
-        if raised is None:
+        hidden = await self.run(one.hides(ended))
+        if hidden is True:  # it may have committed
+            self.sure = False
+        elif hidden is False:
             self.left += [one.recipe] if ended is None else []
-        elif not rolled_back(raised) or not all(depends_on(other, one.recipe) for other in self.left):
+        elif not rolled_back(hidden) or not all(depends_on(other, one.recipe) for other in self.left):
             self.sure = False
 
     async def decide(self, claim: JoinedClaim[InvokeContext]) -> None:
         """Find out whether the transaction that carries the outcome was committed."""
         claim.decided = EffectState.COMMITTED if self.clean else EffectState.NO_EFFECT
-        if not self.tried or self.sure or self.failure is None:
+        if self.clean or self.sure:
+            return
+        if not self.tried:  # the outcome is in no transaction, and the rows may be without it
+            claim.decided = EffectState.NO_EFFECT if self.undone else EffectState.UNKNOWN
             return
         try:
             claim.decided = await carry(self.ctx, claim.ask())
         except Exception as error:  # noqa: BLE001  (the row tells it when the store responds again)
             self.ctx.suppress(error)
-        if claim.decided is EffectState.COMMITTED:
+        if claim.decided is EffectState.COMMITTED and self.failure is not None:
             self.ctx.suppress(self.failure)
             self.failure = None
 
@@ -193,42 +222,3 @@ def rolled_back(error: BaseException | None) -> bool:
             return state.startswith(_ROLLED_BACK) and state != _COMPLETION_UNKNOWN
         error = getattr(error, "orig", None) or error.__cause__
     return False
-
-
-class _UnitThreads(PlainThreads):
-    """Runs plain generators in threads, where the tool itself runs in one. See ``PlainThreads``."""
-
-    async def run(self, call: Callable[..., Any], *args: Any) -> Any:
-        return await self._submit(functools.partial(call, *args))
-
-    async def start(self, generator: Any, missing: Any) -> Any:
-        lock, ended, left = threading.Lock(), False, False
-
-        def first() -> Any:
-            nonlocal ended
-            made = next(generator, missing)
-            with lock:
-                ended, unwanted = True, left
-            if unwanted:  # the call was cancelled meanwhile: there is no exit that closes it
-                generator.close()
-            return made
-
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:  # the body asks, in its own thread
-            return next(generator, missing)
-        try:
-            return await self._submit(first)
-        except asyncio.CancelledError:
-            with lock:
-                left = True
-                over = ended
-            if over:
-                self._submit(generator.close)
-            raise
-
-    @staticmethod
-    def _submit(work: Callable[[], Any]) -> Awaitable[Any]:
-        from callgate.runtime.call.threads import UNITS_OF_WORK  # a service of coroutines needs no threads
-
-        return asyncio.wrap_future(UNITS_OF_WORK.submit(functools.partial(contextvars.copy_context().run, work)))

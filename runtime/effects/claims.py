@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
@@ -127,6 +128,7 @@ class CarriedClaim(Claim):
     def in_transaction(self, connection: Any, threads: PlainThreads | None) -> None:
         """Let the transaction of *connection* carry the outcome. Raises ``StoreError`` for another kind of object."""
         self.joined = self._ledger.store.effects_in(connection, threads)
+        self._connection, self._threads = connection, threads
 
     def begin(self) -> None:
         """Record that a body starts.
@@ -157,6 +159,13 @@ class CarriedClaim(Claim):
         )
         if not done:
             raise StoreConflict("the claim was lost: its lease was over, or the connection is of another database")
+
+    async def undo(self) -> None:
+        """Roll the transaction back, so that a provider that hides the error of the attempt cannot commit its rows."""
+        roll_back = self._connection.rollback
+        rolling = roll_back() if self._threads is None else await self._threads.run(roll_back)
+        if inspect.isawaitable(rolling):
+            await rolling
 
     async def ask(self) -> EffectState:
         """Return the outcome after a commit that failed without saying whether it took place.
