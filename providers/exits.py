@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+import os
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from concurrent.futures import Future
 from types import AsyncGeneratorType, GeneratorType, TracebackType
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from callgate.errors import ProviderError
 from callgate.providers.ranks import Rank
-from callgate.providers.recipes import Recipe
+from callgate.providers.recipes import GENERATOR_MANAGERS, MISSING, Recipe
 
 T = TypeVar("T")
 Within: TypeAlias = Callable[[Coroutine[Any, Any, None]], Awaitable[None]]
@@ -149,3 +150,59 @@ async def leave_all(
             on_failure(one, raised)
     if failed:
         raise next((one for one in failed if not isinstance(one, Exception)), failed[0])
+
+
+Begun: TypeAlias = "tuple[Any, Exit | None]"
+"""An instance, and its closing if it has one."""
+
+
+def begin_instance(
+    recipe: Recipe, make: Callable[[], Any], given: Collection[Any], threads: PlainThreads | None
+) -> Begun:
+    """Call a factory, and run the plain code that begins its instance; what begins on the event loop is returned as made.
+
+    *given* are the instances that the factory got. If it returns one of them, another provider closes that instance.
+
+    Raises:
+        ProviderError: the generator yields no instance.
+    """
+    made = make()
+    kind = made.__class__
+    if kind in GENERATOR_MANAGERS:
+        made = made.gen
+        kind = made.__class__
+    if kind is GeneratorType:
+        instance = next(made, MISSING)
+        if instance is MISSING:
+            raise ProviderError(f"the generator of {recipe.name} yields no instance")
+        return instance, Exit(recipe, made, threads)
+    if hasattr(kind, "__exit__") and not hasattr(kind, "__aexit__") and is_entered(made, given):
+        return kind.__enter__(made), Exit(recipe, made, threads)
+    return made, None
+
+
+async def begin_instance_async(recipe: Recipe, made: Any, given: Collection[Any]) -> Begun:
+    """Run the asynchronous code that begins an instance, if it has any.
+
+    Raises:
+        ProviderError: the generator yields no instance.
+    """
+    kind = made.__class__
+    if kind is AsyncGeneratorType:
+        try:
+            return await made.__anext__(), Exit(recipe, made, is_async=True)
+        except StopAsyncIteration:
+            raise ProviderError(f"the generator of {recipe.name} yields no instance") from None
+    if hasattr(kind, "__aexit__") and is_entered(made, given):
+        return await kind.__aenter__(made), Exit(recipe, made, is_async=True)
+    return made, None
+
+
+def is_entered(manager: Any, given: Collection[Any]) -> bool:
+    """Return False for context managers that are not entered: locks, paths, and instances that the factory was given.
+
+    A lock is injected to be acquired by the tool. Entering a path does nothing and warns.
+    """
+    if any(manager is one for one in given) or isinstance(manager, os.PathLike):
+        return False
+    return not hasattr(manager, "acquire") or hasattr(manager, "close") or hasattr(manager, "aclose")

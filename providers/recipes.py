@@ -4,14 +4,31 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, closing, contextmanager
 from typing import Any, cast
 
 from callgate.errors import ProviderError
 from callgate.providers.injector import is_provider, is_scoped
-from callgate.providers.managers import WRAPPERS
 from callgate.providers.markers import find_injected
 from callgate.providers.ranks import Rank
+
+
+@contextmanager
+def _generator() -> Generator[None]:
+    yield
+
+
+@asynccontextmanager
+async def _async_generator() -> AsyncGenerator[None]:
+    yield
+
+
+GENERATOR_MANAGERS = (type(_generator()), type(_async_generator()))
+"""The types that ``@contextmanager`` and ``@asynccontextmanager`` return."""
+WRAPPERS = (*GENERATOR_MANAGERS, closing, aclosing)
+"""The types of objects that serve only to be entered. Such an object is entered even if it is given as a value."""
+
 
 MISSING: Any = object()
 _LIFETIMES = {

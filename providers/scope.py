@@ -11,8 +11,7 @@ from concurrent.futures import Future as ThreadFuture
 from typing import Any, Literal, Self, overload
 
 from callgate.errors import ProviderError, ProviderMissing
-from callgate.providers.exits import Exit, PlainThreads, leave_all
-from callgate.providers.making import Begun, begin, begin_async
+from callgate.providers.exits import Begun, Exit, PlainThreads, begin_instance, begin_instance_async, leave_all
 from callgate.providers.ranks import ASKING, Rank
 from callgate.providers.recipes import MISSING, Recipe, Recipes, describe_token, scoped_among
 
@@ -218,10 +217,12 @@ class ProviderScope:
     async def _begin(self, recipe: Recipe, make: Callable[[], Any], given: Collection[Any]) -> Begun:
         """Call a factory and begin its instance: plain code on the thread of the execution, if it has one."""
         if self.threads is None or recipe.begins_on_loop:
-            begun = begin(recipe, make, given, self.threads)
+            begun = begin_instance(recipe, make, given, self.threads)
         else:
-            begun = await self.threads.start(functools.partial(begin, recipe, make, given, self.threads), _discard)
-        return begun if begun[1] is not None else await begin_async(recipe, begun[0], given)
+            begun = await self.threads.start(
+                functools.partial(begin_instance, recipe, make, given, self.threads), _discard
+            )
+        return begun if begun[1] is not None else await begin_instance_async(recipe, begun[0], given)
 
     def _ended_meanwhile(self, recipe: Recipe) -> ProviderError:
         return ProviderError(f"the {self.rank} ended while {recipe.name} was created")

@@ -23,7 +23,7 @@ _RESULTS = frozenset({"codeExecutionResult", "tool_use_id", "toolResponse"})
 """Members of the results that Anthropic and Gemini send beside the calls."""
 
 
-def as_call(item: Mapping[str, Any], wire: str) -> ToolCall:
+def call_of_item(item: Mapping[str, Any], wire: str) -> ToolCall:
     """Return an item as a call, for records: its name begins with the wire, and its output is left out."""
     kind = item.get("type") or next(iter(item), "")
     names = (wire, kind, item.get("server_label") or item.get("server_name"), item.get("name"))
@@ -47,7 +47,7 @@ class ProviderItems:
     async def record(self, ran: Sequence[Mapping[str, Any]]) -> None:
         """Record the calls that the provider ran, in the audit log of the gate; their results have no row."""
         for item in (item for item in ran if _RESULTS.isdisjoint(item)):
-            await self.gate.record_elsewhere(as_call(item, self.codec.name), user=self.user, **self.ids)
+            await self.gate.record_elsewhere(call_of_item(item, self.codec.name), user=self.user, **self.ids)
 
     async def answer(
         self, waiting: Sequence[Mapping[str, Any]]
@@ -69,7 +69,7 @@ class ProviderItems:
         approve = await self._decided(item)
         if not isinstance(approve, bool):
             return None
-        call = as_call(item, self.codec.name)
+        call = call_of_item(item, self.codec.name)
         if approve:
             await self.gate.record_elsewhere(call, user=self.user, **self.ids)
         else:
