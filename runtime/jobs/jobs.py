@@ -170,10 +170,9 @@ class JobQueue:
             self._writer = JobWriter(self._store, self.backend, self._calls, self.keys.namespace)
         return self._writer
 
-    async def submit(
-        self, call: ToolCall, user: User, *, within: Any = None, once: bool = False, **options: Any
-    ) -> JobHandle:
-        """See ``Gate.submit``; for *options* see ``prepare``. With *once* the key is never free again."""
+    async def submit(self, call: ToolCall, user: User, *, within: Any = None, **options: Any) -> JobHandle:
+        """See ``Gate.submit``; for *options* see ``prepare``. ``once=True``, of a schedule, never frees the key again."""
+        once = options.pop("once", False)
         if within is not None:
             return (await self.submit_many([(call, options.pop("key", None))], user, within=within, **options))[0]
         job, request = self.prepare(call, user, **options)
