@@ -274,7 +274,7 @@ class BuiltIns:
 
     def _make_copy(self) -> Callable[[HoldsOutput, Any], Any]:
         """Make the function that copies an output which is plain JSON; it returns MISSING for others."""
-        dumps, loads, shallow, plain = orjson.dumps, orjson.loads, self.shallow, PLAIN
+        dumps, loads, shallow, plain, scalars = orjson.dumps, orjson.loads, self.shallow, PLAIN, SCALARS.issuperset
 
         def copy(run: HoldsOutput, output: Any) -> Any:
             try:
@@ -283,7 +283,8 @@ class BuiltIns:
                 return MISSING
             if data.find(b"null") >= 0 and not_finite(output) is not None:  # null may stand for such a number
                 return MISSING
-            made = loads(data)
+            flat = output.__class__ is dict and scalars(map(type, output.values()))
+            made = output.copy() if flat else loads(data)
             if len(data) <= shallow:
                 run.limited = made
             return made

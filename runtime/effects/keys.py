@@ -30,6 +30,11 @@ def key_scope_of(record: ToolRecord) -> KeyScope:
     return record.key_scope or default
 
 
+def shared_by_tenants(record: ToolRecord) -> bool:
+    """Return True if all tenants share the effects of a tool's declared key: their rows have no tenant."""
+    return bool(record.definition.key) and key_scope_of(record) == "global"
+
+
 def declared_scope(user: User, namespace: str, scope: KeyScope) -> list[str]:
     """Return what the hash of a declared key begins with."""
     if scope == "user":

@@ -40,7 +40,7 @@ from callgate.providers.stores.effects import (
 from callgate.providers.stores.ledger_writes import ChainRows, append
 from callgate.runtime.call.failure import as_invocation_error
 from callgate.runtime.effects.claims import CarriedClaim, Claim
-from callgate.runtime.effects.keys import Identify, identifier, key_scope_of
+from callgate.runtime.effects.keys import Identify, identifier, shared_by_tenants
 from callgate.runtime.effects.ledger import Ledger
 from callgate.runtime.effects.receipts import AWAITED, answer_from, receipt_of
 from callgate.tools.definition import Effect as Kind
@@ -92,27 +92,28 @@ class EffectSteps:
         self.within = record.within
         self.began = not record.injected and record.context_parameter is None  # no step runs in between: see ``bodies``
         self.identify: Identify = identifier(record, ledger.namespace)
-        self.is_global = bool(record.definition.key) and key_scope_of(record) == "global"
+        self.shared = shared_by_tenants(record)
         self.together = _recorders(plan, ledger.store)
         self.step = Step(Stage.AROUND_EXECUTE, "intent")
         self.reconcilers = reconcilers_of(plan.registrations, record.definition)
         self.carried = plan.carries and hasattr(ledger.store, "effects_in")
         self.state = EffectState.CLAIMED if self.carried else EffectState.RUNNING
 
-    def _tenant(self, ctx: InvokeContext) -> str:
-        """Return the tenant of the row: none for an effect that all tenants share."""
-        return "" if self.is_global else ctx.user.tenant or ""
+    def _tenant(self, ctx: InvokeContext, given: str | None) -> str:
+        """Return the tenant of the row, if *given* is the key of the caller."""
+        return "" if self.shared and given is None else ctx.user.tenant or ""
 
     def _effect(self, ctx: InvokeContext, key: str, input_hash: str) -> EffectRecord:
         """Return the row that the ledger records before the tool runs."""
         now, ledger, call, given = self.ledger.now(), self.ledger, ctx.run.tool_call, ctx.run.idempotency_key
+        user = f"{ctx.user.tenant or ''}/{ctx.user.id}" if self.shared and given is None else ctx.user.id
         if given is None:
             ctx.run.idempotency_key = key
         return EffectRecord(
             key,
             self.tool,
             self.version,
-            f"{ctx.user.tenant or ''}/{ctx.user.id}" if self.is_global else ctx.user.id,
+            user,
             input_hash,
             ctx.request_id,
             ledger.owner,
@@ -129,7 +130,7 @@ class EffectSteps:
 
     def begin_now(self, ctx: InvokeContext) -> Awaitable[None] | None:
         """Claim in memory; return an awaitable if the call has to await more."""
-        tenant, key = self._tenant(ctx), self.identify(ctx)
+        tenant, key = self._tenant(ctx, ctx.run.idempotency_key), self.identify(ctx)
         if key is None:  # no call can repeat it, so it needs no input hash and no receipt
             key = ctx.request_id if ctx.run.request_id is None else new_id()
             effect = self._effect(ctx, key, "")
@@ -161,7 +162,7 @@ class EffectSteps:
         """Claim the effect, or answer a repeat."""
         key = self.identify(ctx)
         effect = self._effect(ctx, new_id(), "") if key is None else self._effect(ctx, key, ctx.input_hash)
-        await self._answer_repeat(ctx, self._tenant(ctx), effect, self._claim)
+        await self._answer_repeat(ctx, self._tenant(ctx, effect.idempotency_key), effect, self._claim)
 
     async def look(self, ctx: InvokeContext) -> None:
         """Answer a repeat of an effect; return if the effect may run. The call is authorised, and nothing is claimed.
@@ -175,7 +176,7 @@ class EffectSteps:
             effect = self._effect(ctx, key, ctx.input_hash)
             ctx.run.idempotency_key = given  # the suspension records only a key of the caller
             try:
-                await self._answer_repeat(ctx, self._tenant(ctx), effect, self._known)
+                await self._answer_repeat(ctx, self._tenant(ctx, given), effect, self._known)
             except ControlRespond:
                 raise
             except Exception:

@@ -30,7 +30,7 @@ from callgate.runtime.models.wire.folds.responses_items import (
     waits,
 )
 from callgate.runtime.models.wire.history import arguments_text, legal_name, sent_call, without_nulls
-from callgate.runtime.models.wire.reading import RawCall, qualified, text_or_none, with_calls
+from callgate.runtime.models.wire.reading import NO_REASON, RawCall, qualified, text_or_none, with_calls
 from callgate.runtime.models.wire.result_text import result_text
 from callgate.runtime.models.wire.schema_views import View
 from callgate.runtime.models.wire.shapes import items, mapping
@@ -43,6 +43,7 @@ ENDINGS = table(
     truncated="incomplete max_output_tokens max_messages steered",
     refused="content_filter",
     failed="failed cancelled",
+    lost="queued in_progress",
 )
 """Statuses, and reasons of an incomplete response."""
 
@@ -78,15 +79,12 @@ class ResponsesCodec(BaseCodec):
         """The reason of an incomplete response, else its status."""
         reason = mapping(body.get("incomplete_details")).get("reason")
         status = body.get("status")
-        if _running(status):
-            return None
         return reason if reason and status in ("incomplete", "completed") else status
 
     def unfinished_in(self, body: Mapping[str, Any]) -> str | None:
-        """A response that still runs, or an item that the client answers and that is not complete."""
-        status = body.get("status")
-        if _running(status) or not status:
-            return f"the status is {status!r}"
+        """A response without a status, or an item that the client answers and that is not complete."""
+        if not body.get("status"):
+            return NO_REASON
         output = [mapping(item) for item in items(body.get("output"))]
         known = (None, "completed", "in_progress")  # the client runs it: the API calls some of them in progress
         answers = answers_in(output)
@@ -194,10 +192,6 @@ def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, A
         "parameters": view.schema,
         "strict": strict,
     }
-
-
-def _running(status: object) -> bool:
-    return isinstance(status, str) and status in {"queued", "in_progress"}
 
 
 def _as_input(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import warnings
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -45,14 +45,20 @@ def settle_flat(convert: Convert | None, defaults: Defaults) -> Settling:
     """Settle arguments that need no pydantic: fill the defaults, and *convert* numbers."""
     if not (defaults.fitting or defaults.misfits):
         return Settling(convert)
-    fitting, misfits = dict(defaults.fitting), dict(defaults.misfits)
+    given, misfits = tuple(defaults.fitting.items()), tuple(defaults.misfits.items())
 
     def settle(arguments: dict[str, Any]) -> dict[str, Any]:
-        filled = arguments if fitting.keys() <= arguments.keys() else {**arguments, **_missing(fitting, arguments)}
-        converted = filled if convert is None else convert(filled)
-        return {**converted, **_missing(misfits, converted)} if misfits else converted
+        settled = arguments
+        for name, value in given:
+            if name not in settled:
+                settled = {**settled, name: value}
+        settled = settled if convert is None else convert(settled)
+        for name, value in misfits:
+            if name not in settled:
+                settled = {**settled, name: value}
+        return settled
 
-    return Settling(settle, misfits=misfits)
+    return Settling(settle, misfits=dict(defaults.misfits))
 
 
 def settle_typed(adapter: Any, defaults: Defaults, wires: Mapping[str, str] | None = None, *, proven: bool) -> Settling:
@@ -85,10 +91,6 @@ def settle_typed(adapter: Any, defaults: Defaults, wires: Mapping[str, str] | No
         return {**misfits, **found}
 
     return Settling(settle, identity if equals else None, misfits)
-
-
-def _missing(defaults: Mapping[str, Any], arguments: Container[str]) -> dict[str, Any]:
-    return {name: value for name, value in defaults.items() if name not in arguments}
 
 
 def without(arguments: dict[str, Any], misfits: Mapping[str, Any]) -> dict[str, Any]:

@@ -103,8 +103,6 @@ class BaseCodec(ABC):
         if error is None and not (self.is_answer(body) if cut is None else cut.began):
             error, problem = {"message": NO_ANSWER}, NO_ANSWER
         fields = self.fields_in(body)
-        if error is None and ending in GOOD and self.content_in(body).get("refused"):
-            ending = ReplyEnding.REFUSED
         found = [] if error else self._calls_of(body, ending, translation)
         if error is None and ending in GOOD:
             ending = self._by_content(ending, body, fields, bool(found))
@@ -129,14 +127,15 @@ class BaseCodec(ABC):
         """Return the ending that the stop reason means, and the problem if the answer is lost."""
         reason = self.reason_in(body)
         if reason is None or reason == "":
-            return ReplyEnding.DONE, None
+            return self._unless_refused(ReplyEnding.DONE, body), None
         ending = self._words.get(reason.lower()) if isinstance(reason, str) else None
         if ending is None or ending is ReplyEnding.LOST:
-            return (
-                ReplyEnding.LOST,
-                f"the stop reason {reason[:80] if isinstance(reason, str) else type(reason).__name__!r} is {'unknown' if ending is None else 'no end'}",
-            )
-        return ending, None
+            shown = reason[:80] if isinstance(reason, str) else type(reason).__name__
+            return ReplyEnding.LOST, f"the stop reason {shown!r} is {'unknown' if ending is None else 'no end'}"
+        return self._unless_refused(ending, body), None
+
+    def _unless_refused(self, ending: ReplyEnding, body: Mapping[str, Any]) -> ReplyEnding:
+        return ReplyEnding.REFUSED if ending in GOOD and self.content_in(body).get("refused") else ending
 
     def _by_content(
         self, ending: ReplyEnding, body: Mapping[str, Any], fields: ReplyFields, called: bool

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import jiter
@@ -11,6 +12,7 @@ from callgate.runtime.models.wire.codec import Translation, WireError
 from callgate.runtime.models.wire.reverse import canonical_arguments
 from callgate.runtime.models.wire.shapes import is_mapping, mapping
 from callgate.tools.calls import ToolCall
+from callgate.tools.values import canonical
 
 _PLAIN_OBJECT = frozenset({"type", "properties", "required", "additionalProperties", "title", "description"})
 _TWO_OBJECTS = 4  # characters: {}{}
@@ -111,16 +113,17 @@ def pair(found: Iterable[RawCall], translation: Translation | None) -> list[tupl
 
 def _each_once(calls: list[RawCall]) -> list[RawCall]:
     """Keep the first of several calls with the same provider id, name and arguments: a server that repeats a call."""
-    kept: list[RawCall] = []
-    seen: list[tuple[Any, Any, Any]] = []
-    for call in calls:
+    ids = [call.id for call in calls if isinstance(call.id, str) and call.id]
+    if len(set(ids)) == len(ids):
+        return calls
+    kept: dict[object, RawCall] = {}
+    for number, call in enumerate(calls):
+        key: object = number
         if isinstance(call.id, str) and call.id:
-            key = (call.id, call.name, plain_arguments(call.arguments))
-            if key in seen:
-                continue
-            seen.append(key)
-        kept.append(call)
-    return kept
+            with suppress(TypeError, ValueError, RecursionError):  # what is no JSON is like no other call
+                key = call.id, canonical([call.name, plain_arguments(call.arguments)])
+        kept.setdefault(key, call)
+    return list(kept.values())
 
 
 def plain_arguments(arguments: Any) -> Any:
