@@ -102,8 +102,8 @@ class BuiltIns:
         self.schema = None if definition.parameters is None else digest(definition.parameters)
         self.parse, self.admit = self._reader(checked=False), self._reader(checked=True)
         self.check_output = self._make_check_output()
-        self.dump, self.copy = Dump.of(record.to_json), self._make_copy()
-        self.copied = self.copy if self.dump.loose else _not_plain
+        self.dump, self.copy = Dump.of(record.to_json), self._make_copy(bounded=False)
+        self.copied = self._make_copy(bounded=self.bounded) if self.dump.loose else _not_plain
         self._hydrators: dict[bool, Hydrator] = {}
 
     def hydrator(self, record: ToolRecord, lazy: bool) -> Hydrator:
@@ -130,9 +130,7 @@ class BuiltIns:
         """
         slowly = self._admit_slowly if checked else self._parse_slowly
         check = self.arguments.check if checked and self.arguments is not None else None
-        read = strict_reader(check, self.limits, floats=self.floats)
-        if checked and self.settle is not None:
-            read = _then(read, self.settle)
+        read = strict_reader(check, self.limits, floats=self.floats, settle=self.settle if checked else None)
         state, fast = (FROZEN, check is not None) if checked else (LIVE, True)
 
         def step(ctx: InvokeContext) -> None:
@@ -272,19 +270,30 @@ class BuiltIns:
 
         return check_output
 
-    def _make_copy(self) -> Callable[[HoldsOutput, Any], Any]:
-        """Make the function that copies an output which is plain JSON; it returns MISSING for others."""
-        dumps, loads, shallow, plain, scalars = orjson.dumps, orjson.loads, self.shallow, PLAIN, SCALARS.issuperset
+    def _make_copy(self, *, bounded: bool) -> Callable[[HoldsOutput, Any], Any]:
+        """Make the function that copies an output which is plain JSON; it returns MISSING for others.
+
+        With *bounded*, the output schema keeps a flat output small and finite, so it is not measured.
+        """
+        dumps, loads, shallow, plain = orjson.dumps, orjson.loads, self.shallow, PLAIN
 
         def copy(run: HoldsOutput, output: Any) -> Any:
+            flat = None
+            if output.__class__ is dict:
+                for name, value in output.items():  # a loop: ``set.issuperset`` costs more for so few
+                    if value.__class__ not in SCALARS or name.__class__ is not str:
+                        break
+                else:
+                    flat = output.copy()
+                    if bounded:
+                        return flat
             try:
                 data = dumps(output, None, plain)
             except TypeError:
                 return MISSING
             if data.find(b"null") >= 0 and not_finite(output) is not None:  # null may stand for such a number
                 return MISSING
-            flat = output.__class__ is dict and scalars(map(type, output.values()))
-            made = output.copy() if flat else loads(data)
+            made = loads(data) if flat is None else flat
             if len(data) <= shallow:
                 run.limited = made
             return made
@@ -342,10 +351,6 @@ class BuiltIns:
             return dump(output)
         except (TypeError, ValueError, RecursionError) as error:
             raise not_json(output, self.deepest) from error
-
-
-def _then(read: Callable[[str], Any], settle: Callable[[Any], Any]) -> Callable[[str], Any]:
-    return lambda raw: settle(read(raw))
 
 
 def _not_plain(_run: HoldsOutput, _output: Any) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from asyncio import current_task, get_running_loop
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from callgate.errors import ControlRespond
@@ -49,8 +49,15 @@ async def run(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> Any:  # noqa
                 elif kind == SYNC_LEASE:
                     if (answer := call(ctx)) is None:
                         state.leases = (step.release, state.leases)  # type: ignore[assignment]  # by its kind
-                else:
-                    answer = await acquire(ctx, call, step)
+                else:  # an acquire: driven here up to its first wait; the rest is shielded
+                    set_mark(acquiring := call(ctx))
+                    try:
+                        pending = acquiring.send(None)
+                    except StopIteration as stop:
+                        if (answer := stop.value) is None:
+                            state.leases = (step.release, state.leases)  # type: ignore[assignment]  # by its kind
+                    else:
+                        answer = await finish_acquire(ctx, acquiring, pending, step)
                 if answer is not None:
                     await answered(ctx, step, answer)
             if plan.straight is None:
@@ -88,18 +95,6 @@ async def run(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> Any:  # noqa
     if state.special and (state.error is not None or state.deferred is not None):
         raise plan.surface(ctx)
     return state.output
-
-
-async def acquire(ctx: InvokeContext, call: Callable[[InvokeContext], Any], step: Step) -> Any:
-    """Drive an asynchronous acquire here up to its first wait, and shield the rest; return the answer of the hook."""
-    set_mark(acquiring := call(ctx))
-    try:
-        pending = acquiring.send(None)
-    except StopIteration as stop:  # it did not wait
-        if stop.value is None:
-            ctx.run.leases = (step.release, ctx.run.leases)  # type: ignore[assignment]  # by its kind
-        return stop.value
-    return await finish_acquire(ctx, acquiring, pending, step)
 
 
 async def attempt(plan: Plan, ctx: InvokeContext) -> Any:

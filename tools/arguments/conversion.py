@@ -135,28 +135,31 @@ def _keeps_name(field: Any) -> bool:
     return field.alias is None and field.validation_alias is None and field.discriminator is None
 
 
-def flat_convert(ints: Sequence[str], floats: Sequence[str]) -> Convert | None:
-    """Convert ``2.0`` to ``2`` or ``2`` to ``2.0`` in flat arguments; the function returns its argument if nothing changes."""
-    whole, real = tuple(ints), tuple(floats)
-    if not whole and not real:
+def flat_convert(
+    ints: Sequence[str], floats: Sequence[str], defaults: Mapping[str, Any] | None = None
+) -> Convert | None:
+    """Convert ``2.0`` to ``2`` or ``2`` to ``2.0`` in flat arguments, and fill *defaults*, which have the right types.
+
+    The function returns its argument if nothing changes. It is one loop each, because it runs in every call.
+    """
+    wrong = (*((name, float) for name in ints), *((name, int) for name in floats))
+    given = tuple((defaults or {}).items())
+    if not wrong and not given:
         return None
 
-    def integers(arguments: dict[str, Any]) -> dict[str, Any]:
-        for name in whole:
-            if name in arguments and type(arguments[name]) is float:
-                return _settle(arguments, whole, real)
-        return arguments
+    def convert(arguments: dict[str, Any]) -> dict[str, Any]:
+        settled = arguments
+        for name, value in given:
+            if name not in arguments:
+                if settled is arguments:
+                    settled = arguments.copy()
+                settled[name] = value
+        for name, other in wrong:
+            if name in settled and settled[name].__class__ is other:
+                return _settle(settled, ints, floats)
+        return settled
 
-    def numbers(arguments: dict[str, Any]) -> dict[str, Any]:
-        for name in real:
-            if name in arguments and type(arguments[name]) is int:
-                return _settle(arguments, whole, real)
-        for name in whole:
-            if name in arguments and type(arguments[name]) is float:
-                return _settle(arguments, whole, real)
-        return arguments
-
-    return numbers if real else integers
+    return convert
 
 
 def _settle(arguments: dict[str, Any], ints: Iterable[str], floats: Iterable[str]) -> dict[str, Any]:

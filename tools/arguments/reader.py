@@ -12,9 +12,13 @@ from callgate.tools.limits import Limits
 
 
 def strict_reader(
-    check: Callable[[Any], object] | None, limits: Limits, *, floats: bool
+    check: Callable[[Any], object] | None,
+    limits: Limits,
+    *,
+    floats: bool,
+    settle: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> Callable[[str], dict[str, Any]]:
-    """Make a function from the text of a JSON object to arguments: ``parse_strict``, then *check* if there is one.
+    """Make a function from the text of a JSON object to arguments: ``parse_strict``, then *check* and *settle*, if given.
 
     ``floats=False`` says that the schema allows no float. Then infinity, as which the parser reads ``1e999``, is not
     searched for, because validation refuses it. The function returns strict, valid arguments only. It raises some
@@ -31,6 +35,6 @@ def strict_reader(
             check(arguments)
         elif arguments.__class__ is not dict:
             raise ValueError("not an object")
-        return arguments
+        return arguments if settle is None else settle(arguments)
 
     return read

@@ -41,24 +41,12 @@ _PLAIN = frozenset({str, int, bool})
 _TEXTS = ("aA1", "1", "a", "")
 
 
-def settle_flat(convert: Convert | None, defaults: Defaults) -> Settling:
-    """Settle arguments that need no pydantic: fill the defaults, and *convert* numbers."""
-    if not (defaults.fitting or defaults.misfits):
+def settle_flat(ints: Sequence[str], floats: Sequence[str], defaults: Defaults) -> Settling:
+    """Settle arguments that need no pydantic: fill the defaults, and convert the numbers of these parameters."""
+    convert, misfits = conversion.flat_convert(ints, floats, defaults.fitting), defaults.misfits
+    if not misfits:
         return Settling(convert)
-    given, misfits = tuple(defaults.fitting.items()), tuple(defaults.misfits.items())
-
-    def settle(arguments: dict[str, Any]) -> dict[str, Any]:
-        settled = arguments
-        for name, value in given:
-            if name not in settled:
-                settled = {**settled, name: value}
-        settled = settled if convert is None else convert(settled)
-        for name, value in misfits:
-            if name not in settled:
-                settled = {**settled, name: value}
-        return settled
-
-    return Settling(settle, misfits=dict(defaults.misfits))
+    return Settling(lambda given: {**misfits, **(given if convert is None else convert(given))}, misfits=misfits)
 
 
 def settle_typed(adapter: Any, defaults: Defaults, wires: Mapping[str, str] | None = None, *, proven: bool) -> Settling:

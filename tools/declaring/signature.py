@@ -201,8 +201,8 @@ def _converting(arguments: Arguments, adapter: Any, defaults: Defaults, where: s
         settling = settle_typed(adapter, defaults, wires, proven=proven)
         return (lambda settled: convert(without(settled, misfits))) if misfits else convert, settling
     ints = [name for name, kind in kinds.items() if kind == "int"]
-    numbers = conversion.flat_convert(ints, [name for name, kind in kinds.items() if kind == "float"])
-    return numbers, settle_flat(numbers, defaults)
+    floats = [name for name, kind in kinds.items() if kind == "float"]
+    return conversion.flat_convert(ints, floats), settle_flat(ints, floats, defaults)
 
 
 def _leaves_room(schema: Mapping[str, Any], arguments: Arguments, where: str) -> bool:

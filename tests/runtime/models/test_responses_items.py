@@ -125,6 +125,24 @@ def test_a_response_that_is_not_completed_runs_nothing(status: str | None) -> No
         assert [call.truncated for call in reply.calls] == [True]
 
 
+@pytest.mark.parametrize("status", ["queued", "in_progress", "incomplete", "failed", "cancelled"])
+def test_calls_that_are_read_without_their_reply_run_only_from_a_whole_answer(status: str) -> None:
+    assert [call.truncated for call in WIRE.calls(response(function_call("pay", "{}"), status=status))] == [True]
+    refusal = {"type": "message", "content": [{"type": "refusal", "refusal": "No."}]}
+    assert [call.truncated for call in WIRE.calls(response(refusal, function_call("pay", "{}")))] == [True]
+    assert [call.truncated for call in WIRE.calls(response(function_call("pay", "{}")))] == [False]
+
+
+def test_ten_thousand_repeats_of_one_call_are_one_call_and_other_arguments_are_another() -> None:
+    same = [function_call("pay", '{"cents": 1}', call_id="c1")] * 10_000
+    other = function_call("pay", '{"cents": 2}', call_id="c1")
+    found = WIRE.calls(response(*same, other))
+    assert [json.loads(call.arguments) if isinstance(call.arguments, str) else call.arguments for call in found] == [
+        {"cents": 1},
+        {"cents": 2},
+    ]
+
+
 def test_a_custom_call_is_no_call_of_a_function_and_is_answered_as_custom() -> None:
     translation = WIRE.translate([tool(name="pay")])
     call = {"type": "custom_tool_call", "id": "i1", "call_id": "c1", "name": "pay", "input": "{}"}
