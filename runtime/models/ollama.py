@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from callgate.runtime.models.wire.base import BaseCodec, Content, ReplyFields, described
+from callgate.runtime.models.wire.calls_in_text import message_with_calls
 from callgate.runtime.models.wire.client import Client
 from callgate.runtime.models.wire.codec import Codec, Request, Translation, translated
 from callgate.runtime.models.wire.endings import table
@@ -64,6 +65,10 @@ class OllamaCodec(BaseCodec):
 
     def content_in(self, body: Mapping[str, Any]) -> Content:
         return {"media": bool(items(mapping(body.get("message")).get("images")))}
+
+    def with_calls_of_text(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        message = message_with_calls(mapping(body.get("message")))
+        return body if message is None else {**body, "message": message}
 
     def calls_in(self, body: Mapping[str, Any], cut: bool) -> Iterator[RawCall]:
         """``message.tool_calls``; all count as truncated if the response was cut short."""

@@ -13,19 +13,21 @@ from callgate.runtime.models.wire.base import (
     described,
     openai_usage,
 )
+from callgate.runtime.models.wire.calls_in_text import message_with_calls
 from callgate.runtime.models.wire.client import Client
 from callgate.runtime.models.wire.codec import Codec, Request, Translation, translated
 from callgate.runtime.models.wire.endings import table
 from callgate.runtime.models.wire.folds.chat import REASONING, ChatFold, details_text, thinking_text
-from callgate.runtime.models.wire.history import arguments_text, as_json, legal_name, without_nulls
+from callgate.runtime.models.wire.history import arguments_text, legal_name, without_nulls
 from callgate.runtime.models.wire.members import members
 from callgate.runtime.models.wire.reading import (
+    PARALLEL,
     RawCall,
     error_of,
-    plain_arguments,
     qualified,
     text_or_empty,
     text_or_none,
+    wrapped_calls,
 )
 from callgate.runtime.models.wire.result_text import result_text
 from callgate.runtime.models.wire.schema_views import View
@@ -51,7 +53,6 @@ MEMBERS = members(
     metadata="annotations role",
 )
 """Fields of the message and of deltas, and kinds of calls."""
-_PARALLEL = frozenset({"multi_tool_use.parallel", "multi_tool_use_parallel", "functions.multi_tool_use.parallel"})
 _NOT_SENT_BACK = ("annotations", "audio", "channel", "function_call", "parsed", "refusal", "tool_calls")
 
 
@@ -92,6 +93,11 @@ class ChatCodec(BaseCodec):
         parts = [part for part in items(message.get("content")) if text_or_none(mapping(part).get("type")) != "text"]
         media = message.get("audio") or message.get("images") or any(not thinking_text(part) for part in parts)
         return {"refused": bool(text_or_none(message.get("refusal"))), "media": bool(media)}
+
+    def with_calls_of_text(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        choice = _choice(body)
+        message = message_with_calls(mapping(choice.get("message")))
+        return body if message is None else {**body, "choices": [{**choice, "message": message}]}
 
     def calls_in(self, body: Mapping[str, Any], cut: bool) -> list[RawCall]:
         """``choices[0].message.tool_calls``; all count as truncated if the response was cut short."""
@@ -160,17 +166,13 @@ def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, A
 
 
 def _unpacked(raw: RawCall) -> list[RawCall]:
-    """The calls in a wrapper ``multi_tool_use.parallel``, each with an id of its own; the history has them apart."""
-    if not isinstance(raw.name, str) or raw.name not in _PARALLEL:
+    """The calls in a wrapper, each with an id of its own; the history has them apart."""
+    if not isinstance(raw.name, str) or raw.name not in PARALLEL:
         return [raw]
-    uses = items(mapping(plain_arguments(raw.arguments)).get("tool_uses"))
     calls: list[RawCall] = []
-    for number, use in enumerate(map(mapping, uses), 1):
-        name = text_or_empty(use.get("recipient_name")).removeprefix("functions.")
-        call_id = f"{raw.id}_{number}" if isinstance(raw.id, str) and raw.id else None
-        function = {"name": name, "arguments": as_json(use.get("parameters") or {})}
-        entry = {"id": call_id, "type": "function", "function": function}
-        calls.append(RawCall(name, function["arguments"], call_id, entry, raw.truncated))
+    for call_id, name, arguments in wrapped_calls(raw.id, raw.arguments):
+        entry = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        calls.append(RawCall(name, arguments, call_id, entry, raw.truncated))
     return calls or [raw]
 
 

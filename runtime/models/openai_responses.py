@@ -30,7 +30,15 @@ from callgate.runtime.models.wire.folds.responses_items import (
     waits,
 )
 from callgate.runtime.models.wire.history import arguments_text, legal_name, sent_call, without_nulls
-from callgate.runtime.models.wire.reading import NO_REASON, RawCall, qualified, text_or_none, with_calls
+from callgate.runtime.models.wire.reading import (
+    NO_REASON,
+    PARALLEL,
+    RawCall,
+    qualified,
+    text_or_none,
+    with_calls,
+    wrapped_calls,
+)
 from callgate.runtime.models.wire.result_text import result_text
 from callgate.runtime.models.wire.schema_views import View
 from callgate.runtime.models.wire.shapes import items, mapping
@@ -74,6 +82,15 @@ class ResponsesCodec(BaseCodec):
     def is_answer(self, body: Mapping[str, Any]) -> bool:
         """It has output, also if that is empty."""
         return isinstance(body.get("output"), list | tuple)
+
+    def unpacked(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        output = items(body.get("output"))
+        if not any(_is_wrapper(item) for item in output):
+            return body
+        return {
+            **body,
+            "output": [one for item in output for one in (_unpacked(item) if _is_wrapper(item) else [item])],
+        }
 
     def reason_in(self, body: Mapping[str, Any]) -> object:
         """The reason of an incomplete response, else its status."""
@@ -192,6 +209,18 @@ def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, A
         "parameters": view.schema,
         "strict": strict,
     }
+
+
+def _is_wrapper(item: Any) -> bool:
+    call = mapping(item)
+    return call.get("type") == "function_call" and qualified(call.get("name"), call.get("namespace")) in PARALLEL
+
+
+def _unpacked(item: Any) -> list[Any]:
+    """The calls in a wrapper as items of their own; the wrapper where it has none."""
+    call = without_nulls(item, "id", "namespace")
+    found = wrapped_calls(call.get("call_id") or item.get("id"), call.get("arguments"))
+    return [{**call, "call_id": own, "name": name, "arguments": text} for own, name, text in found] or [item]
 
 
 def _as_input(item: Mapping[str, Any]) -> dict[str, Any]:

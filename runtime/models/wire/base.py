@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any, ClassVar, Self, TypedDict
 
+from callgate.runtime.models.wire.calls_in_text import LIKE_A_CALL
 from callgate.runtime.models.wire.codec import Messages, Request, Translation, as_messages, request_body
 from callgate.runtime.models.wire.decoder import NO_ANSWER, Cut, Decoder, Fold
 from callgate.runtime.models.wire.endings import GOOD, INCOMPLETE, NO_CALL_RUNS, Endings, ReplyEnding
@@ -19,11 +19,6 @@ from callgate.runtime.models.wire.reply import Reply, Usage
 from callgate.runtime.models.wire.shapes import mapping
 from callgate.tools.calls import ToolCall
 from callgate.tools.definition import ToolDefinition
-
-_LIKE_A_CALL = re.compile(
-    r"<tool_calls?>|<function(?:_call|=)|\[TOOL_CALLS\]|<\|python_tag\|>|<[|\uff5c]tool[_\u2581]calls?[_\u2581](?:section[_\u2581])?begin"
-)
-"""The beginnings of calls in the text of models whose server did not read them."""
 
 
 class ReplyFields(TypedDict, total=False):
@@ -58,6 +53,8 @@ class BaseCodec(ABC):
     """The closed table of the wire, in the provider's spelling; upper and lower case are the same."""
     members: ClassVar[Members]
     """What the provider sends, and what the codec does with it. Kinds that are not in it are ignored."""
+    text_calls = False
+    """Whether calls are read from the text of an answer; see ``with_text_calls``."""
     _words: Endings
 
     def __init_subclass__(cls) -> None:
@@ -73,9 +70,34 @@ class BaseCodec(ABC):
         made._words = {**self._words, **{word.lower(): ReplyEnding(ending) for word, ending in endings.items()}}
         return made
 
+    def with_text_calls(self) -> Self:
+        """Copy the codec; the copy reads calls that the model wrote into its text, where its server did not read them.
+
+        The risk: a text that only quotes a call, such as one from a document, runs it.
+
+        Raises:
+            ValueError: the servers of this wire read all calls themselves.
+        """
+        if type(self).with_calls_of_text is BaseCodec.with_calls_of_text:
+            raise ValueError("the servers of this wire read all calls themselves")
+        made = copy(self)
+        made.text_calls = True
+        return made
+
+    def with_calls_of_text(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the body with the calls in its text as calls, on wires of servers that may not read them."""
+        return body
+
+    def unpacked(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the body with the calls in wrappers, such as ``multi_tool_use.parallel``, as calls of their own."""
+        return body
+
+    def _prepared(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self.unpacked(self.with_calls_of_text(body) if self.text_calls else body)
+
     def calls(self, response: Mapping[str, Any], translation: Translation | None = None) -> list[ToolCall]:
         """See ``Codec``."""
-        body = response_body(response)
+        body = self._prepared(response_body(response))
         if self.error_in(body):
             return []
         ending, _ = self._ending_of(body)
@@ -95,6 +117,7 @@ class BaseCodec(ABC):
 
     def _reply(self, body: Mapping[str, Any], translation: Translation | None, cut: Cut | None = None) -> Reply:
         """Read a body; *cut* says why the stream that it was assembled from is not whole, if it is not."""
+        sent, body = body, self._prepared(body)
         error = self.error_in(body)
         ending, problem = self._ending_of(body)
         unfinished = cut.reason if cut else self.unfinished_in(body) if ending in GOOD else None
@@ -116,10 +139,10 @@ class BaseCodec(ABC):
             messages=() if error else tuple(self.history_of(body, found)),
             truncated=ending in INCOMPLETE and (cut is not None or problem != NO_ANSWER),
             error=error,
-            body=body,
+            body=sent,
             judged=ending,
             problem=problem,
-            looks_like_call=not found and _LIKE_A_CALL.search(fields.get("text", "")) is not None,
+            looks_like_call=not found and LIKE_A_CALL.search(fields.get("text", "")) is not None,
             **fields,
         )
 

@@ -47,6 +47,9 @@ class Client(BaseClient):
         insecure: allow a key to be sent to another machine over plain http.
         endings: stop reasons of a server with words of its own, such as ``{"finished": "done"}``, added to the closed
             table of the wire (see ``ReplyEnding``). An answer with any other reason is lost: none of its calls runs.
+        text_calls: read calls that the model wrote into its text, such as ``<tool_call>…</tool_call>``, where the server
+            of an open model did not read them (Chat Completions and Ollama). The risk: a text that only quotes a call
+            runs it. Without it such a text is a text, and ``Reply.looks_like_call`` is True.
 
     Raises:
         RegistrationError: no key for the provider's own address, or an invalid key or address; the message quotes
@@ -68,9 +71,12 @@ class Client(BaseClient):
         options: Mapping[str, Any] | None = None,
         insecure: bool = False,
         endings: Mapping[str, str] | None = None,
+        text_calls: bool = False,
     ) -> None:
         if endings:
             self.codec = _with_endings(self.codec, endings)
+        if text_calls:
+            self.codec = _with_text_calls(self.codec)
         super().__init__(self.codec.name, base_url, model, api_key, http, timeout, retries, headers, insecure)
         self._options = dict(options or {})
         self._translator = ToolTranslator(self.codec)
@@ -261,3 +267,12 @@ def _with_endings(codec: Codec, endings: Mapping[str, str]) -> Codec:
         return codec.with_endings(endings)
     except ValueError as error:
         raise RegistrationError(f"endings: {error}; give one of {', '.join(ReplyEnding)}") from None
+
+
+def _with_text_calls(codec: Codec) -> Codec:
+    if not isinstance(codec, BaseCodec):
+        raise RegistrationError(f"the wire {codec.name!r} takes no text_calls=")
+    try:
+        return codec.with_text_calls()
+    except ValueError as error:
+        raise RegistrationError(f"text_calls: {error}") from None

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import jiter
 
 from callgate.runtime.models.wire.codec import Translation, WireError
+from callgate.runtime.models.wire.history import arguments_text
 from callgate.runtime.models.wire.reverse import canonical_arguments
-from callgate.runtime.models.wire.shapes import is_mapping, mapping
+from callgate.runtime.models.wire.shapes import is_mapping, items, mapping
 from callgate.tools.calls import ToolCall
 from callgate.tools.values import canonical
 
@@ -124,6 +125,20 @@ def _each_once(calls: list[RawCall]) -> list[RawCall]:
                 key = call.id, canonical([call.name, plain_arguments(call.arguments)])
         kept.setdefault(key, call)
     return list(kept.values())
+
+
+PARALLEL = frozenset({"multi_tool_use.parallel", "multi_tool_use_parallel", "functions.multi_tool_use.parallel"})
+"""Names of the wrapper in which models of OpenAI sometimes put several calls."""
+
+
+def wrapped_calls(call_id: Any, arguments: Any) -> list[tuple[str | None, str, str]]:
+    """The calls in a wrapper ``multi_tool_use.parallel``: an id of its own, the name and the arguments of each."""
+    found: list[tuple[str | None, str, str]] = []
+    for number, use in enumerate(map(mapping, items(mapping(plain_arguments(arguments)).get("tool_uses"))), 1):
+        name = text_or_empty(use.get("recipient_name")).removeprefix("functions.")
+        own = f"{call_id}_{number}" if isinstance(call_id, str) and call_id else None
+        found.append((own, name, arguments_text(use.get("parameters"))))
+    return found
 
 
 def plain_arguments(arguments: Any) -> Any:

@@ -158,15 +158,21 @@ def test_a_namespace_is_part_of_a_calls_name() -> None:
         assert call.name == name
 
 
-def test_a_parallel_wrapper_is_unpacked_and_each_call_has_its_answer_in_the_history() -> None:
-    uses = [{"recipient_name": f"functions.{name}", "parameters": {"n": 1}} for name in "fg"]
-    body = chat(function("multi_tool_use.parallel", json.dumps({"tool_uses": uses}), "w"))
-    reply = codec("openai_chat").reply(body)
-    assert [(call.name, call.id, call.arguments) for call in reply.calls] == [
-        ("f", "w_1", '{"n":1}'),
-        ("g", "w_2", '{"n":1}'),
-    ]
-    assert [entry["id"] for entry in reply.messages[0]["tool_calls"]] == ["w_1", "w_2"]
+@pytest.mark.parametrize("wire", ["openai_chat", "openai_responses"])
+def test_a_parallel_wrapper_is_unpacked_and_each_call_has_its_answer_in_the_history(wire: str) -> None:
+    uses = json.dumps({"tool_uses": [{"recipient_name": f"functions.{name}", "parameters": {"n": 1}} for name in "fg"]})
+    for name in ("multi_tool_use.parallel", "multi_tool_use_parallel"):
+        bodies = {
+            "openai_chat": chat(function(name, uses, "w")),
+            "openai_responses": response(function_call(name, uses, "w")),
+        }
+        reply = codec(wire).reply(bodies[wire])
+        assert [(call.name, call.id, call.arguments) for call in reply.calls] == [
+            ("f", "w_1", '{"n":1}'),
+            ("g", "w_2", '{"n":1}'),
+        ]
+        entries = reply.messages[0]["tool_calls"] if wire == "openai_chat" else reply.messages
+        assert [entry.get("call_id") or entry["id"] for entry in entries] == ["w_1", "w_2"]
 
 
 def test_options_add_tools_and_never_take_the_gates_away() -> None:
