@@ -1,4 +1,7 @@
-"""Random ids from a buffer: a system call for each id would cost more than the rest of a tool call."""
+"""Ids: random ones from a buffer, and what every store can keep as an id of others.
+
+A system call for each random id would cost more than the rest of a tool call.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import os
 from collections.abc import Iterator
 
 _BUFFERED = 256
+LONGEST_ID = 512
+"""Maximum size of an id of others, in bytes of UTF-8: PostgreSQL indexes no row of more than 2.7 kB."""
 
 _buffer: Iterator[str] = iter(())
 
@@ -13,6 +18,22 @@ _buffer: Iterator[str] = iter(())
 def new_id() -> str:
     """Return 128 random bits as 32 hexadecimal digits."""
     return next(_buffer, None) or _refill()
+
+
+def flaw_of(text: object, longest: int = LONGEST_ID) -> str | None:
+    """Return why a store cannot keep an id or a text of others, or None. Values of other types are not judged here.
+
+    The rule is the same for all stores, so that a change of the store refuses nothing that the one before has accepted.
+    """
+    if not isinstance(text, str) or (len(text) <= longest // 4 and text.isprintable()):
+        return None
+    if "\0" in text:
+        return "has a NUL character"
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        return "has half of a surrogate pair"
+    return f"has {size:,} bytes, more than {longest:,}" if size > longest else None
 
 
 def _refill() -> str:

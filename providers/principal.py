@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Self
 
+from callgate.providers.ids import flaw_of
+
 _NO_CLAIMS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -27,7 +29,8 @@ class User:
 
     Raises:
         TypeError: an argument is of another type.
-        ValueError: the token is empty.
+        ValueError: the token is empty, or the id or the tenant is no text that a database can keep: it has a NUL
+            character, half of a surrogate pair, or more than 512 bytes.
     """
 
     id: str
@@ -38,6 +41,9 @@ class User:
     token: str | None = field(default=None, repr=False, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
+        for name in ("id", "tenant"):
+            if (flaw := flaw_of(getattr(self, name))) is not None:
+                raise ValueError(f"User.{name} {flaw}; a database cannot keep it")
         for name in ("roles", "scopes"):
             value = getattr(self, name)
             if isinstance(value, str):

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Iterable, Mapping
 from typing import Any, Self, TypeVar, Unpack, overload
 
-from callgate.errors import UnknownTool
+from callgate.errors import Invalid, UnknownTool
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.selection import Registration, register, register_by_stage
 from callgate.providers import logs
@@ -278,7 +278,7 @@ class Gate(Views, Changes, DeferredCalls):
         if options or plan.limit is not None:
             try:
                 apply_options(ctx, options)
-            except TypeError as error:
+            except (TypeError, Invalid) as error:
                 return failing(error)
         if plan.typed and tool.__class__ is not str:
             return typed(plan, run(plan, ctx))

@@ -158,11 +158,11 @@ def plain_json(value: Any, depth: int) -> Any:
 
     Raises:
         TypeError: the value is not JSON.
-        ValueError: a number is not finite, or the value nests deeper than *depth*.
+        ValueError: a number is not finite, a text has half of a surrogate pair, or the value nests deeper than *depth*.
     """
     if deeper_than(value, depth):
         raise ValueError(f"it nests deeper than {depth} levels")
-    return json.loads(json.dumps(value, allow_nan=False))
+    return json.loads(json.dumps(value, allow_nan=False, ensure_ascii=False).encode())
 
 
 json_bytes = orjson.dumps

@@ -20,6 +20,12 @@ Write: TypeAlias = Callable[[Sequence[C]], Awaitable[Sequence[Any]]]
 
 MAX_BATCH = 256
 """The maximum number of changes in one transaction."""
+MAX_BYTES = 8 << 20
+"""The maximum size of the changes in one transaction, in bytes. A change that is larger has a transaction of its own."""
+MAX_ASIDE = 4
+"""The maximum number of locked rows that are waited for at once, each with a connection of its own."""
+_SUSPECTED = 60.0
+"""Seconds in which a row counts as locked after a change has waited for it in vain."""
 _TURNS_ALONE, _TURNS = 2, 32
 """Turns of the event loop after a transaction of one change, and at most of more, in which its callers may ask again.
 
@@ -44,20 +50,22 @@ class RolledBack(Exception):
 class _Entry(Generic[C]):
     """A change that waits for its transaction."""
 
-    __slots__ = ("change", "done", "key")
+    __slots__ = ("change", "done", "key", "row", "size")
 
-    def __init__(self, change: C, key: Hashable, done: asyncio.Future[Any]) -> None:
-        self.change, self.key, self.done = change, key, done
+    def __init__(self, change: C, key: Hashable, row: Hashable, size: int, done: asyncio.Future[Any]) -> None:
+        self.change, self.key, self.row, self.size, self.done = change, key, row, size, done
 
 
 class GroupCommit(Generic[C]):
     """The queue of changes, and the task that writes them; the task ends when the queue is empty.
 
     Args:
-        write: raises ``RolledBack`` when nothing was written and each change may be tried alone. Any other error is that
-            of all changes.
+        write: raises ``RolledBack`` when nothing was written and parts of the batch may be tried. Any other error is
+            that of all changes.
         aside: writes a change that waits for a lock, with a connection of its own, so that no other change waits for it.
+        retry: ``write`` for the parts of a batch that waited for a lock; it waits for locks for a short time only.
         limit: the maximum number of changes in one transaction.
+        size: the size of a change in bytes; ``MAX_BYTES`` limits their sum.
     """
 
     def __init__(
@@ -65,31 +73,46 @@ class GroupCommit(Generic[C]):
         write: Write[C],
         aside: Write[C],
         *,
+        retry: Write[C] | None = None,
         limit: int = MAX_BATCH,
+        size: Callable[[C], int] | None = None,
     ) -> None:
-        self._write, self._aside, self._limit = write, aside, limit
+        self._write, self._aside, self._retry, self._limit, self._size = write, aside, retry or write, limit, size
         self._waiting: deque[_Entry[C]] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._lanes: dict[Hashable, deque[_Entry[C]]] = {}  # by locked row
+        self._suspected: dict[Hashable, float] = {}
+        self._lane_turns = asyncio.Semaphore(MAX_ASIDE)
         self._asides: set[asyncio.Task[None]] = set()
+        self.last_batch = 0
 
-    async def put(self, change: C, key: Hashable, *, withdraw: bool) -> Any:
+    async def put(self, change: C, key: Hashable, *, withdraw: bool, row: Hashable = None) -> Any:
         """Write a change, and return its result.
 
         Args:
             change: the change.
             key: what it changes. Changes with equal keys are written one after another, in separate transactions.
+            row: the row that it locks. While that row is locked by others, all its changes wait apart. Default: *key*.
             withdraw: a cancelled caller takes the change back, unless its transaction has begun.
 
         Raises:
             StoreError: the change was not written, or that is unknown.
         """
         loop = asyncio.get_running_loop()
-        entry = _Entry(change, key, loop.create_future())
+        size = 0 if self._size is None else self._size(change)
+        entry = _Entry(change, key, key if row is None else row, size, loop.create_future())
         if self._task is not None and self._task.get_loop() is not loop:  # its event loop has ended
             self._task, self._waiting = None, deque()
-        self._waiting.append(entry)
-        if self._task is None:
-            self._task = loop.create_task(self._write_all(), name="group commit", context=contextvars.Context())
+        if self._lanes and next(iter(self._asides)).get_loop() is not loop:
+            self._lanes, self._asides, self._lane_turns = {}, set(), asyncio.Semaphore(MAX_ASIDE)
+        if entry.row in self._lanes:
+            self._lanes[entry.row].append(entry)
+        elif self._suspected and self._suspected.get(entry.row, 0.0) > loop.time():
+            self._set_aside(entry)
+        else:
+            self._waiting.append(entry)
+            if self._task is None:
+                self._task = loop.create_task(self._write_all(), name="group commit", context=contextvars.Context())
         if withdraw:
             return await entry.done
         return await asyncio.shield(entry.done)  # a change that is not withdrawn keeps its future
@@ -113,6 +136,7 @@ class GroupCommit(Generic[C]):
         try:
             while batch := self._next():
                 expected = len(batch) + len(waiting)
+                self.last_batch = len(batch)
                 await self._settle(batch, self._write)
                 for _ in range(_TURNS if len(batch) > 1 else _TURNS_ALONE):
                     if len(waiting) >= expected:
@@ -121,28 +145,42 @@ class GroupCommit(Generic[C]):
         finally:  # also when the event loop ends: no caller may wait forever
             if self._waiting is waiting:
                 self._task = None
-            for entry in waiting:
-                _fail(entry, StoreError("the change was not written: the writer was stopped"))
-            waiting.clear()
+            _stop(waiting)
 
     def _next(self) -> list[_Entry[C]]:
         """Take the next changes from the queue, in order of arrival, with at most one of each key."""
-        batch: list[_Entry[C]] = []
-        keys, later = set[Hashable](), list[_Entry[C]]()
-        while self._waiting and len(batch) < self._limit:
-            entry = self._waiting.popleft()
-            if entry.done.cancelled():
-                continue
-            (later if entry.key in keys else batch).append(entry)
-            keys.add(entry.key)
+        batch, later = self._taken(self._waiting)
         self._waiting.extendleft(reversed(later))
         return batch
 
-    async def _settle(self, batch: list[_Entry[C]], write: Write[C]) -> None:
+    def _taken(self, waiting: deque[_Entry[C]]) -> tuple[list[_Entry[C]], list[_Entry[C]]]:
+        """Take changes from a queue up to the limits. Return them, and those whose key they have already."""
+        batch, later, size = list[_Entry[C]](), list[_Entry[C]](), 0
+        keys = set[Hashable]()
+        while waiting and len(batch) < self._limit and (not batch or size + waiting[0].size <= MAX_BYTES):
+            entry = waiting.popleft()
+            if entry.done.cancelled():
+                continue
+            if entry.key in keys:
+                later.append(entry)
+                continue
+            batch.append(entry)
+            keys.add(entry.key)
+            size += entry.size
+        return batch, later
+
+    async def _settle(self, batch: list[_Entry[C]], write: Write[C], lane: deque[_Entry[C]] | None = None) -> None:
+        """Write a batch and tell its callers. *lane* holds the changes that wait for the same locked row, if any."""
         try:
             results = await write([entry.change for entry in batch])
         except RolledBack as rolled_back:
-            await self._settle_alone(batch, rolled_back, write)
+            if lane is None or not rolled_back.waited:
+                await self._settle_parts(batch, rolled_back, write, lane)
+                return
+            self._suspect(batch[0].row)
+            for entry in (*batch, *lane):  # one wait for all of them: each would wait as long
+                _fail(entry, rolled_back.error)
+            lane.clear()
         except BaseException as error:
             for entry in batch:
                 _fail(entry, error)
@@ -153,17 +191,66 @@ class GroupCommit(Generic[C]):
                 if not entry.done.done():
                     entry.done.set_result(result)
 
-    async def _settle_alone(self, batch: list[_Entry[C]], rolled_back: RolledBack, write: Write[C]) -> None:
-        """Write each change of a batch that was rolled back, so that no change takes others along."""
-        if len(batch) > 1:
-            for entry in batch:
-                await self._settle([entry], self._write)
-        elif rolled_back.waited and write is self._write:
-            task = asyncio.ensure_future(self._settle(batch, self._aside))
-            self._asides.add(task)
-            task.add_done_callback(self._asides.discard)
-        else:
-            _fail(batch[0], rolled_back.error)
+    async def _settle_parts(
+        self, batch: list[_Entry[C]], rolled_back: RolledBack, write: Write[C], lane: deque[_Entry[C]] | None
+    ) -> None:
+        """Write the halves of a batch that was rolled back, so that only the change at fault fails or waits."""
+        if len(batch) == 1:
+            if rolled_back.waited:
+                self._set_aside(batch[0])
+            else:
+                _fail(batch[0], rolled_back.error)
+            return
+        half, write = len(batch) // 2, self._retry if rolled_back.waited else write
+        for part in (batch[:half], batch[half:]):
+            free = part
+            if self._lanes and lane is None:
+                free = [entry for entry in part if entry.row not in self._lanes]
+                for entry in part:
+                    if entry.row in self._lanes:
+                        self._lanes[entry.row].append(entry)
+            if free:
+                await self._settle(free, write, lane)
+
+    # ------------------------------------------------------------------ locked rows
+
+    def _suspect(self, row: Hashable) -> None:
+        """Let the next changes of a row wait apart at once, and not in a batch first."""
+        now = asyncio.get_running_loop().time()
+        self._suspected = {known: until for known, until in self._suspected.items() if until > now}
+        self._suspected[row] = now + _SUSPECTED
+
+    def _set_aside(self, entry: _Entry[C]) -> None:
+        """Write a change of a locked row, and those of the row that follow, apart from all others."""
+        lane = self._lanes[entry.row] = deque([entry])
+        for later in [one for one in self._waiting if one.row == entry.row]:
+            self._waiting.remove(later)
+            lane.append(later)
+        work = self._write_lane(entry.row, lane)
+        task = asyncio.get_running_loop().create_task(work, name="locked row", context=contextvars.Context())
+        self._asides.add(task)
+        task.add_done_callback(self._asides.discard)
+
+    async def _write_lane(self, row: Hashable, lane: deque[_Entry[C]]) -> None:
+        try:
+            async with self._lane_turns:
+                while lane:
+                    batch, later = self._taken(lane)
+                    lane.extendleft(reversed(later))
+                    if batch:
+                        self._suspected.pop(row, None)
+                        await self._settle(batch, self._aside, lane)
+        finally:
+            if self._lanes.get(row) is lane:
+                del self._lanes[row]
+            _stop(lane)
+
+
+def _stop(waiting: deque[_Entry[Any]]) -> None:
+    """Fail the changes that no task writes any more."""
+    for entry in waiting:
+        _fail(entry, StoreError("the change was not written: the writer was stopped"))
+    waiting.clear()
 
 
 def _fail(entry: _Entry[Any], error: BaseException) -> None:

@@ -50,6 +50,12 @@ def time_left(most: float) -> float:
     return most if ends is None else min(most, max(0.0, ends - asyncio.get_running_loop().time()))
 
 
+def is_locked(error: BaseException) -> bool:
+    """Return True if the server has answered that the wait for a lock was too long."""
+    code = getattr(getattr(error.__cause__, "orig", error.__cause__), "sqlstate", None)
+    return code == "55P03"  # lock_not_available
+
+
 class ServerAnswers:
     """The circuit breaker of one server."""
 
@@ -92,7 +98,7 @@ class ServerAnswers:
             failed = False
         except (StoreError, TimeoutError) as error:
             waited = loop.time() - began
-            failed = None if waited < SILENCE or isinstance(error, StoreConflict) else True
+            failed = None if waited < SILENCE or isinstance(error, StoreConflict) or is_locked(error) else True
             if gave_up:
                 raise StoreError(
                     f"{self._backend}: no answer within {waited:.1f} seconds, all that the call had left"

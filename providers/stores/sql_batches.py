@@ -18,8 +18,10 @@ from callgate.providers.stores.sql_connections import advised
 from callgate.providers.stores.sql_database import Database
 from callgate.providers.stores.sql_statements import Statement
 
-LOCK_WAIT_MS = 1_000
+LOCK_WAIT_MS = 200
 """Milliseconds that a batch waits for a row. A change that waits longer gets a connection of its own."""
+RETRY_WAIT_MS = 20
+"""Milliseconds that the parts of a batch wait, after the batch has waited: they look for the row that is locked."""
 ASIDE_WAIT_MS = 10_000
 """Milliseconds that a change with a connection of its own waits for a row."""
 ANSWER_LIMIT = 10.0
@@ -87,8 +89,8 @@ class Batch(ABC):
 class Batches(Protocol):
     """Opens transactions for batches."""
 
-    def begin(self, *, aside: bool = False) -> AbstractAsyncContextManager[Batch]:
-        """Open a transaction; with *aside* on a connection of its own.
+    def begin(self, *, aside: bool = False, retry: bool = False) -> AbstractAsyncContextManager[Batch]:
+        """Open a transaction; with *aside* on a connection of its own. With *retry* it hardly waits for rows.
 
         Raises:
             RolledBack: the transaction was rolled back because of a change in it.
@@ -113,7 +115,7 @@ class PostgresBatches:
         self._settings: tuple[str, ...] = ()
 
     @asynccontextmanager
-    async def begin(self, *, aside: bool = False) -> AsyncGenerator[Batch, None]:
+    async def begin(self, *, aside: bool = False, retry: bool = False) -> AsyncGenerator[Batch, None]:
         """See ``Batches``."""
         import psycopg
 
@@ -121,6 +123,8 @@ class PostgresBatches:
         try:
             async with asyncio.timeout(ANSWER_LIMIT + ASIDE_WAIT_MS / 1000 * aside):
                 connection, settings = await self._connected(aside=aside)
+                if retry:
+                    settings = (*settings, f"SET LOCAL lock_timeout = {RETRY_WAIT_MS}")
                 batch = _PostgresBatch(connection, settings)
                 yield batch
         except (TimeoutError, asyncio.CancelledError) as error:
@@ -199,12 +203,13 @@ class _PostgresBatch(Batch):
         return list(await cursor.fetchall())
 
     async def run_alone(self, statement: Statement, values: Values) -> list[Any]:
+        given = statement.parameters([values])
         self.committing = True
         if not self._settings:
-            return await self._rows(statement, [values])
+            return list(await (await self._connection.execute(statement.postgres, given)).fetchall())
         async with self._connection.pipeline():
             await self._begin()
-            cursor = await self._connection.execute(statement.postgres, statement.parameters([values]))
+            cursor = await self._connection.execute(statement.postgres, given)
             await self._connection.execute("COMMIT")
         self._begun = False
         return list(await cursor.fetchall())
@@ -216,19 +221,21 @@ class _PostgresBatch(Batch):
             await execute("SET LOCAL synchronous_commit = off")
             cursors = [await execute(one.postgres, one.parameters(values)) if values else None for one, values in reads]
         steps = compute([await cursor.fetchall() if cursor and cursor.description else [] for cursor in cursors])
+        # Made before: a value that has no text in a statement is known not to be written.
+        written = [(one.postgres, one.parameters(values)) for one, values in steps if values]
         self.committing = True
         async with self._connection.pipeline():
-            for statement, values in steps:
-                if values:
-                    await execute(statement.postgres, statement.parameters(values))
+            for sql, given in written:
+                await execute(sql, given)
             await execute("COMMIT")
 
     async def commit(self, statement: Statement, values: Sequence[Values]) -> None:
+        given = statement.parameters(values)  # before: a failure here is known to have written nothing
         self.committing = True
         async with self._connection.pipeline():
             await self._begin()
             if values:
-                await self._connection.execute(statement.postgres, statement.parameters(values))
+                await self._connection.execute(statement.postgres, given)
             await self._connection.execute("COMMIT")
 
     async def _begin(self) -> None:
@@ -268,9 +275,9 @@ class LiteBatches:
         self._connection: sqlite3.Connection | None = None
 
     @asynccontextmanager
-    async def begin(self, *, aside: bool = False) -> AsyncGenerator[Batch, None]:
-        """See ``Batches``. SQLite has one writer, so *aside* changes nothing."""
-        del aside
+    async def begin(self, *, aside: bool = False, retry: bool = False) -> AsyncGenerator[Batch, None]:
+        """See ``Batches``. SQLite has one writer and no locked rows, so *aside* and *retry* change nothing."""
+        del aside, retry
         async with self._database.writing_alone():
             batch = _LiteBatch(self)
             try:

@@ -31,7 +31,7 @@ from callgate.providers.stores.sql_connections import (
     sqlite_file,
 )
 from callgate.providers.stores.sql_engines import Engines
-from callgate.providers.stores.sql_schema import upgrade_schema
+from callgate.providers.stores.sql_schema import upgrade_schema, without_waiting
 
 HEAD = "0005"
 """The newest revision in ``migrations/versions``."""
@@ -315,8 +315,6 @@ class Database:
         return self._engines
 
     async def _migrate(self) -> None:
-        from sqlalchemy import text
-
         with sql_errors(self.url.get_backend_name()):
             if self.migrates:
                 await self._to_wal()
@@ -325,11 +323,16 @@ class Database:
                 if at is None or at < HEAD:
                     raise self._outdated(at)
                 await self._to_wal()  # only now: the file may be another application's
-        if at == HEAD or (at is not None and oldest is not None and oldest <= HEAD < at):
-            return  # a newer schema that serves this version, too
+        if at != HEAD and not (at is not None and oldest is not None and oldest <= HEAD < at):  # newer, and serves us
+            await without_waiting(self._upgrade)
+
+    async def _upgrade(self, lock_wait: int) -> None:
+        from sqlalchemy import text
+
         async with self.writing(durable=True) as connection:
-            if not self.lite:
+            if not self.lite:  # other migrations are waited for: they hold no lock that the service needs meanwhile
                 await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATING})
+                await connection.execute(text(f"SET LOCAL lock_timeout = {lock_wait}"))
             await connection.run_sync(upgrade_schema)
 
     def _outdated(self, revision: str | None) -> StoreError:

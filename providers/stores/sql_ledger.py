@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -52,7 +52,7 @@ class SqlLedgerWriter:
     def __init__(self, database: Database, effects: SqlEffects) -> None:
         self._database, self._effects, self._namespace = database, effects, effects.namespace
         self._batches: Batches = LiteBatches(database) if database.lite else PostgresBatches(database)
-        self._group: GroupCommit[Change] = GroupCommit(self._write, self._aside)
+        self._group: GroupCommit[Change] = GroupCommit(self._write, self._aside, retry=self._retry, size=_size)
 
     def bound(self, effects: SqlEffects) -> SqlLedgerWriter:
         """Return a writer for the namespace of *effects*, with the same connection and transactions."""
@@ -106,9 +106,28 @@ class SqlLedgerWriter:
             async with self._batches.begin() as batch:
                 return await _write(batch, changes)
 
+    async def _retry(self, changes: Sequence[Change]) -> Sequence[Any]:
+        async with self._batches.begin(retry=True) as batch:
+            return await _write(batch, changes)
+
     async def _aside(self, changes: Sequence[Change]) -> Sequence[Any]:
         async with self._batches.begin(aside=True) as batch:
             return await _write(batch, changes)
+
+
+def _size(one: Change) -> int:
+    """Return about how many bytes a change takes in a statement. A receipt is written in hexadecimal digits."""
+    size = 0 if one.outcome is None or one.outcome.receipt is None else 2 * len(one.outcome.receipt)
+    return size + sum(_text_size(body) for _, body in one.rows)
+
+
+def _text_size(value: Any) -> int:
+    """Return about how many bytes a JSON value takes."""
+    if value.__class__ is str:
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(_text_size(one) for one in value.values())
+    return sum(_text_size(one) for one in value) if isinstance(value, list | tuple) else 8
 
 
 async def _write(batch: Batch, changes: Sequence[Change]) -> list[Any]:

@@ -2,10 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from callgate.errors import StoreError
+from callgate.providers.stores.server_answers import is_locked
+
+LOCK_WAIT_MS = 150
+"""Milliseconds that a migration waits for a lock. All statements of the service on that table wait behind it."""
+_PAUSES = (0.1, 0.2, 0.4, 0.8, *[1.5] * 40)
+"""Seconds between two attempts, in which the service goes on: about a minute in all."""
+
+
+async def without_waiting(upgrade: Callable[[int], Awaitable[None]]) -> None:
+    """Run *upgrade* with a short wait for locks, and again while other transactions hold locks on the tables.
+
+    Raises:
+        StoreError: the locks were held for a minute, or the migration failed.
+    """
+    for pause in _PAUSES:
+        try:
+            await upgrade(LOCK_WAIT_MS)
+        except StoreError as error:
+            if not is_locked(error):
+                raise
+            await asyncio.sleep(pause)
+        else:
+            return
+    raise StoreError(
+        "postgresql: the tables could not be migrated, because a transaction has kept them locked for a minute; end it "
+        "(see pg_stat_activity for the oldest xact_start), and open the store again"
+    )
 
 
 def upgrade_schema(connection: Any) -> None:

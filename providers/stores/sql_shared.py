@@ -7,7 +7,8 @@ quotas, then permits, then cached values, each sorted by key.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from operator import attrgetter
 from typing import Any, Protocol, TypeAlias
 
 from callgate.providers.stores.group_commit import GroupCommit
@@ -55,6 +56,16 @@ class SharedRequest:
         self.alone = alone
         self.result: Any = None
 
+    @property
+    def row(self) -> Hashable:
+        """The row that the request locks."""
+        return self
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the request takes in a statement."""
+        return 0
+
 
 class SharedWriter:
     """The requests of a store and process; see the module."""
@@ -62,7 +73,9 @@ class SharedWriter:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._batches: Batches = LiteBatches(database, durable=False) if database.lite else PostgresBatches(database)
-        self._group: GroupCommit[SharedRequest] = GroupCommit(self._serve, self._serve_aside, limit=MAX_REQUESTS)
+        self._group: GroupCommit[SharedRequest] = GroupCommit(
+            self._serve, self._serve_aside, retry=self._serve_again, limit=MAX_REQUESTS, size=attrgetter("size")
+        )
 
     async def ask(self, request: SharedRequest, *, withdraw: bool = False) -> Any:
         """Serve a request and return its result. With *withdraw*, a cancelled caller takes it back if it has not begun.
@@ -73,7 +86,7 @@ class SharedWriter:
         if self._database.lite:
             self._database.refuse_nesting()
         async with self._database.answered():
-            return await self._group.put(request, request, withdraw=withdraw)
+            return await self._group.put(request, request, row=request.row, withdraw=withdraw)
 
     async def close(self) -> None:
         """Serve what is left, and disconnect."""
@@ -90,10 +103,15 @@ class SharedWriter:
         except ConnectionCut:  # as after a restart of the server
             return await self._exchange(requests)
 
+    async def _serve_again(self, requests: Sequence[SharedRequest]) -> list[Any]:
+        return await self._exchange(requests, retry=True)
+
     async def _serve_aside(self, requests: Sequence[SharedRequest]) -> list[Any]:
         return await self._exchange(requests, aside=True)
 
-    async def _exchange(self, requests: Sequence[SharedRequest], *, aside: bool = False) -> list[Any]:
+    async def _exchange(
+        self, requests: Sequence[SharedRequest], *, aside: bool = False, retry: bool = False
+    ) -> list[Any]:
         kinds: dict[type[SharedRequest], list[SharedRequest]] = {}
         for request in requests:
             kinds.setdefault(type(request), []).append(request)
@@ -109,7 +127,7 @@ class SharedWriter:
                 for step in part.compute([next(left) for _ in reads])
             ]
 
-        async with self._batches.begin(aside=aside) as batch:
+        async with self._batches.begin(aside=aside, retry=retry) as batch:
             await batch.exchange([step for reads in asked for step in reads], compute)
         for _ in requests:
             await self._database.wrote()

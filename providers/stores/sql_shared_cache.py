@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from callgate.providers.stores.base import CacheEntry
@@ -95,6 +95,14 @@ class CacheRequest(SharedRequest):
         super().__init__(alone)
         self.key = tenant, key
         self.entry = entry
+
+    @property
+    def row(self) -> Hashable:
+        return self.place, self.key
+
+    @property
+    def size(self) -> int:
+        return 0 if self.entry is None else 2 * len(self.entry.value)  # hexadecimal digits
 
 
 def cache_values(tenant: str, key: str, entry: CacheEntry) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
@@ -144,6 +144,10 @@ class QuotaRequest(SharedRequest):
         self.key = tenant, key, float(limit.seconds)
         self.limit, self.cost = limit, cost
 
+    @property
+    def row(self) -> Hashable:
+        return self.place, self.key
+
 
 class PermitRequests:
     """The requests to concurrency limits in one transaction; see ``SharedRequests``."""
@@ -211,6 +215,10 @@ class PermitRequest(SharedRequest):
         self.key = tenant, key
         self.permit = tenant, key, token
         self.permits, self.ttl = permits, ttl
+
+    @property
+    def row(self) -> Hashable:
+        return self.place, self.key
 
 
 def lock_of(tenant: str, key: str) -> int:

@@ -8,7 +8,8 @@ from typing import Any, NoReturn, TypeAlias
 from callgate.errors import CallgateError, Invalid, InvocationError, RegistrationError, ToolFailed
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.plan import Plan
-from callgate.runtime.call.options import BadCall, CallOptions, apply_options
+from callgate.providers.ids import flaw_of
+from callgate.runtime.call.options import BadCall, CallOptions, apply_options, checked_id
 from callgate.tools.arguments.hydration import HydrationResult
 from callgate.tools.calls import ToolCall, User
 from callgate.tools.declaring.declare import as_tool
@@ -95,9 +96,9 @@ def nearest_call(tool: Any, arguments: Any) -> ToolCall:
 def known_options(options: CallOptions) -> CallOptions:
     """Return the options that a call which cannot begin keeps: its ids."""
     known: CallOptions = {}
-    if isinstance(request_id := options.get("request_id"), str):
+    if isinstance(request_id := options.get("request_id"), str) and flaw_of(request_id) is None:
         known["request_id"] = request_id
-    if isinstance(session_id := options.get("session_id"), str):
+    if isinstance(session_id := options.get("session_id"), str) and flaw_of(session_id) is None:
         known["session_id"] = session_id
     if isinstance(task := options.get("task"), TaskIds):
         known["task"] = task
@@ -132,7 +133,11 @@ def context_of(plan: Plan, asked: ToolCall, given: Call, user: User, options: Ca
     """Make the context of a call. Arguments that ``hydrate`` signed or refused are not parsed again.
 
     A call whose arguments a repairer wrote gets the plan that asks for approval of them.
+
+    Raises:
+        Invalid: an id cannot be stored.
     """
+    checked_id("call id", asked.id)
     hydrated = given if isinstance(given, HydrationResult) else None
     if hydrated is not None and hydrated.success and not hydrated.vouched_for(plan.definition, plan.builtins.arguments):
         hydrated = None

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
+from callgate.errors import Invalid
 from callgate.hooks.context import InvokeContext
+from callgate.providers.ids import flaw_of
 from callgate.tools.execution import TaskIds
 from callgate.tools.naming import did_you_mean
 
 
 class BadCall(TypeError):
     """A call was written wrongly. The message has the line to write, and no values, so that a result may have it."""
+
+
+def checked_id(name: str, text: object) -> None:
+    """Refuse an id of a caller or a model that a database cannot keep.
+
+    Raises:
+        Invalid: the id has a NUL character, half of a surrogate pair, or too many bytes.
+    """
+    if (flaw := flaw_of(text)) is not None:
+        problem = f"the {name} {flaw}; a database cannot keep it"
+        raise Invalid(problem, stage="call", code="bad_id", public=f"The call is not valid: {problem}.", no_effect=True)
 
 
 class CallOptions(TypedDict, total=False):
@@ -34,6 +47,7 @@ def apply_options(ctx: InvokeContext, options: CallOptions) -> None:
 
     Raises:
         BadCall: an option is unknown.
+        Invalid: an id cannot be stored; see ``checked_id``.
     """
     for name, value in options.items():
         if name not in CallOptions.__annotations__:
@@ -43,6 +57,8 @@ def apply_options(ctx: InvokeContext, options: CallOptions) -> None:
                 f"gate.call(tool, {{{name!r}: ...}}, user=user)"
             )
         if value is not None and name != "deadline":
+            if value.__class__ is str:
+                checked_id(name, value)
             setattr(ctx.run, name, value)
     limit = options.get("deadline")
     limit = ctx.run.plan.limit if limit is None else limit

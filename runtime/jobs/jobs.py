@@ -9,12 +9,13 @@ from typing import Any
 
 from callgate.errors import Conflict, NotPending, StoreError
 from callgate.hooks.stock.records.telemetry import current_trace
-from callgate.providers.ids import new_id
+from callgate.providers.ids import flaw_of, new_id
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState
+from callgate.runtime.call.options import checked_id
 from callgate.runtime.call.waiting import Waiters
 from callgate.runtime.jobs.backend import JobBackend
 from callgate.runtime.jobs.calls import JobCalls, as_fault, stops
@@ -125,7 +126,7 @@ class JobHandle:
         return await self._jobs.cancel(self._tenant, await self._job())
 
     async def _job(self) -> Job:
-        job = await self._jobs.store.jobs.get(self._tenant, self.id)
+        job = None if flaw_of(self.id) is not None else await self._jobs.store.jobs.get(self._tenant, self.id)
         if job is None or job.user != self._user:
             raise NotPending("no such job of this user")
         return job
@@ -196,7 +197,14 @@ class JobQueue:
         deadline: float | None = None,
         task: TaskIds | None = None,
     ) -> tuple[Job, JobRequest]:
-        """Return the signed job of a call, which is not stored yet, and its request."""
+        """Return the signed job of a call, which is not stored yet, and its request.
+
+        Raises:
+            Invalid: an id cannot be stored.
+        """
+        ids = {"call id": call.id, "key": key, "queue": queue, "session_id": session_id, "request_id": request_id}
+        for name, text in ids.items():
+            checked_id(name, text)
         tenant, now = user.tenant or "", self.now()
         id = new_id() if key is None else job_id_of(user, call.name, key, self.keys.namespace)
         run_at = time_of(now, at, delay)

@@ -10,11 +10,15 @@ from callgate.errors import Invalid
 from callgate.hooks.approval import PLACE
 from callgate.hooks.builtin import refusal
 from callgate.hooks.plan import Plan
+from callgate.providers.ids import flaw_of
 from callgate.providers.principal import User
 from callgate.runtime.suspensions.resumption import Answer, SuspendedCall
 from callgate.tools.arguments.parsing import parse_arguments
 from callgate.tools.schemas.validation import Validator, compile_schema
 from callgate.tools.values import hash_of, plain_json
+
+LONGEST_TEXT = 65_536
+"""Maximum size of a text in a decision, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +63,16 @@ def as_decision(given: Any) -> Approve | Deny | Edit | Respond:
 
     Raises:
         TypeError: the value is not a decision.
+        Invalid: a text of it cannot be stored.
     """
     found = _WORDS.get(given) if isinstance(given, str) else given
     if not isinstance(found, Approve | Deny | Edit | Respond):
         raise TypeError("a decision is Approve(), Deny(reason), Edit(arguments), Respond(value), 'approve' or 'deny'")
     if isinstance(found, Edit) and not isinstance(found.arguments, Mapping):
         raise TypeError("Edit takes the whole arguments, as a mapping")
+    for name in ("reason", "public", "error"):
+        if (flaw := flaw_of(getattr(found, name, None), LONGEST_TEXT)) is not None:
+            raise Invalid(f"{name} {flaw}; a database cannot keep it", code="invalid_answer", no_effect=True)
     return found
 
 

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from callgate.errors import NotPending, StoreConflict
+from callgate.providers.ids import flaw_of
 from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState, SuspensionStore
@@ -114,6 +115,8 @@ class PendingTasks:
 
     async def look(self, tenant: str, task: str, *, ended: bool = False) -> PendingTask | None:
         """Return a task of any user in the tenant, taken or not; with *ended*, also a task that has ended."""
+        if flaw_of(task) is not None:  # a client gave the id; no store keeps such a task
+            return None
         wait = await self._waits().get(tenant, _place(task))
         states = (SuspensionState.WAITING, SuspensionState.USED) if ended else (SuspensionState.WAITING,)
         if wait is None or wait.kind != KIND or wait.state not in states:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from callgate.errors import StoreConflict, StoreError
+from callgate.providers.stores import group_commit
 from callgate.providers.stores.group_commit import GroupCommit, RolledBack
 
 
@@ -27,6 +29,9 @@ class Database:
     committed: list[str] = field(default_factory=list)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     unlock: asyncio.Event = field(default_factory=asyncio.Event)
+    stays: bool = False
+    aside_batches: list[list[str]] = field(default_factory=list)
+    waiting: int = 0
 
     async def write(self, names: Sequence[str]) -> list[str]:
         """One transaction; it waits for ``gate``."""
@@ -42,8 +47,13 @@ class Database:
         return [f"did {name}" for name in names]
 
     async def aside(self, names: Sequence[str]) -> list[str]:
-        """One transaction on another connection; it waits for ``unlock``."""
+        """One transaction on another connection; it waits for ``unlock``, and in vain where the row stays locked."""
+        self.aside_batches.append(list(names))
+        self.waiting += 1
         await self.unlock.wait()
+        self.waiting -= 1
+        if self.stays:
+            raise RolledBack(StoreError("a row is locked"), waited=True)
         self.committed += names
         return [f"did {name}" for name in names]
 
@@ -116,6 +126,112 @@ async def test_a_change_that_waits_for_a_row_lets_the_others_pass() -> None:
     assert not tasks[1].done()
     database.unlock.set()
     assert await tasks[1] == "did b"
+
+
+@pytest.mark.parametrize("size", [2, 3, 64, 200])
+@pytest.mark.parametrize("place", ["first", "middle", "last"])
+async def test_a_failed_batch_is_halved_until_only_the_change_at_fault_is_left(size: int, place: str) -> None:
+    """Issue 34, 5: one caller with a NUL must not cost the others a transaction each."""
+    names = [f"n{number}" for number in range(size)]
+    wrong = names[{"first": 0, "middle": size // 2, "last": -1}[place]]
+    database = Database(wrong=frozenset([wrong]))
+    database.gate.set()
+    group = database.group()
+    told = await asyncio.gather(*(put(group, name) for name in names), return_exceptions=True)
+    assert [name for name, one in zip(names, told, strict=True) if isinstance(one, StoreError)] == [wrong]
+    assert Counter(database.committed) == Counter(set(names) - {wrong})
+    assert len(database.batches) <= 1 + 2 * math.ceil(math.log2(size))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batches"),
+    [
+        ([3, 3, 3, 3], [["0", "1"], ["2", "3"]]),
+        ([7, 7, 7], [["0"], ["1"], ["2"]]),
+        ([99, 1, 1, 99, 99], [["0"], ["1", "2"], ["3"], ["4"]]),
+        ([0] * 5, [["0", "1", "2", "3", "4"]]),
+    ],
+)
+async def test_a_batch_has_a_limit_in_bytes(
+    sizes: list[int], batches: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 34, 5: 200 outputs of 1 MB were one statement of 400 MB. A change above the limit is written alone."""
+    monkeypatch.setattr(group_commit, "MAX_BYTES", 8)
+    database = Database()
+    database.gate.set()
+    group = GroupCommit[str](database.write, database.aside, size=lambda name: sizes[int(name)])
+    names = [str(number) for number in range(len(sizes))]
+    assert await asyncio.gather(*(put(group, name) for name in names)) == [f"did {name}" for name in names]
+    assert database.batches == batches
+
+
+async def test_repeats_of_a_locked_row_wait_with_it_and_meet_no_batch() -> None:
+    """Issue 34, 5: each repeat in a batch would make all its other changes wait for the row."""
+    database = Database(locked=frozenset({"b0", "b1", "b2", "b3"}))
+    database.gate.set()
+    group = database.group()
+    before = [put(group, name, "b") for name in ("b0", "b1")]
+    assert await put(group, "a") == "did a"
+    await turns(20)
+    during = [put(group, name, "b") for name in ("b2", "b3")]
+    others = [put(group, name) for name in "cde"]
+    assert await asyncio.gather(*others) == ["did c", "did d", "did e"]
+    assert [one for batch in database.batches for one in batch if one != "b0" and one[0] == "b"] == []
+    database.unlock.set()
+    assert await asyncio.gather(*before, *during) == [f"did b{number}" for number in range(4)]
+    assert database.committed[-4:] == ["b0", "b1", "b2", "b3"], "in order of arrival"
+    database.locked = frozenset()
+    assert await group.put("b4", "b", withdraw=False) == "did b4"
+    assert database.batches[-1] == ["b4"], "a free row is written with the others again"
+
+
+async def test_a_row_that_stays_locked_fails_those_that_wait_and_the_next_do_not_try_a_batch() -> None:
+    """Issue 34, 5: one wait for all of them, and not one after another."""
+    database = Database(locked=frozenset({"b0", "b1", "b2"}), stays=True)
+    database.gate.set()
+    group = database.group()
+    tasks = [put(group, name, "b") for name in ("b0", "b1")]
+    await turns(20)
+    database.unlock.set()
+    told = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [str(one) for one in told] == ["a row is locked"] * 2
+    assert database.aside_batches == [["b0"]]
+    tried = len(database.batches)
+    assert isinstance((await asyncio.gather(put(group, "b2", "b"), return_exceptions=True))[0], StoreError)
+    assert len(database.batches) == tried
+    database.stays = False
+    assert await put(group, "b3", "b") == "did b3"
+    database.locked = frozenset()
+    assert await put(group, "b4", "b") == "did b4"
+    assert database.batches[-1] == ["b4"]
+
+
+async def test_many_locked_rows_take_a_limited_number_of_connections() -> None:
+    """Issue 34, 5."""
+    names = [f"n{number}" for number in range(40)]
+    database = Database(locked=frozenset(names))
+    database.gate.set()
+    group = database.group()
+    tasks = [put(group, name) for name in names]
+    await turns(300)
+    assert database.waiting == group_commit.MAX_ASIDE
+    assert await put(group, "free") == "did free"
+    database.unlock.set()
+    assert await asyncio.gather(*tasks) == [f"did {name}" for name in names]
+
+
+async def test_changes_of_one_locked_row_that_may_share_a_transaction_share_it() -> None:
+    """Issue 34, 5: as the requests to one rate limit."""
+    database = Database(locked=frozenset({"q0", "q1", "q2"}))
+    database.gate.set()
+    group = database.group()
+    tasks = [asyncio.ensure_future(group.put(f"q{n}", n, row="quota", withdraw=False)) for n in range(3)]
+    assert await put(group, "a") == "did a"
+    await turns(20)
+    tasks += [asyncio.ensure_future(group.put(f"q{n}", n, row="quota", withdraw=False)) for n in range(3, 6)]
+    database.unlock.set()
+    assert await asyncio.gather(*tasks) == [f"did q{n}" for n in range(6)]
+    assert len(database.aside_batches) <= 2
 
 
 async def test_after_a_lost_commit_nothing_is_tried_again() -> None:

@@ -16,7 +16,7 @@ from sqlalchemy import text
 
 from callgate import Gate, Options
 from callgate.errors import StoreError
-from callgate.providers.stores import sql_database, sql_effects
+from callgate.providers.stores import sql_database, sql_effects, sql_schema
 from callgate.providers.stores.base import AuditRow, CacheEntry, Grant, Limit
 from callgate.providers.stores.effects import Pin
 from callgate.providers.stores.sql import SqlStore
@@ -147,6 +147,39 @@ async def test_a_database_without_jobs_keeps_its_rows_when_many_bring_it_up_to_d
     assert sum(each is not None for each in taken) == 1
     for each in stores:
         await each.close()
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_an_open_reader_delays_an_upgrade_and_the_upgrade_delays_no_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """Issue 34, 6: all statements on a table queue behind a migration that waits for its lock."""
+    monkeypatch.setattr(sql_schema, "_PAUSES", (0.01,) * (500 if ends else 6))  # more than 5: no circuit may open
+    monkeypatch.setattr(sql_schema, "LOCK_WAIT_MS", 250)  # longer than what counts as no answer
+    with place("postgresql", tmp_path) as (address, _):
+        with at_revision("0001", monkeypatch):
+            old = SqlStore(address)
+            await old.open()
+        new = SqlStore(address)
+        async with old._database.reading() as reader:
+            await reader.exec_driver_sql("BEGIN")
+            await reader.exec_driver_sql("SELECT count(*) FROM callgate_audit")
+            opening = asyncio.ensure_future(new.open())
+            for number in range(1, 4):
+                await asyncio.wait([opening], timeout=0.1)
+                async with asyncio.timeout(30):  # without a limit of the wait it would be for ever
+                    await old.audit.append("t", [AuditRow("s", number, 1.0, {}, "", f"{number}")])
+            if not ends:
+                with pytest.raises(StoreError, match="xact_start"):
+                    await opening
+                assert await old.revision() == "0001"
+            assert opening.done() is not ends
+            await reader.exec_driver_sql("ROLLBACK")
+        if ends:
+            await opening
+            assert await new.revision() == HEAD
+        await new.close()
+        await old.close()
 
 
 async def test_a_newer_schema_that_serves_this_version_is_used_as_it_is(shared_sql: tuple[str, str]) -> None:
