@@ -83,13 +83,10 @@ async def test_maintenance_starts_no_worker_while_the_gate_closes(address: str) 
         async with gate(address, clock, 1) as closing:
             pass
         await dead.submit("look", {"n": 7}, user=ANN)
-        closing.jobs.store.jobs.has_open = _always  # type: ignore[method-assign]
+        await closing.store.open()
         await closing.jobs.recover()
         assert [task.get_name() for task in asyncio.all_tasks() if "job worker" in task.get_name()] == []
-
-
-async def _always(*_: Any) -> bool:
-    return True
+        await closing.store.close()
 
 
 class Polls:
