@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from callgate.providers.stores.effects import PRUNE_BATCH
 
@@ -26,6 +26,17 @@ class JobState(StrEnum):
 
 FINAL_STATES = (JobState.DONE, JobState.DEAD, JobState.CANCELLED)
 """The final states of a job."""
+
+
+class Group(NamedTuple):
+    """Jobs of one tool whose ``body`` begins with ``head``, in every tenant."""
+
+    tool: str
+    head: bytes
+
+
+EXPLAIN_BATCH = 1_000
+"""The maximum number of jobs that one statement explains."""
 
 
 @dataclass(slots=True)
@@ -117,14 +128,21 @@ class JobStore(Protocol):
         ...
 
     async def take(
-        self, owner: str, now: float, until: float, *, id: str | None = None, queues: Collection[str] = ()
+        self,
+        owner: str,
+        now: float,
+        until: float,
+        *,
+        id: str | None = None,
+        queues: Collection[str] = (),
+        without: Collection[Group] = (),
     ) -> tuple[str, Job] | None:
         """Take a job for a worker: the job with that id, or the next one (of these queues, if any are given).
 
         A job may be taken when it is ``queued`` and ``run_at`` has come, or ``running`` and its lease has ended. It is then
         ``running``, leased to *owner* until *until*, with one more attempt and the next token. The next job is the one with
-        the highest priority, then the longest ready one, then the oldest in its queue. Return None when
-        no job is ready or its row is locked. Concurrent calls never get the same job.
+        the highest priority, then the longest ready one, then the oldest in its queue, and in none of the groups *without*.
+        Return None when no job is ready or its row is locked. Concurrent calls never get the same job.
         """
         ...
 
@@ -145,10 +163,20 @@ class JobStore(Protocol):
         """
         ...
 
-    async def put_back(self, tenant: str, id: str, token: int, *, run_at: float, reason: str | None) -> bool:
+    async def put_back(
+        self, tenant: str, id: str, token: int, *, run_at: float, reason: str | None, counts: bool = True
+    ) -> bool:
         """Queue a job again, to run at *run_at*. Return False and change nothing unless it is ``running`` with that token.
 
-        Without a reason the worker only returns the job: the attempt does not count, and an earlier reason stays.
+        Without a reason, or without *counts*, the worker only returns the job: the attempt does not count. Without a
+        reason an earlier one stays.
+        """
+        ...
+
+    async def explain(self, group: Group, now: float, reason: str, limit: int = EXPLAIN_BATCH) -> int:
+        """Record why ready jobs of a group wait, for operators: at most *limit* of those that have another reason.
+
+        Return the number. Rows that another process has locked are skipped.
         """
         ...
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush, nlargest, nsmallest
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from callgate.errors import StoreConflict
 from callgate.providers.stores.effects import PRUNE_BATCH
-from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState, free_at
+from callgate.providers.stores.jobs import EXPLAIN_BATCH, FINAL_STATES, Group, Job, JobState, free_at
 from callgate.providers.stores.memory_changes import MemoryPart
 
 TenantJob: TypeAlias = tuple[str, Job]
@@ -82,9 +82,16 @@ class MemoryJobs(MemoryPart[str, TenantJob]):
         return found[1] if found is not None and found[0] == tenant else None
 
     async def take(
-        self, owner: str, now: float, until: float, *, id: str | None = None, queues: Collection[str] = ()
+        self,
+        owner: str,
+        now: float,
+        until: float,
+        *,
+        id: str | None = None,
+        queues: Collection[str] = (),
+        without: Collection[Group] = (),
     ) -> TenantJob | None:
-        chosen = self._next(now, queues) if id is None else id
+        chosen = self._next(now, queues, without) if id is None else id
         found = None if chosen is None else self._find(chosen)
         if found is None or not _free(found[1], now):
             return None
@@ -118,14 +125,36 @@ class MemoryJobs(MemoryPart[str, TenantJob]):
         self._write(id, (tenant, ended))
         return True
 
-    async def put_back(self, tenant: str, id: str, token: int, *, run_at: float, reason: str | None) -> bool:
+    async def put_back(
+        self, tenant: str, id: str, token: int, *, run_at: float, reason: str | None, counts: bool = True
+    ) -> bool:
         job = await self._held(tenant, id, token)
         if job is None:
             return False
-        changed: dict[str, Any] = {"attempts": job.attempts - 1} if reason is None else {"reason": reason}
-        queued = replace(job, state=JobState.QUEUED, lease_until=None, run_at=run_at, **changed)
+        attempts = job.attempts - (reason is None or not counts)
+        queued = replace(
+            job,
+            state=JobState.QUEUED,
+            lease_until=None,
+            run_at=run_at,
+            attempts=attempts,
+            reason=job.reason if reason is None else reason,
+        )
         self._write(id, (tenant, queued))
         return True
+
+    async def explain(self, group: Group, now: float, reason: str, limit: int = EXPLAIN_BATCH) -> int:
+        found = [
+            one
+            for one in self._all()
+            if one[1].state is JobState.QUEUED
+            and _free(one[1], now)
+            and _is_of(one[1], (group,))
+            and one[1].reason != reason
+        ]
+        for tenant, job in found[:limit]:
+            self._write(job.id, (tenant, replace(job, reason=reason)))
+        return len(found[:limit])
 
     async def cancel(self, tenant: str, id: str, at: float) -> JobState | None:
         job = await self.get(tenant, id)
@@ -213,7 +242,7 @@ class MemoryJobs(MemoryPart[str, TenantJob]):
             self._write(id, None)
         return len(old[:limit])
 
-    def _next(self, now: float, queues: Collection[str]) -> str | None:
+    def _next(self, now: float, queues: Collection[str], without: Collection[Group]) -> str | None:
         """Return the id of the next job: compares the first entry of each queue and priority only."""
         firsts: list[tuple[int, float, str, str]] = []
         for (queue, priority), heap in list(self._queues.items()):
@@ -223,14 +252,27 @@ class MemoryJobs(MemoryPart[str, TenantJob]):
                 heappop(heap)
             if not heap:
                 del self._queues[queue, priority]
-            elif heap[0][0] <= now:
-                firsts.append((-priority, heap[0][0], queue, heap[0][2]))
+            elif (first := self._first(heap, now, without)) is not None:
+                firsts.append((-priority, first[0], queue, first[2]))
         return min(firsts)[-1] if firsts else None
+
+    def _first(self, heap: Sequence[Waiting], now: float, without: Collection[Group]) -> Waiting | None:
+        """Return the first entry of a heap that may be taken. Its own first entry is current."""
+        if heap[0][0] > now:
+            return None
+        if not without:
+            return heap[0]
+        ready = (
+            entry
+            for entry in heap
+            if entry[0] <= now and self._is_current(*entry) and not _is_of(self._jobs[entry[2]][1], without)
+        )
+        return min(ready, default=None)
 
     def _is_current(self, free: float, made_at: float, id: str) -> bool:
         """Return True when a job may still be taken from that time on."""
         found = self._find(id)
-        return found is not None and free_at(found[1]) == free
+        return found is not None and (free_at(found[1]), found[1].made_at) == (free, made_at)  # it may be replaced
 
     def _all(self) -> Iterator[TenantJob]:
         return (one for id, one in self._jobs.items() if self._adding.get(id) in {None, self})
@@ -256,6 +298,10 @@ class MemoryJobs(MemoryPart[str, TenantJob]):
         free = free_at(job)
         if free is not None:
             heappush(self._queues.setdefault((job.queue, job.priority), []), (free, job.made_at, id))
+
+
+def _is_of(job: Job, groups: Collection[Group]) -> bool:
+    return any(job.tool == tool and job.body.startswith(head) for tool, head in groups)
 
 
 def _free(job: Job, now: float) -> bool:

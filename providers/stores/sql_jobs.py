@@ -8,7 +8,7 @@ from typing import Any
 
 from callgate.errors import StoreConflict
 from callgate.providers.stores.effects import PRUNE_BATCH
-from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState
+from callgate.providers.stores.jobs import EXPLAIN_BATCH, FINAL_STATES, Group, Job, JobState
 from callgate.providers.stores.sql_database import Database
 from callgate.providers.stores.sql_job_batches import SqlJobBatches, of_many
 from callgate.providers.stores.sql_part import OURS, Columns, SqlPart
@@ -70,7 +70,7 @@ firsts(queue, priority, free_at) AS (
 """  # noqa: S608
 _BEST = "FROM firsts AS f WHERE f.free_at <= :now ORDER BY f.priority DESC, f.free_at, f.queue"
 _FIRST = f"""
-    SELECT j.id {_WAITING} AND j.queue = f.queue AND j.priority = f.priority AND j.free_at <= :now
+    SELECT j.id {_WAITING} AND j.queue = f.queue AND j.priority = f.priority AND j.free_at <= :now{{without}}
     ORDER BY j.free_at, j.made_at, j.id LIMIT 1
 """
 _NEXT = {
@@ -79,6 +79,12 @@ _NEXT = {
     "postgresql": f"""{_QUEUES} SELECT mine.id FROM (SELECT f.queue, f.priority {_BEST}) AS f
         CROSS JOIN LATERAL ({_FIRST} FOR UPDATE SKIP LOCKED) AS mine LIMIT 1""",  # noqa: S608
 }
+# A worker with groups to leave out reads the first jobs of a queue past them, and may find none in the best queue.
+_NEXT_WITHOUT = {
+    **_NEXT,
+    "sqlite": f"""{_QUEUES} SELECT f.id FROM (SELECT f.priority, f.free_at, f.queue, ({_FIRST}) AS id {_BEST}) AS f
+        WHERE f.id IS NOT NULL ORDER BY f.priority DESC, f.free_at, f.queue LIMIT 1""",  # noqa: S608
+}
 TAKE_JOB = f"""
 UPDATE callgate_jobs
 SET state = 'running', owner = :owner, lease_until = :until, attempts = attempts + 1, token = token + 1
@@ -86,8 +92,29 @@ WHERE id = {{id}} AND ({OURS} AND free_at <= :now) IS TRUE
 RETURNING tenant, {_LISTED}
 """  # noqa: S608
 _TAKE_ID = TAKE_JOB.format(id=":id")
-TAKE_NEXT = {on: TAKE_JOB.format(id=f"({sql.format(queues=_EVERY_QUEUE)})") for on, sql in _NEXT.items()}
-_TAKE_NAMED = {on: TAKE_JOB.format(id=f"({sql.format(queues=_NAMED_QUEUES[on])})") for on, sql in _NEXT.items()}
+
+
+def take_next(on: str, *, named: bool = False, without: Sequence[Group] = ()) -> str:
+    """Return the statement that takes the next job: of the queues ``:named``, and in none of the groups ``:t0 :h0``, ..."""
+    left = "".join(f" AND NOT ({_of_group('j.', group, number)})" for number, group in enumerate(without))
+    sql = (_NEXT_WITHOUT if without else _NEXT)[on]
+    return TAKE_JOB.format(id=f"({sql.format(queues=_NAMED_QUEUES[on] if named else _EVERY_QUEUE, without=left)})")
+
+
+def _of_group(row: str, group: Group, number: int = 0) -> str:
+    """Return the condition of the jobs of a group, whose values are the parameters ``:t0`` and ``:h0`` for number 0."""
+    return f"{row}tool = :t{number} AND substr({row}body, 1, {len(group.head)}) = :h{number}"
+
+
+TAKE_NEXT = {on: take_next(on) for on in _NEXT}
+_TAKE_NAMED = {on: take_next(on, named=True) for on in _NEXT}
+_EXPLAIN = f"""
+UPDATE callgate_jobs SET reason = :reason WHERE id IN (
+    SELECT id FROM callgate_jobs
+    WHERE {OURS} AND free_at <= :now AND state = 'queued' AND COALESCE(reason, '') <> :reason AND {{group}}
+    LIMIT :limit{{lock}}
+)
+"""  # noqa: S608
 
 _OF_TENANT = f"id = :id AND (tenant = :tenant AND {OURS}) IS TRUE"
 _REPLACE = f"""
@@ -240,7 +267,14 @@ class SqlJobs(SqlPart):
         return await self._one(_GET, {"tenant": tenant, "id": id}, _COLUMNS)
 
     async def take(
-        self, owner: str, now: float, until: float, *, id: str | None = None, queues: Collection[str] = ()
+        self,
+        owner: str,
+        now: float,
+        until: float,
+        *,
+        id: str | None = None,
+        queues: Collection[str] = (),
+        without: Collection[Group] = (),
     ) -> tuple[str, Job] | None:
         values: dict[str, Any] = {"owner": owner, "now": float(now), "until": float(until)}
         database = "sqlite" if self._database.lite else "postgresql"
@@ -249,10 +283,15 @@ class SqlJobs(SqlPart):
             if self._batches is not None:
                 row = await self._batches.take(values | self._ours)
                 return None if row is None else _job(row)
-        elif queues:
-            sql, values["named"] = _TAKE_NAMED[database], json.dumps(sorted(set(queues)))
         else:
-            sql = TAKE_NEXT[database]
+            sql = _TAKE_NAMED[database] if queues else TAKE_NEXT[database]
+            if queues:
+                values["named"] = json.dumps(sorted(set(queues)))
+            if without:
+                groups = sorted(without)
+                sql = take_next(database, named=bool(queues), without=groups)
+                for number, group in enumerate(groups):
+                    values |= {f"t{number}": group.tool, f"h{number}": group.head}
         row = await self._write(sql, values)
         return None if row is None else _job(row)
 
@@ -273,14 +312,21 @@ class SqlJobs(SqlPart):
             return await self._batches.end(values | self._ours)
         return bool(await self._write(_FINISH, values))
 
-    async def put_back(self, tenant: str, id: str, token: int, *, run_at: float, reason: str | None) -> bool:
+    async def put_back(
+        self, tenant: str, id: str, token: int, *, run_at: float, reason: str | None, counts: bool = True
+    ) -> bool:
         values = {
             **_held(tenant, id, token),
             "run_at": float(run_at),
             "reason": reason,
-            "uncounted": int(reason is None),
+            "uncounted": int(reason is None or not counts),
         }
         return bool(await self._write(_PUT_BACK, values))
+
+    async def explain(self, group: Group, now: float, reason: str, limit: int = EXPLAIN_BATCH) -> int:
+        lock = "" if self._database.lite else " FOR UPDATE SKIP LOCKED"
+        values = {"t0": group.tool, "h0": group.head, "now": float(now), "reason": reason, "limit": limit}
+        return int(await self._write(_EXPLAIN.format(group=_of_group("", group), lock=lock), values))
 
     async def cancel(self, tenant: str, id: str, at: float) -> JobState | None:
         row = await self._write(_CANCEL, {"tenant": tenant, "id": id, "at": float(at)})

@@ -141,10 +141,14 @@ class JobCalls:
 
     def fits(self, request: JobRequest) -> bool:
         """Return whether this gate has the tool of a job, with the definition that the job was submitted for."""
-        registry = self._plans.registry
-        if request.tool not in registry:
+        if not self.has(request.tool):
             return False
-        return request.version in {None, registry.get(request.tool).definition.binding_digest}
+        definition = self._plans.registry.get(request.tool).definition
+        return request.version in {None, definition.binding_digest}
+
+    def has(self, tool: str) -> bool:
+        """Return whether this gate has a tool of that name."""
+        return tool in self._plans.registry
 
     def is_repeat(self, known: JobRequest, request: JobRequest) -> bool:
         """Return whether two requests for one tool have the same arguments: as text, or as an object."""

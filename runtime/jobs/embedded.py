@@ -17,7 +17,7 @@ class EmbeddedJobs(EngineBase):
     """Runs the jobs of the gate's store in this process.
 
     The engine starts with the first job that is submitted here. With a durable store that has open jobs, it starts
-    when the gate opens.
+    when the gate opens, or within a fifth of ``Jobs(lease=...)``: another process that had them may have died.
 
     Args:
         concurrency: number of jobs that run at once; with 0 other processes run them, such as ``callgate worker``.
@@ -33,6 +33,7 @@ class EmbeddedJobs(EngineBase):
             raise RegistrationError("EmbeddedJobs: concurrency and grace are at least 0")
         self.concurrency, self.queues, self.grace = concurrency, tuple(queues), grace
         self._executor: Executor | None = None
+        self._closing = False  # maintenance goes on while running jobs end, and must not start the engine then
 
     async def submitted(self, job: Job) -> None:
         self._offer()
@@ -46,7 +47,10 @@ class EmbeddedJobs(EngineBase):
         """See ``JobBackend``: the store has the state."""
 
     async def recover(self) -> None:
-        """See ``JobBackend``: jobs with an expired lease are taken like any other."""
+        """See ``JobBackend``: start for the jobs of others. Once it runs, it takes jobs with an expired lease like any other."""
+        idle = self._executor is None and self.concurrency and self.jobs.store.durable
+        if idle and await self.jobs.store.jobs.has_open(self.queues):
+            self._wake()
 
     async def work(
         self, concurrency: int, queues: Collection[str], stop: asyncio.Event, grace: float, tally: Tally
@@ -60,11 +64,12 @@ class EmbeddedJobs(EngineBase):
 
     async def open(self) -> None:
         """Start when a durable store has open jobs."""
+        self._closing = False
         self.jobs.on_new_job = self._wake
-        if self.jobs.store.durable and self.concurrency and await self.jobs.store.jobs.has_open(self.queues):
-            self._wake()
+        await self.recover()
 
     async def close(self) -> None:
+        self._closing = True
         executor, self._executor = self._executor, None
         if executor is not None:
             await executor.stop(self.grace)
@@ -76,7 +81,7 @@ class EmbeddedJobs(EngineBase):
 
     def _wake(self) -> None:
         if self._executor is None:
-            if not self.concurrency:
+            if not self.concurrency or self._closing:
                 return
             self._executor = Executor(self.jobs, self.concurrency, self.queues)
             self._executor.start()

@@ -67,6 +67,7 @@ class Executor:
         return left
 
     async def _work(self) -> None:
+        longest = min(LAST_POLL, self.jobs.options.every)  # an expired lease is found before `lease` has passed
         pause, task = FIRST_POLL, asyncio.current_task()
         while not self._ending:
             try:
@@ -78,7 +79,7 @@ class Executor:
                     raise
                 self.tally.failures += 1
                 emit(LogEvent.JOB_STORE_FAILED, error=as_fault(error))
-                found, pause = None, LAST_POLL
+                found, pause = None, longest
             if found is not None:
                 self.tally.count(found)
                 pause = FIRST_POLL
@@ -88,4 +89,4 @@ class Executor:
                     async with asyncio.timeout(pause):
                         await self._wake_up.wait()
                 except TimeoutError:
-                    pause = min(pause * 2.0, LAST_POLL)
+                    pause = min(pause * 2.0, longest)

@@ -26,6 +26,7 @@ from callgate.tools.execution import NO_TASK, TaskIds
 from callgate.tools.values import canonical, hash_of, thaw
 
 VERSION = 1
+_FIRST = ("tool", "version", "key_id", "deadline_at")
 
 _CANCELLED = ErrorInfo("cancelled", "The call was cancelled.")
 _FAILED = ErrorInfo("job_failed", "The worker of the call failed, and the call may have taken effect.")
@@ -83,8 +84,10 @@ class JobRequest:
         Raises:
             DefinitionError: the arguments are no JSON.
         """
-        body = {one.name: getattr(self, one.name) for one in fields(self)}
-        body |= {"user": user_as_json(self.user), "v": VERSION}
+        # What decides which workers it fits comes first, in one order: `misfits` compares the beginnings of bodies.
+        body: dict[str, Any] = {"v": VERSION, **{name: getattr(self, name) for name in _FIRST}}
+        body |= {one.name: getattr(self, one.name) for one in fields(self)}
+        body["user"] = user_as_json(self.user)
         try:
             return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
         except (TypeError, ValueError, RecursionError):

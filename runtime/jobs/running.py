@@ -21,13 +21,12 @@ from callgate.providers.stores.base import Store
 from callgate.providers.stores.jobs import Job, JobState
 from callgate.runtime.call.options import CallOptions, apply_options
 from callgate.runtime.jobs.calls import JobCalls, RunningJob, UnusableResult, as_fault
+from callgate.runtime.jobs.misfits import WAITS, Misfits
 from callgate.runtime.jobs.options import Jobs
 from callgate.runtime.jobs.records import (
     JobRequest,
     dump_result,
     failed_result,
-    is_intact,
-    key_id_of,
     load_result,
     progress_as_json,
     suspension_in,
@@ -47,10 +46,6 @@ STORE_FAILED = frozenset({"not_recorded", "quota_unavailable", "semaphore_unavai
 
 NOT_ENDED = frozenset({Outcome.CANCELLED, Outcome.UNKNOWN, Outcome.RETRY_LATER, Outcome.SUSPENDED})
 """Outcomes of a call that its user has cancelled."""
-
-LEAVE_PAUSE = 5.0
-"""Seconds until a job that did not fit a worker may be taken again. In this time the worker takes others."""
-
 
 LOST = "the job was taken by another worker: its lease had expired"
 
@@ -83,6 +78,7 @@ class JobRunner:
         self.options, self._suspended = options, suspended
         self._store, self._keys, self._now = store, keys, now
         self._calls = calls
+        self._misfits = Misfits(store, keys, now, calls)
         self._rates: Any = None
         if options.rates:
             from callgate.runtime.jobs.rates import QueueRates  # not for queues without limits
@@ -103,7 +99,11 @@ class JobRunner:
         jobs, now = self._store().jobs, self._now()
         # One owner for each attempt: a job whose end was not stored is not renewed with others, nor by a forked process.
         owner = secrets.token_hex(8)
-        taken = await self._response(jobs.take(owner, now, now + self.options.valid, id=id, queues=queues))
+        until = now + self.options.valid
+        if id is None and (without := self._misfits.groups()):
+            taken = await self._response(jobs.take(owner, now, until, queues=queues, without=without))
+        else:
+            taken = await self._response(jobs.take(owner, now, until, id=id, queues=queues))
         if taken is None:
             return None
         tenant, job = taken
@@ -165,28 +165,26 @@ class JobRunner:
             raise StoreError(f"{self._store().name}: no answer in {self.options.lease:g} s") from None
 
     async def _run(self, tenant: str, job: Job, here: RunningJob) -> Finished:
-        intact = is_intact(self._keys, tenant, job)
-        if not intact and key_id_of(job) in self._keys.ids:
+        request = self._misfits.request_of(tenant, job)
+        if request is None:
             return await self._end_dead(
                 tenant, job, "its signature does not fit: its record was changed without the signing key"
             )
         if here.stopped:  # after the previous attempt, whose effect is in the ledger
             return await self._end(tenant, job, JobState.CANCELLED, None, CANCELLED)
-        request = self._request_of(job) if intact else "this worker does not have its signing key"
         if isinstance(request, str):
-            emit(LogEvent.JOB_LEFT, job=job.id, tool=job.tool, reason=request)
-            return await self._put_back(tenant, job, LEAVE_PAUSE, None)
+            left = await self._leave(tenant, job, request)
+            await self._response(self._misfits.leave_out(job, request))
+            return left
         if job.attempts > job.max_attempts:  # the previous workers died before they stored its end
-            return await self._end_dead(
-                tenant, job, f"abandoned after {job.max_attempts} attempts: {job.reason or 'each worker died'}"
-            )
+            why = "each worker died" if job.reason is None or job.reason.startswith(WAITS) else job.reason
+            return await self._end_dead(tenant, job, f"abandoned after {job.max_attempts} attempts: {why}")
         if (limited := await self._rate_pause(job)) is not None:
             return await self._put_back(tenant, job, limited, None)
         try:
             result = await self._result(job, request, here)
-        except Stale as error:  # a worker with the policies of the suspension goes on
-            emit(LogEvent.JOB_LEFT, job=job.id, tool=job.tool, reason=str(error))
-            return await self._put_back(tenant, job, LEAVE_PAUSE, None)
+        except Stale:  # a worker with the policies of the suspension goes on
+            return await self._leave(tenant, job, f"{WAITS} with the tool and the policies of its approval")
         return await self._conclude(tenant, job, here, result)
 
     async def _conclude(self, tenant: str, job: Job, here: RunningJob, result: ToolResult) -> Finished:
@@ -210,17 +208,6 @@ class JobRunner:
             return None
         pause: float | None = await self._response(self._rates.pause_of(job.queue, self._now()))
         return pause
-
-    def _request_of(self, job: Job) -> JobRequest | str:
-        """Return the call of a job; if it does not fit this worker, return why."""
-        try:
-            request = JobRequest.load(job.body)
-        except (ValueError, TypeError, KeyError):
-            return "another version of Callgate wrote it"
-        late = request.deadline_at is not None and request.deadline_at <= self._now()
-        if late or self._calls.fits(request):
-            return request
-        return "this worker does not have its tool, or has another definition of it"
 
     async def _result(self, job: Job, request: JobRequest, here: RunningJob) -> ToolResult:
         call, options = request.call, request.options
@@ -340,6 +327,13 @@ class JobRunner:
         """Put the job back for a later attempt. Without a reason this attempt does not count."""
         run_at = self._now() + pause
         await self._response(self._store().jobs.put_back(tenant, job.id, job.token, run_at=run_at, reason=reason))
+        return Finished(job, JobState.QUEUED, run_at)
+
+    async def _leave(self, tenant: str, job: Job, reason: str) -> Finished:
+        """Put a job back that does not fit this worker. The attempt does not count."""
+        run_at, jobs = self._now() + self._misfits.pause(job, reason), self._store().jobs
+        back = jobs.put_back(tenant, job.id, job.token, run_at=run_at, reason=reason, counts=False)
+        await self._response(back)
         return Finished(job, JobState.QUEUED, run_at)
 
     async def _end_dead(self, tenant: str, job: Job, reason: str) -> Finished:
