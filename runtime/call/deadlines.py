@@ -13,6 +13,7 @@ from contextvars import Context, copy_context
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from callgate.errors import DeadlineExceeded
 from callgate.hooks.context import InvokeContext
 
 TICK = 0.005
@@ -151,6 +152,20 @@ def expire_all(loop: asyncio.AbstractEventLoop) -> int:
     expired = len(table.live)
     table.expire_all(loop)
     return expired
+
+
+def begin_in_time(ctx: InvokeContext) -> None:
+    """Refuse to begin an effect or a body of a call whose deadline is past.
+
+    The timer does not notice it where a hook or a provider blocked the event loop, and nothing has waited since.
+
+    Raises:
+        DeadlineExceeded: the deadline is past; the body has had no effect.
+    """
+    if ctx.remaining() == 0.0:
+        late = DeadlineExceeded(f"the deadline of {ctx.tool_id} passed before its body began")
+        late.no_effect = True
+        raise late
 
 
 async def forget_leaked(ctx: InvokeContext) -> None:

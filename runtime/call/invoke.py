@@ -23,7 +23,7 @@ from callgate.hooks.step import ASYNC, SYNC, SYNC_LEASE, Compiled, Step
 from callgate.providers.registry import MISSING, as_pairs
 from callgate.runtime.call.bodies import converted
 from callgate.runtime.call.closing import close, closing_steps, end_scope
-from callgate.runtime.call.deadlines import LEAKS, arm, forget_leaked, stand_down
+from callgate.runtime.call.deadlines import LEAKS, arm, begin_in_time, forget_leaked, stand_down
 from callgate.runtime.call.failure import counted, fail, ignored_deadline
 from callgate.runtime.call.leases import awaited, finish_acquire, set_mark, taking
 from callgate.tools.values import SCALARS
@@ -57,6 +57,8 @@ async def run(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> Any:  # noqa
                 await plan.execute(ctx)
             else:  # fast path: the tool's own coroutine takes the arguments directly
                 state.step, prepare = plan.running, plan.prepare
+                if state.deadline_at is not None:
+                    begin_in_time(ctx)
                 output = await plan.straight(**(state.input if prepare is None else prepare(state.input)))
                 state.output = output if output.__class__ in SCALARS else plan.copied(state, output)
                 if state.output is MISSING:

@@ -6,6 +6,7 @@ from typing import Any, TypedDict
 
 from callgate.hooks.context import InvokeContext
 from callgate.tools.execution import TaskIds
+from callgate.tools.limits import fault_of_seconds
 from callgate.tools.naming import did_you_mean
 
 
@@ -29,11 +30,21 @@ class CallOptions(TypedDict, total=False):
     task: TaskIds | None
 
 
+def check_deadline(value: object) -> None:
+    """Refuse a deadline of a call that is not None or a number of seconds from 0.
+
+    Raises:
+        BadCall: it is of another type, negative, infinite or not a number.
+    """
+    if (fault := fault_of_seconds(value, least=0.0)) is not None:
+        raise BadCall(f"deadline {fault}")
+
+
 def apply_options(ctx: InvokeContext, options: CallOptions) -> None:
     """Set the options of a call, and its deadline, on its context.
 
     Raises:
-        BadCall: an option is unknown.
+        BadCall: an option is unknown, or the deadline is no time in seconds.
     """
     for name, value in options.items():
         if name not in CallOptions.__annotations__:
@@ -45,6 +56,9 @@ def apply_options(ctx: InvokeContext, options: CallOptions) -> None:
         if value is not None and name != "deadline":
             setattr(ctx.run, name, value)
     limit = options.get("deadline")
-    limit = ctx.run.plan.limit if limit is None else limit
+    if limit is None:
+        limit = ctx.run.plan.limit
+    else:
+        check_deadline(limit)
     if limit is not None:
         ctx.run.deadline_at, ctx.run.special = ctx.run.started + limit, True

@@ -15,6 +15,7 @@ from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState
+from callgate.runtime.call.options import check_deadline
 from callgate.runtime.call.waiting import Waiters
 from callgate.runtime.jobs.backend import JobBackend
 from callgate.runtime.jobs.calls import JobCalls, as_fault, stops
@@ -196,7 +197,12 @@ class JobQueue:
         deadline: float | None = None,
         task: TaskIds | None = None,
     ) -> tuple[Job, JobRequest]:
-        """Return the signed job of a call, which is not stored yet, and its request."""
+        """Return the signed job of a call, which is not stored yet, and its request.
+
+        Raises:
+            BadCall: the deadline is no time in seconds.
+        """
+        check_deadline(deadline)
         tenant, now = user.tenant or "", self.now()
         id = new_id() if key is None else job_id_of(user, call.name, key, self.keys.namespace)
         run_at = time_of(now, at, delay)
