@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from datetime import timedelta
 from functools import wraps
 from typing import Any, Literal, TypedDict, TypeVar, cast
 
@@ -127,6 +128,8 @@ def check_seconds(hook: str, name: str, value: Any, *, least: float | None = Non
     Raises:
         HookError: not a finite number of seconds, or too few of them.
     """
+    if isinstance(value, timedelta):
+        raise HookError(f"{hook}: {name} is a timedelta; times are seconds, so write {name}={value.total_seconds():g}")
     if (fault := fault_of_seconds(value, least=least, none=False)) is not None:
         raise HookError(f"{hook}: {name} {fault}")
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
 from collections.abc import AsyncIterator, Callable
+from contextvars import ContextVar
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -19,9 +22,11 @@ from callgate import (
     Outcome,
     Provide,
     Scoped,
+    Stage,
     ToolContext,
     User,
     invoke_tool,
+    on,
     tool,
 )
 from callgate.hooks.stock.resilience.recovery import Deadline, Timeout
@@ -97,7 +102,7 @@ class Slow(Hook):
 
     def __init__(self, clock: FakeClock, stage: str) -> None:
         self.clock = clock
-        self.leaves_out = frozenset({*BEFORE, *AFTER} - {stage})
+        self.leaves_out = frozenset({*map(Stage, (*BEFORE, *AFTER))} - {Stage(stage)})
 
     async def will_create_invoke_context(self, ctx: InvokeContext) -> None:
         self.clock.advance(10)
@@ -226,8 +231,8 @@ REGISTERED: dict[str, Callable[[Any], Any]] = {
     "hook": lambda value: Gate([], [_class_of(value)()]),
     "hook class": lambda value: Gate([], [_class_of(value)]),
     "stock hook": lambda value: Gate([], [Deadline(5.0, timeout=value)]),
-    "Timeout": lambda value: Timeout(value),
-    "Deadline": lambda value: Deadline(value),
+    "Timeout": Timeout,
+    "Deadline": Deadline,
     "schedule": lambda value: Schedule(tool="work", cron="0 3 * * *", deadline=value),
 }
 
@@ -279,3 +284,146 @@ async def test_a_deadline_in_seconds_is_accepted_everywhere(value: Any) -> None:
             declare(value)
     async with _work_gate() as gate:
         assert (await gate.call("work", {}, user=USER, deadline=value)).outcome is Outcome.SUCCESS
+
+
+# ---------------------------------------------------------------------- context variables
+
+
+WITH_DEFAULT: ContextVar[str | None] = ContextVar("with_default", default="nobody")
+WITHOUT: ContextVar[str | None] = ContextVar("without")
+
+
+class Unequal:
+    """A value that refuses to be compared, as an array does."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("compare each element")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Sets(Hook):
+    """Set the variables in one stage and never reset them."""
+
+    guards = True
+
+    def __init__(self, stage: str, value: Any) -> None:
+        self.value = value
+        self.leaves_out = frozenset({*map(Stage, ("will_authorize", "around_execute", "did_audit"))} - {Stage(stage)})
+
+    def _set(self) -> None:
+        WITH_DEFAULT.set(self.value)
+        WITHOUT.set(self.value)
+
+    async def will_authorize(self, ctx: InvokeContext) -> None:
+        self._set()
+
+    async def around_execute(self, ctx: InvokeContext, next: Any) -> Any:
+        self._set()
+        return await next()
+
+    async def did_audit(self, ctx: InvokeContext) -> None:
+        self._set()
+
+
+class Only(Sets):
+    """The same for some tools."""
+
+    def __init__(self, stage: str, value: Any, tools: set[str]) -> None:
+        super().__init__(stage, value)
+        self.tools = tools
+
+
+async def _sets_variables() -> AsyncIterator[Db]:
+    WITH_DEFAULT.set("provider")
+    WITHOUT.set("provider")
+    yield Db()
+
+
+@pytest.mark.parametrize("value", ["acme", Unequal()], ids=["text", "unequal"])
+@pytest.mark.parametrize("before", [None, "before"])
+@pytest.mark.parametrize("end", ["success", "error", "denied", "cancelled"])
+@pytest.mark.parametrize("place", ["will_authorize", "around_execute", "did_audit", "provider"])
+async def test_what_hooks_and_providers_set_in_context_variables_ends_with_the_call(
+    place: str, end: str, before: str | None, value: Any
+) -> None:
+    """The tool sees the value; neither the caller nor the next call in its task does, however the call ends."""
+    seen: list[Any] = []
+    if before is not None:
+        WITH_DEFAULT.set(before)
+        WITHOUT.set(before)
+    outside = (WITH_DEFAULT.get(), WITHOUT.get(None))
+
+    @tool(effect="read")
+    async def work(end: str, *, db: Annotated[Db, Provide[Db]]) -> int:
+        seen.append(WITH_DEFAULT.get())
+        if end == "error":
+            raise ValueError("no")
+        if end == "cancelled":
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+        return 1
+
+    def refuses(ctx: InvokeContext) -> None:
+        if ctx.input["end"] == "denied":
+            ctx.abort("no")
+
+    hooks: list[Any] = [on("will_authorize_input")(refuses)]
+    provide: dict[Any, Any] = {Db: Db()}
+    if place == "provider":
+        provide, value = {Db: Scoped("request", _sets_variables)}, "provider"
+    else:
+        hooks.append(Sets(place, value))
+
+    async def run(gate: Gate, way: str) -> None:
+        with contextlib.suppress(CallgateError, asyncio.CancelledError):
+            match way:
+                case "call":
+                    await gate.call("work", {"end": end}, user=USER)
+                case "invoke":
+                    await gate.invoke(work, {"end": end}, user=USER)
+                case "batch":
+                    await gate.call_many([("work", {"end": end})], user=USER)
+                case "stream":
+                    async for _ in gate.stream("work", {"end": end}, user=USER):
+                        pass
+                case _:
+                    async with gate.session("s", user=USER) as bound:
+                        await bound.call("work", {"end": end})
+
+    async with Gate([work], hooks, provide=provide, **gate_options(durable=False)) as gate:
+        for way in ("call", "invoke", "batch", "stream", "session"):
+            await run(gate, way)
+            current = asyncio.current_task()
+            assert current is not None
+            while current.cancelling():
+                current.uncancel()
+            assert WITH_DEFAULT.get() is outside[0]
+            assert WITHOUT.get(None) is outside[1]
+    wanted = outside[0] if place == "did_audit" else value
+    assert all(one is wanted or one == wanted for one in seen)
+    assert len(seen) == (0 if end == "denied" else 5)
+
+
+async def test_a_nested_call_leaves_the_variables_of_its_outer_call() -> None:
+    """What hooks of the nested call set ends with it; what those of the outer call set stays until its end."""
+    seen: list[Any] = []
+
+    @tool(effect="read")
+    async def outer(*, ctx: ToolContext) -> int:
+        seen.append(WITH_DEFAULT.get())
+        await ctx.call("inner")
+        seen.append(WITH_DEFAULT.get())
+        return 1
+
+    @tool(effect="read", hooks=[Sets("will_authorize", "inner")])
+    async def inner() -> int:
+        seen.append(WITH_DEFAULT.get())
+        return 1
+
+    async with Gate([outer, inner], [Only("around_execute", "outer", {"outer"})]) as gate:
+        assert (await gate.call("outer", {}, user=USER)).outcome is Outcome.SUCCESS
+    assert seen == ["outer", "inner", "outer"]
+    assert WITH_DEFAULT.get() == "nobody"
