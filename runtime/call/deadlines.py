@@ -66,6 +66,17 @@ class Alarm:
         made.before = self.before
         return made
 
+    def hold(self) -> bool:
+        """Disarm; return True if it was armed, so that ``go_on`` has to follow."""
+        return self.live.pop(self, self) is None
+
+    def go_on(self, seconds: float) -> None:
+        """Arm again after ``hold``; the seconds since then do not count."""
+        loop = asyncio.get_running_loop()
+        self.when += seconds
+        self.live[self] = None
+        _TABLES[loop].look_by(loop, self.when)
+
     @property
     def alone(self) -> bool:
         """True if it fired and the task received no other cancellation since it was armed."""
@@ -107,6 +118,11 @@ class DeadlineTable:
         if alarm.when < self.next:
             self._look_at(loop, alarm.when)
         return alarm
+
+    def look_by(self, loop: asyncio.AbstractEventLoop, when: float) -> None:
+        """Set the timer to this time, unless it is set to an earlier one."""
+        if when < self.next:
+            self._look_at(loop, when)
 
     def _look_at(self, loop: asyncio.AbstractEventLoop, when: float) -> None:
         if self.timer is not None:
