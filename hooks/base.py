@@ -39,7 +39,8 @@ class Hook:
     * ``on_failure``: with ``"deny"``, a hook that raises fails the invocation; ``"ignore"`` records the error.
       ``on_error="ignore"`` means the same, on a hook without a method for that stage.
     * ``timeout``: the time limit of one ``async def`` method in seconds, or None.
-    * ``mode``: ``"shadow"`` runs the hook, records its verdict, and does not enforce it.
+    * ``mode``: ``"shadow"`` runs the hook, records its verdict, and does not enforce it. A stage that takes longer than
+      ``timeout``, or 0.25 s without one, is left behind. Its time does not count for the deadlines of the call.
     * ``repeats``: ``around_execute`` may call ``next`` more than once, as a retry does.
     * ``binds``: tokens that ``will_bind_providers`` provides, for the start-up check.
     * ``releases_by_token``: the release is harmless without an acquire, so it also runs after an interrupted acquire.

@@ -78,6 +78,7 @@ class ArmedDeadline(Protocol):
 
     before: int
     fired: bool
+    task: asyncio.Task[Any]
 
     @property
     def alone(self) -> bool:
@@ -94,6 +95,14 @@ class ArmedDeadline(Protocol):
 
     def later(self, seconds: float) -> ArmedDeadline:
         """Disarm, and return a deadline that fires this much later."""
+        ...
+
+    def hold(self) -> bool:
+        """Disarm; return True if it was armed, so that ``go_on`` has to follow."""
+        ...
+
+    def go_on(self, seconds: float) -> None:
+        """Arm again after ``hold``; the seconds since then do not count."""
         ...
 
     def forget(self) -> bool:

@@ -91,13 +91,15 @@ def needs_guard(registration: Registration, step: Step) -> bool:
 
 def guard(registration: Registration, step: Step, call: Call) -> Call:
     """Wrap *call* in the guards that its hook needs; the result is always a coroutine function."""
-    if registration.option("timeout"):
+    if registration.option("timeout") and not step.shadow:
         call = limited(call, float(registration.option("timeout")), step)
-    applies = applies_to(registration)
+    applies = applies_to(registration, step)
     shadow, ignores = step.shadow, registration.option("on_failure", "deny") == "ignore"
     reads_cache = step.stage is Stage.WILL_READ_CACHE and not shadow
 
     async def guarded(ctx: InvokeContext) -> Any:
+        if shadow and shadow_of(ctx, registration).left:
+            return SKIPPED
         try:
             if applies is not None and not await applies(ctx):
                 return SKIPPED
@@ -161,8 +163,8 @@ def surrounded(
     step = Step(stage, registration.name, registration.hook, shadow=registration.is_shadow)
     coroutine, call = bind(registration, stage)
     if step.shadow:
-        call = in_shadow(registration, call)
-    if bare and registration.option("timeout"):
+        coroutine, call = True, in_shadow(registration, call, registration.option("timeout"), step)
+    elif bare and registration.option("timeout"):
         coroutine, call = True, limited(call, float(registration.option("timeout")), step)
     if not bare and stage is not Stage.AROUND_EXECUTE and needs_guard(registration, step):
         coroutine, call = True, guard(registration, step, call)
@@ -180,17 +182,16 @@ def is_failure(error: BaseException) -> bool:
     return isinstance(error, Exception) and not decided
 
 
-def applies_to(registration: Registration) -> Callable[[InvokeContext], Awaitable[bool]] | None:
-    """Return the check of a hook's filter and tenants, or None if the hook always takes part."""
+def applies_to(
+    registration: Registration, step: Step | None = None
+) -> Callable[[InvokeContext], Awaitable[bool]] | None:
+    """Return the check of a hook's filter and tenants, or None if the hook always takes part. *step* is that of a stage."""
     wanted, tenants = registration.filter, registration.tenants
     if wanted is None and tenants is None:
         return None
     cls = registration.hook if registration.is_class else None
-    shadow = registration.is_shadow
 
     async def applies(ctx: InvokeContext) -> bool:
-        if shadow:
-            ctx = shadow_of(ctx, registration)
         if tenants is not None and ctx.user.tenant not in tenants:
             return False
         if wanted is None:
@@ -198,6 +199,9 @@ def applies_to(registration: Registration) -> Callable[[InvokeContext], Awaitabl
         answer = (wanted if cls is None else (await instance_made(ctx, cls)).filter)(ctx)
         return bool(await answer if inspect.isawaitable(answer) else answer)
 
+    if step is not None and step.shadow:
+        here = Step(step.stage, step.name, step.hook, shadow=True)  # a filter takes nothing that is given back
+        return in_shadow(registration, applies, registration.option("timeout"), here)
     return applies
 
 

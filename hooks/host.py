@@ -212,6 +212,7 @@ class CallPlan(Protocol[C]):
     recorders: frozenset[int]
     releases_alone: dict[Stage, tuple[Compiled, ...]]
     observed: bool
+    restores: bool
     typed: bool
     look: Callable[[C], Awaitable[None]] | None
 

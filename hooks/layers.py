@@ -5,12 +5,15 @@ Reads fall through to the call. Writes stay in the layer, so the call does not c
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections import ChainMap
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
+from contextvars import copy_context
 from typing import Any, cast
 
-from callgate.errors import CallgateError, ProviderError, StageError
+from callgate.errors import CallgateError, DeadlineExceeded, ProviderError, StageError
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.facts import RAW
 from callgate.hooks.frozen_views import ProvidersView, input_view, output_view, stages_that_may
@@ -139,12 +142,14 @@ class ShadowContext(InvokeContext):
     The hook sees the call, and its own writes. Each write is recorded in ``ctx.suppressed`` and changes nothing.
     """
 
-    __slots__ = ("_bound", "_session", "call_context")
+    __slots__ = ("_bound", "_session", "call_context", "context", "left")
 
     def __init__(self, ctx: InvokeContext) -> None:
         run: Any = Layer(ctx.run)
         self.run, self.data = run, _ShadowData({}, ctx.data)
         self.call_context = ctx
+        self.context = copy_context()  # what the hook sets in context variables is its own
+        self.left = False  # a stage of it was left behind, so the others do not run
         self._bound: dict[Any, Any] = {}
         self._session: MutableMapping[Any, Any] | None = None
 
@@ -238,10 +243,100 @@ def shadow_of(ctx: InvokeContext, hook: Any) -> ShadowContext:
     return cast("ShadowContext", shadows[hook])
 
 
-def in_shadow(hook: Any, call: Callable[..., Any]) -> Callable[..., Any | Awaitable[Any]]:
-    """Wrap a method of a hook in shadow mode: it gets the hook's own context. *hook* is the hook's registration."""
+# ---------------------------------------------------------------------- time limits of shadows
 
-    def shadowed(ctx: InvokeContext, *rest: Any) -> Any:
-        return call(shadow_of(ctx, hook), *rest)
+SHADOW_LIMIT = 0.25
+"""Seconds for one stage of a hook in shadow mode that has no ``timeout``; then it is left behind."""
+
+_LEFT: set[asyncio.Future[Any]] = set()  # the loop itself keeps no task alive
+
+
+def in_shadow(hook: Any, call: Callable[..., Any], seconds: float | None, step: Step) -> Callable[..., Awaitable[Any]]:
+    """Wrap a method of a hook in shadow mode: it gets the hook's own context, and its time counts for nothing.
+
+    The deadlines of the call stand still while it runs. What it awaits runs in a task of its own. If that does not end
+    within *seconds*, it is cancelled and left behind. *hook* is the hook's registration.
+
+    Raises (the wrapper):
+        DeadlineExceeded: the method was left behind.
+    """
+    limit = SHADOW_LIMIT if seconds is None else float(seconds)
+
+    async def shadowed(ctx: InvokeContext, *rest: Any) -> Any:
+        shadow = shadow_of(ctx, hook)
+        clock, loop = ctx.run.plan.host.monotonic, asyncio.get_running_loop()
+        began, began_in_loop = clock(), loop.time()
+        runs = _of_this_task(ctx.run)
+        held = [run.alarm for run in runs if run.alarm is not None and run.alarm.hold()]
+        try:
+            answer = shadow.context.run(call, shadow, *rest)
+            return await _bounded(shadow, answer, limit, step) if inspect.isawaitable(answer) else answer
+        finally:
+            took, took_in_loop = clock() - began, loop.time() - began_in_loop
+            for run in runs:
+                if run.deadline_at is not None:
+                    run.deadline_at += took
+            for alarm in held:
+                alarm.go_on(took_in_loop)
 
     return shadowed
+
+
+def _of_this_task(run: Run[InvokeContext]) -> list[Run[InvokeContext]]:
+    """Return the run of a call, and those of the calls around it that wait for it: their time stands still, too."""
+    found, task = [run], asyncio.current_task()
+    while (outer := found[-1].outer) is not None and (outer.alarm is None or outer.alarm.task is task):
+        found.append(outer)
+    return found
+
+
+async def _bounded(shadow: ShadowContext, answer: Awaitable[Any], limit: float, step: Step) -> Any:
+    """Await what a shadow does in a task of its own, at most *limit* seconds."""
+
+    async def work() -> tuple[Any, BaseException | None]:
+        try:
+            return await answer, None
+        except BaseException as error:  # noqa: BLE001  (a task that exits would stop the loop)
+            return None, error
+
+    def ended(task: asyncio.Future[Any]) -> None:
+        _LEFT.discard(task)
+        if inspect.iscoroutine(answer):
+            answer.close()  # the task may have been cancelled before it began
+        if step.release is not None and not task.cancelled() and task.result() == (None, None):
+            _in_background(_give_back(shadow, step))  # it took capacity after all
+
+    # asyncio: it may swallow its cancellation; an anyio task group would wait for it
+    task = asyncio.get_running_loop().create_task(work(), context=shadow.context)
+    try:
+        await asyncio.wait([task], timeout=limit)
+    finally:
+        if not task.done():
+            shadow.left = True
+            task.cancel()
+            _LEFT.add(task)
+            task.add_done_callback(ended)
+    if not task.done():
+        raise DeadlineExceeded(
+            f"{step.name}.{step.stage} took longer than {limit:g} s in shadow mode and was left behind"
+        )
+    made, error = task.result()
+    if error is not None:
+        raise error
+    return made
+
+
+async def _give_back(shadow: ShadowContext, step: Step) -> None:
+    assert step.release is not None
+    answer = step.release[1](shadow.call_context)
+    try:
+        if inspect.isawaitable(answer):
+            await answer
+    except Exception as error:  # noqa: BLE001  (as any failure of a shadow)
+        shadow.suppress(error)
+
+
+def _in_background(work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.ensure_future(work)
+    _LEFT.add(task)
+    task.add_done_callback(_LEFT.discard)

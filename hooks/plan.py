@@ -127,6 +127,7 @@ class Plan:
             straight is None or not own or self.will_execute or self.did_execute
         )
         self.straight = straight if own and not self.in_units else None
+        self.restores = self.observed or self.straight is None  # hooks or providers may set context variables
         self.merged = merges and own and not self.in_units
         if self.merged:  # the tool runs once, so its steps are inlined before and after it
             self.before += self.will_execute

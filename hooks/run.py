@@ -119,7 +119,6 @@ class Run(Generic[C]):
     grouped: bool = False  # an error left a task group, which may have left a request to cancel
     unknown: BaseException | None = None  # the error of a call that names no tool
     finished: float | None = None
-    deadline_at: float | None = None
     parse_rules: tuple[str, ...] = ()
     events: Consumer[C] | None = None
     shadows: dict[object, C] | None = None  # the contexts of hooks in shadow mode, by registration
@@ -159,6 +158,7 @@ class Run(Generic[C]):
             self.shown_raw = arguments
         self.user = user
         self.started = started
+        self.deadline_at: float | None = None  # by the gate's clock
         self.special = False  # True with a deadline, an error, a deferred cancellation, or a closing step that waited
         self.leases: Leases = None
         self.error: BaseException | None = None

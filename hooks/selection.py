@@ -15,6 +15,7 @@ from callgate.hooks.remembered import remembered
 from callgate.hooks.stages import RELEASE_OF, STAGES, Stage
 from callgate.tools.declaring.declare import as_tool
 from callgate.tools.definition import ToolDefinition
+from callgate.tools.limits import fault_of_seconds
 from callgate.tools.record import ToolRecord
 
 H = TypeVar("H")
@@ -245,9 +246,8 @@ def _check_options(made: Registration) -> None:
             raise HookError(f"{made.name}.{option} is {value!r}; choose one of {', '.join(map(repr, allowed))}")
     for stage in made.option("leaves_out", ()):
         as_stage(stage)  # a misspelled stage would leave nothing out
-    limit = made.option("timeout")
-    if limit is not None and not limit > 0:
-        raise HookError(f"{made.name}.timeout is {limit!r}; give seconds above 0, or None for no limit")
+    if (fault := fault_of_seconds(made.option("timeout"))) is not None:
+        raise HookError(f"{made.name}.timeout {fault}")
     priority_of(made.hook)
     if made.is_shadow and Stage.AROUND_EXECUTE in stages_of(made.hook):
         raise HookError(f"{made.name} wraps the tool (around_execute) and cannot run in shadow mode")

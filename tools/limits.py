@@ -1,8 +1,9 @@
-"""Limits on the arguments and the output of a call, checked before parsing and after the tool has run."""
+"""Limits of a call: the size of its arguments and its output, and its time in seconds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from functools import cached_property
 
 _PARSER_BOUNDS = {"max_depth": 200, "max_output_depth": 200, "max_digits": 4300}  # jiter and Python go no further
@@ -50,3 +51,27 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
+
+
+_MAX_SECONDS = 1e10
+"""More than 300 years. Later times do not fit into the clocks and columns that add to them."""
+
+
+def fault_of_seconds(value: object, *, least: float | None = None, none: bool = True) -> str | None:
+    """Return why *value* is no time in seconds, or None if it is one. Every deadline and timeout is checked here.
+
+    Args:
+        value: the setting of a caller.
+        least: the smallest value; by default, it is above 0.
+        none: also allow None, which means no limit.
+    """
+    if value is None and none:
+        return None
+    bound = "above 0" if least is None else f"at least {least:g}"
+    text = f"give seconds, a number {bound}" + (", or None for no limit" if none else "")
+    if isinstance(value, timedelta):
+        return f"is a timedelta; times are seconds, so write {value.total_seconds():g}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return f"is of type {type(value).__name__}; {text}"
+    fits = 0.0 < value <= _MAX_SECONDS if least is None else least <= value <= _MAX_SECONDS
+    return None if fits else f"is {float(value) if abs(value) <= _MAX_SECONDS else 'out of range'}; {text}"

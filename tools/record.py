@@ -14,7 +14,7 @@ from callgate.errors import DefinitionError
 from callgate.providers.markers import Injected
 from callgate.tools.approval import Requirement, rule_of
 from callgate.tools.definition import Effect, ToolDefinition
-from callgate.tools.limits import Limits
+from callgate.tools.limits import Limits, fault_of_seconds
 from callgate.tools.naming import did_you_mean
 from callgate.tools.schemas.engines.dialect import Formats, Role, check_formats, without_formats
 
@@ -189,8 +189,8 @@ class ToolRecord:
         self._check()
 
     def _check(self) -> None:
-        if self.deadline is not None and not self.deadline > 0:
-            raise DefinitionError(f"tool {self.id!r}: deadline is in seconds and must be above 0")
+        if (fault := fault_of_seconds(self.deadline)) is not None:
+            raise DefinitionError(f"tool {self.id!r}: deadline {fault}")
         if self.max_threads < 1:
             raise DefinitionError(f"tool {self.id!r}: max_threads must be at least 1")
         if self.run_on not in ("caller", "worker"):

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict, TypeVar, cast
 from callgate.errors import HookError
 from callgate.hooks.base import Hook
 from callgate.hooks.context import InvokeContext
+from callgate.tools.limits import fault_of_seconds
 from callgate.tools.naming import did_you_mean
 
 Init = TypeVar("Init", bound=Callable[..., None])
@@ -129,9 +130,8 @@ def check_seconds(hook: str, name: str, value: Any, *, least: float | None = Non
     """
     if isinstance(value, timedelta):
         raise HookError(f"{hook}: {name} is a timedelta; times are seconds, so write {name}={value.total_seconds():g}")
-    if not is_number(value, least=0.0 if least is None else least) or (least is None and not value):
-        bound = "above 0" if least is None else f"at least {least:g}"
-        raise HookError(f"{hook}: {name} is {value!r}; give seconds, {bound}")
+    if (fault := fault_of_seconds(value, least=least, none=False)) is not None:
+        raise HookError(f"{hook}: {name} {fault}")
 
 
 def check_count(hook: str, name: str, value: Any, *, least: int = 1, maximum: int | None = None) -> None:

@@ -15,6 +15,7 @@ from callgate.hooks.context import InvokeContext
 from callgate.hooks.plan import Plan
 from callgate.hooks.tool_view import ToolView
 from callgate.providers.registry import MISSING
+from callgate.runtime.call.deadlines import begin_in_time
 from callgate.runtime.call.failure import counted, crashed
 from callgate.runtime.call.leases import hold_back
 from callgate.tools.outputs import Reader, Unread
@@ -49,6 +50,8 @@ def make_body(plan: Plan) -> Body:
 
     async def body(ctx: InvokeContext) -> Any:
         extra = await supply(ctx)
+        if ctx.run.deadline_at is not None:
+            begin_in_time(ctx)
         if ctx.run.claim is not None:
             ctx.run.claim.begin()
         try:
@@ -84,6 +87,8 @@ def supplied_call(plan: Plan) -> Body:
         supplied = ready(ctx)
         if supplied is None:
             supplied = await supply(ctx)
+        if ctx.run.deadline_at is not None:
+            begin_in_time(ctx)
         if ctx.run.claim is not None:
             ctx.run.claim.began = True
         try:

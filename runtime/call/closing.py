@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from asyncio import get_running_loop
 from collections.abc import Awaitable, Coroutine, Iterable
+from contextvars import Context, ContextVar, copy_context
 from itertools import chain
 from sys import modules
 from typing import Any
@@ -207,3 +208,35 @@ def step_of(one: Exit) -> Step:
         recipe.step = Step(stage, f"close {recipe.name}")
     step: Step = recipe.step
     return step
+
+
+# ---------------------------------------------------------------------- context variables
+
+
+def restore_context(outside: Context) -> None:
+    """Give each context variable the value that it had before the call; *outside* is the context of that time.
+
+    A call has no task of its own, so the next call of the same task would see the tenant that a hook of this one has set.
+    """
+    set_mark(None)  # most calls have set nothing else, and their contexts are equal
+    now = copy_context()
+    try:
+        if now == outside:
+            return
+    except Exception:  # noqa: BLE001, S110  (values that cannot be compared are told apart by identity)
+        pass
+    for variable, value in now.items():
+        before = outside.get(variable, now)
+        if before is not value:
+            variable.set(_default_of(variable) if before is now else before)
+    for variable, value in outside.items():
+        if variable not in now:
+            variable.set(value)
+
+
+def _default_of(variable: ContextVar[Any]) -> Any:
+    """Return the value of a variable that is not set. Python cannot unset one, so None stands for no default."""
+    try:
+        return Context().run(variable.get)
+    except LookupError:
+        return None

@@ -13,6 +13,7 @@ from contextvars import Context, copy_context
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from callgate.errors import DeadlineExceeded
 from callgate.hooks.context import InvokeContext
 
 TICK = 0.005
@@ -65,6 +66,17 @@ class Alarm:
         made.before = self.before
         return made
 
+    def hold(self) -> bool:
+        """Disarm; return True if it was armed, so that ``go_on`` has to follow."""
+        return self.live.pop(self, self) is None
+
+    def go_on(self, seconds: float) -> None:
+        """Arm again after ``hold``; the seconds since then do not count."""
+        loop = asyncio.get_running_loop()
+        self.when += seconds
+        self.live[self] = None
+        _TABLES[loop].look_by(loop, self.when)
+
     @property
     def alone(self) -> bool:
         """True if it fired and the task received no other cancellation since it was armed."""
@@ -106,6 +118,11 @@ class DeadlineTable:
         if alarm.when < self.next:
             self._look_at(loop, alarm.when)
         return alarm
+
+    def look_by(self, loop: asyncio.AbstractEventLoop, when: float) -> None:
+        """Set the timer to this time, unless it is set to an earlier one."""
+        if when < self.next:
+            self._look_at(loop, when)
 
     def _look_at(self, loop: asyncio.AbstractEventLoop, when: float) -> None:
         if self.timer is not None:
@@ -151,6 +168,20 @@ def expire_all(loop: asyncio.AbstractEventLoop) -> int:
     expired = len(table.live)
     table.expire_all(loop)
     return expired
+
+
+def begin_in_time(ctx: InvokeContext) -> None:
+    """Refuse to begin an effect or a body of a call whose deadline is past.
+
+    The timer does not notice it where a hook or a provider blocked the event loop, and nothing has waited since.
+
+    Raises:
+        DeadlineExceeded: the deadline is past; the body has had no effect.
+    """
+    if ctx.remaining() == 0.0:
+        late = DeadlineExceeded(f"the deadline of {ctx.tool_id} passed before its body began")
+        late.no_effect = True
+        raise late
 
 
 async def forget_leaked(ctx: InvokeContext) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from asyncio import current_task, get_running_loop
 from collections.abc import Iterable
+from contextvars import copy_context
 from typing import Any
 
 from callgate.errors import ControlRespond
@@ -22,8 +23,8 @@ from callgate.hooks.stages import Stage
 from callgate.hooks.step import ASYNC, SYNC, SYNC_LEASE, Compiled, Step
 from callgate.providers.registry import MISSING, as_pairs
 from callgate.runtime.call.bodies import converted
-from callgate.runtime.call.closing import close, closing_steps, end_scope
-from callgate.runtime.call.deadlines import LEAKS, arm, forget_leaked, stand_down
+from callgate.runtime.call.closing import close, closing_steps, end_scope, restore_context
+from callgate.runtime.call.deadlines import LEAKS, arm, begin_in_time, forget_leaked, stand_down
 from callgate.runtime.call.failure import counted, fail, ignored_deadline
 from callgate.runtime.call.leases import awaited, finish_acquire, set_mark, taking
 from callgate.tools.values import SCALARS
@@ -36,6 +37,7 @@ async def run(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> Any:  # noqa
     state, shaping, under_way = ctx.run, plan.shaping, plan.host.under_way
     task = current_task(loop) if (loop := get_running_loop()) is under_way.loop else under_way.admit(ctx)
     under_way[ctx], state.requests = task, task.cancelling() if LEAKS and task is not None else 0
+    outside = copy_context() if plan.restores else None
     if state.special:
         state.alarm = arm(ctx.remaining() or 0.0)
     try:
@@ -64,6 +66,8 @@ async def run(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> Any:  # noqa
                 await plan.execute(ctx)
             else:  # fast path: the tool's own coroutine takes the arguments directly
                 state.step, prepare = plan.running, plan.prepare
+                if state.deadline_at is not None:
+                    begin_in_time(ctx)
                 output = await plan.straight(**(state.input if prepare is None else prepare(state.input)))
                 state.output = output if output.__class__ in SCALARS else plan.copied(state, output)
                 if state.output is MISSING:
@@ -91,6 +95,8 @@ async def run(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> Any:  # noqa
         state.scope = plan.ended  # a later access raises the error of an ended scope
     elif state.ends_scope:
         await end_scope(ctx)
+    if outside is not None:
+        restore_context(outside)
     del under_way[ctx]
     if state.special and (state.error is not None or state.deferred is not None):
         raise plan.surface(ctx)

@@ -8,6 +8,7 @@ from callgate.errors import Invalid
 from callgate.hooks.context import InvokeContext
 from callgate.providers.ids import flaw_of
 from callgate.tools.execution import TaskIds
+from callgate.tools.limits import fault_of_seconds
 from callgate.tools.naming import did_you_mean
 
 
@@ -42,11 +43,21 @@ class CallOptions(TypedDict, total=False):
     task: TaskIds | None
 
 
+def check_deadline(value: object) -> None:
+    """Refuse a deadline of a call that is not None or a number of seconds from 0.
+
+    Raises:
+        BadCall: it is of another type, negative, infinite or not a number.
+    """
+    if (fault := fault_of_seconds(value, least=0.0)) is not None:
+        raise BadCall(f"deadline {fault}")
+
+
 def apply_options(ctx: InvokeContext, options: CallOptions) -> None:
     """Set the options of a call, and its deadline, on its context.
 
     Raises:
-        BadCall: an option is unknown.
+        BadCall: an option is unknown, or the deadline is no time in seconds.
         Invalid: an id cannot be stored; see ``checked_id``.
     """
     for name, value in options.items():
@@ -61,6 +72,9 @@ def apply_options(ctx: InvokeContext, options: CallOptions) -> None:
                 checked_id(name, value)
             setattr(ctx.run, name, value)
     limit = options.get("deadline")
-    limit = ctx.run.plan.limit if limit is None else limit
+    if limit is None:
+        limit = ctx.run.plan.limit
+    else:
+        check_deadline(limit)
     if limit is not None:
         ctx.run.deadline_at, ctx.run.special = ctx.run.started + limit, True

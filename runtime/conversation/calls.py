@@ -114,7 +114,7 @@ class Calls:
     def _limited(self, tool: str, options: Mapping[str, Any]) -> dict[str, Any]:
         if self.until is None:
             return dict(options)
-        left = self.until - asyncio.get_running_loop().time()
+        left = max(0.0, self.until - asyncio.get_running_loop().time())
         own = self.gate.deadline_of(tool)
         return {**options, "deadline": left if own is None else min(left, own)}
 

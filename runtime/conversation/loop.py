@@ -36,6 +36,7 @@ from callgate.tools.arguments.hydration import Repairer
 from callgate.tools.calls import ANONYMOUS, Outcome, ToolCall, ToolResult, User
 from callgate.tools.definition import ToolDefinition
 from callgate.tools.execution import TaskIds
+from callgate.tools.limits import fault_of_seconds
 from callgate.tools.naming import did_you_mean
 
 Tell: TypeAlias = Callable[[ConversationEvent], Awaitable[None]]
@@ -97,11 +98,13 @@ class LoopOptions:
     results: Mapping[str, ToolResult] = field(default_factory=dict[str, ToolResult])
 
     def __post_init__(self) -> None:
-        limits = ("max_rounds", "max_calls", "max_failures", "max_tokens", "deadline", "max_result_bytes", "at_once")
+        limits = ("max_rounds", "max_calls", "max_failures", "max_tokens", "max_result_bytes", "at_once")
         for name in limits:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} is {value!r}; give more than 0")
+        if (fault := fault_of_seconds(self.deadline)) is not None:
+            raise ValueError(f"deadline {fault}")
         if isinstance(self.tools, str):
             raise TypeError("tools takes names in a list")
         if self.results and self.resume is None:

@@ -23,6 +23,7 @@ from callgate.providers.stores.memory import MemoryStore
 from callgate.providers.stores.memory_effects import MemoryEffects
 from callgate.runtime.call.waiting import Waiters
 from callgate.runtime.lifespan.background import KEPT
+from callgate.tools.limits import fault_of_seconds
 
 Unknown: TypeAlias = Callable[[str, EffectRecord, Sequence[Any]], Awaitable[EffectRecord]]
 """Asks hooks for the outcome of an effect (``runtime/effects/reconciling.py``)."""
@@ -54,10 +55,13 @@ class Effects:
     keep: float | None = KEPT
 
     def __post_init__(self) -> None:
-        if not self.lease > 0 or not self.wait >= 0:
-            raise RegistrationError("Effects: lease and wait are seconds, lease above 0")
-        if self.keep is not None and not self.keep > 0:
-            raise RegistrationError("Effects: keep is seconds, above 0, or None")
+        for name, fault in (
+            ("lease", fault_of_seconds(self.lease, none=False)),
+            ("wait", fault_of_seconds(self.wait, least=0.0, none=False)),
+            ("keep", fault_of_seconds(self.keep)),
+        ):
+            if fault is not None:
+                raise RegistrationError(f"Effects: {name} {fault}")
 
     @property
     def valid(self) -> float:

@@ -38,6 +38,7 @@ from callgate.providers.stores.effects import (
     overdue,
 )
 from callgate.providers.stores.ledger_writes import ChainRows, append
+from callgate.runtime.call.deadlines import begin_in_time
 from callgate.runtime.call.failure import as_invocation_error
 from callgate.runtime.effects.claims import CarriedClaim, Claim
 from callgate.runtime.effects.keys import Identify, identifier, shared_by_tenants
@@ -130,6 +131,8 @@ class EffectSteps:
 
     def begin_now(self, ctx: InvokeContext) -> Awaitable[None] | None:
         """Claim in memory; return an awaitable if the call has to await more."""
+        if ctx.run.deadline_at is not None:
+            begin_in_time(ctx)
         tenant, key = self._tenant(ctx, ctx.run.idempotency_key), self.identify(ctx)
         if key is None:  # no call can repeat it, so it needs no input hash and no receipt
             key = ctx.request_id if ctx.run.request_id is None else new_id()
@@ -160,6 +163,8 @@ class EffectSteps:
 
     async def begin(self, ctx: InvokeContext) -> None:
         """Claim the effect, or answer a repeat."""
+        if ctx.run.deadline_at is not None:
+            begin_in_time(ctx)
         key = self.identify(ctx)
         effect = self._effect(ctx, new_id(), "") if key is None else self._effect(ctx, key, ctx.input_hash)
         await self._answer_repeat(ctx, self._tenant(ctx, effect.idempotency_key), effect, self._claim)

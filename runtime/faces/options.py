@@ -12,12 +12,22 @@ from callgate.hooks.facts import OnRepair
 from callgate.hooks.unvalidated import NoSchemaPolicy
 from callgate.providers.clock import Clock
 from callgate.runtime.engine import CLOSING, new_instance
-from callgate.tools.limits import DEFAULT_LIMITS, Limits
+from callgate.tools.limits import DEFAULT_LIMITS, Limits, fault_of_seconds
 from callgate.tools.schemas.validation import Engine as ValidatorEngine
 from callgate.tools.schemas.validation import Formats, check_formats
 
 Mode: TypeAlias = Literal["production", "development"]
 """``"production"`` refuses to open half-configured; ``"development"`` opens, and reports on stderr."""
+
+
+def check_seconds(what: str, value: object, *, least: float | None = None, none: bool = True) -> None:
+    """Refuse a setting of a gate that is no time in seconds; see ``fault_of_seconds``.
+
+    Raises:
+        RegistrationError: the message names *what*.
+    """
+    if (fault := fault_of_seconds(value, least=least, none=none)) is not None:
+        raise RegistrationError(f"{what} {fault}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +96,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("drain", "closing"):
-            if not (seconds := getattr(self, name)) >= 0:
-                raise RegistrationError(f"Options: {name} is {seconds!r}; give seconds, 0 or more")
+            check_seconds(f"Options: {name}", getattr(self, name), least=0.0, none=False)
         if not re.fullmatch(r"[a-z0-9._-]{0,63}", self.namespace):
             raise RegistrationError(
                 f"Options: namespace is {self.namespace!r}; give at most 63 of a-z, 0-9, '.', '_' and '-'"

@@ -15,6 +15,7 @@ from callgate.runtime.jobs.jobs import JobHandle
 from callgate.tools.arguments.hydration import HydrationResult
 from callgate.tools.calls import Outcome, ToolCall, ToolResult
 from callgate.tools.definition import Effect
+from callgate.tools.limits import fault_of_seconds
 from callgate.tools.record import Place
 from callgate.tools.registry import ToolRegistry
 
@@ -42,7 +43,8 @@ class Placement:
         registry: ToolRegistry = self.gate.registry
         known = may_run and isinstance(asked.name, str) and asked.name in registry
         record = registry.get(asked.name) if known else None
-        if record is None or self._place(record, asked) == "caller":
+        refused = fault_of_seconds(options.get("deadline"), least=0.0) is not None  # the gate says so in the result
+        if record is None or refused or self._place(record, asked) == "caller":
             here: ToolResult = await self.gate.call(call, user=user, **options)
             return here
         return await _in_a_worker(self.gate, asked, user, options, reads=record.definition.effect is Effect.READ)

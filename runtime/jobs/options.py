@@ -9,6 +9,7 @@ from typing import Any
 from callgate.errors import RegistrationError
 from callgate.providers.principal import ANONYMOUS, User
 from callgate.runtime.jobs.backend import JobBackend
+from callgate.tools.limits import fault_of_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +50,12 @@ class Schedule:
         from callgate.runtime.jobs.schedules import check_schedule  # only applications with schedules need its package
 
         check_schedule(self.key, self.cron, self.zone)
-        if not (self.catch_up >= 0 and (self.deadline is None or self.deadline > 0)):
-            raise RegistrationError(f"the schedule {self.key}: catch_up is at least 0, and deadline above 0 or None")
+        for name, fault in (
+            ("catch_up", fault_of_seconds(self.catch_up, least=0.0, none=False)),
+            ("deadline", fault_of_seconds(self.deadline)),
+        ):
+            if fault is not None:
+                raise RegistrationError(f"the schedule {self.key}: {name} {fault}")
 
     @property
     def key(self) -> str:

@@ -30,7 +30,7 @@ from callgate.providers.stores.effects import EffectRecord, SuspensionRecord
 from callgate.runtime.call.calls import refuse_user
 from callgate.runtime.call.failure import error_info
 from callgate.runtime.call.invoke import run
-from callgate.runtime.call.options import CallOptions, apply_options
+from callgate.runtime.call.options import CallOptions, apply_options, check_deadline
 from callgate.runtime.call.results import result_of
 from callgate.runtime.effects.ledger import Effects, Ledger
 from callgate.runtime.effects.reconciling import reconcile
@@ -172,6 +172,7 @@ async def resume(
         raise TypeError(
             f"resume: the suspended call has its own {', '.join(own)}; leave them out, what was approved runs"
         )
+    check_deadline(options.get("deadline"))  # before the decision is used up
     lost: SuspensionRecord | None = None
     while True:
         bound, decided = await records.waits.decide(handle, decision, approver, lost)

@@ -411,7 +411,7 @@ async def test_remaining_time_counts_down_to_the_deadline_and_not_below() -> Non
         seen.append(ctx.remaining())
         clock.advance(40)
 
-    hooks = [at(Stage.WILL_AUTHORIZE, act), at(Stage.WILL_EXECUTE, act), at(Stage.WILL_AUDIT, act)]
+    hooks = [at(Stage.WILL_AUTHORIZE, act), at(Stage.DID_EXECUTE, act), at(Stage.WILL_AUDIT, act)]
     assert await invoke(record(), *hooks, clock=clock, deadline=60) == 4
     assert seen == [60.0, 20.0, 0.0]
     seen.clear()

@@ -302,9 +302,9 @@ def test_the_times_are_those_of_the_zone(zone: str, now: str, expected: str) -> 
         ({"cron": "0 0 31 4,6 *", "zone": "Europe/Berlin"}, "names a date that no year has"),
         ({"cron": "0 3 * * *", "zone": "Mars/Base"}, "the time zone 'Mars/Base' is unknown"),
         ({"cron": "0 3 * * *", "zone": None}, "the time zone None is unknown"),
-        ({"cron": "0 3 * * *", "catch_up": float("nan")}, "catch_up is at least 0"),
-        ({"cron": "0 3 * * *", "deadline": float("nan")}, "deadline above 0"),
-        ({"cron": "0 3 * * *", "deadline": 0.0}, "deadline above 0"),
+        ({"cron": "0 3 * * *", "catch_up": float("nan")}, "catch_up is .*at least 0"),
+        ({"cron": "0 3 * * *", "deadline": float("nan")}, "deadline is .*above 0"),
+        ({"cron": "0 3 * * *", "deadline": 0.0}, "deadline is .*above 0"),
     ],
 )
 def test_times_that_cannot_be_read_are_refused(wrong: dict[str, Any], why: str) -> None:
