@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Coroutine, Iterable, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -357,9 +357,9 @@ class InvokeContext:
         if self.run.events is not None:
             await self.run.plan.host.send(self, partial)
 
-    async def call(self, tool: Any, arguments: Any = None) -> Any:
+    def call(self, tool: Any, arguments: Any = None) -> Coroutine[Any, Any, Any]:
         """Call another tool through the same gate, with the same user, deadline and request providers."""
-        return await self.run.plan.host.nested(self, tool, arguments)
+        return self.run.plan.host.nested(self, tool, arguments, self.run.attempt)
 
     # ------------------------------------------------------------------ records
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
@@ -80,8 +80,8 @@ class Host(Protocol[C_contra]):
         """The calls under way."""
         ...
 
-    async def nested(self, ctx: C_contra, tool: Any, arguments: Any) -> Any:
-        """Run another tool on behalf of *ctx*."""
+    def nested(self, ctx: C_contra, tool: Any, arguments: Any, attempt: int) -> Coroutine[Any, Any, Any]:
+        """Return the coroutine that runs another tool on behalf of this attempt of *ctx*."""
         ...
 
     async def lease(self, ctx: C_contra, manager: AbstractAsyncContextManager[Any]) -> Any:

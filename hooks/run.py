@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -108,8 +109,11 @@ class Run(Generic[C]):
     claim: ClaimState[C] | None = None  # its claim in the effect ledger
     replayed: bool = False  # the output or error comes from an earlier call with the same key
     outer: Run[C] | None = None  # the run of the call that made this nested call
-    nested: int = 0  # nested calls made so far
-    nth: int = 0  # the number of this nested call within its outer call
+    nested: dict[int, dict[tuple[str, ...], int]] | None = None  # by attempt: how often it has called what so far
+    beside: dict[tuple[str, ...], int]  # the counts of the attempt that made this nested call
+    place: list[Any] | None = None  # what identifies this nested call within that attempt
+    anchor: str | None = None  # identifies a call that has no other identity, for its nested effects
+    body_task: asyncio.Task[Any] | None = None  # the task of a body that has one of its own
     asked: dict[str, int] | None = None  # requests to a person or client so far, by stage, hook and kind
     pending_release: bool = False
     shield: Shield | None = None  # keeps cancel scopes off closing steps

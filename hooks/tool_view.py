@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Coroutine, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from operator import attrgetter
 from typing import Any, NoReturn, cast
@@ -19,10 +19,11 @@ from callgate.tools.execution import ExecutionContext
 class ToolView:
     """The part of an invocation that a tool may use; see ``ToolContext`` for each member."""
 
-    __slots__ = ("_ctx",)
+    __slots__ = ("_ctx", "attempt")
 
     def __init__(self, ctx: InvokeContext) -> None:
         self._ctx = ctx
+        self.attempt: int = ctx.run.attempt  # that of this body, which may outlast it in a task of its own
 
     tool: ToolDefinition = cast("ToolDefinition", property(attrgetter("_ctx.tool")))
     tool_call: ToolCall = cast("ToolCall", property(attrgetter("_ctx.tool_call")))
@@ -32,7 +33,6 @@ class ToolView:
     request_id: str = cast("str", property(attrgetter("_ctx.request_id")))
     task_id: str | None = cast("str | None", property(attrgetter("_ctx.run.task.task_id")))
     context_id: str | None = cast("str | None", property(attrgetter("_ctx.run.task.context_id")))
-    attempt: int = cast("int", property(attrgetter("_ctx.run.attempt")))
     depth: int = cast("int", property(attrgetter("_ctx.run.depth")))
     idempotency_key: str | None = cast("str | None", property(attrgetter("_ctx.run.idempotency_key")))
     fencing_token: int | None = cast("int | None", property(attrgetter("_ctx.fencing_token")))
@@ -77,9 +77,10 @@ class ToolView:
         """Send part of the output."""
         await self._ctx.send(partial)
 
-    async def call(self, tool: Any, arguments: Any = None) -> Any:
+    def call(self, tool: Any, arguments: Any = None) -> Coroutine[Any, Any, Any]:
         """Call another tool and return its output."""
-        return await self._ctx.call(tool, arguments)
+        ctx = self._ctx
+        return ctx.run.plan.host.nested(ctx, tool, arguments, self.attempt)
 
     async def lease(self, manager: AbstractAsyncContextManager[Any]) -> Any:
         """Enter *manager*; the runtime exits it exactly once."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from callgate.errors import Denied, InvocationError, ProviderError
+from callgate.errors import ProviderError
 from callgate.hooks.builtin import BuiltIns
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.facts import OnRepair
@@ -28,8 +28,8 @@ from callgate.runtime.call.around import wrap_attempt
 from callgate.runtime.call.bodies import arguments_of, direct_call, make_body, runs_in_place, supplied_call
 from callgate.runtime.call.closing import close, end_scope
 from callgate.runtime.call.injection import Supply
-from callgate.runtime.call.invoke import attempt, run
-from callgate.runtime.call.leases import ENCLOSING, INSIDE, RELEASE_LIMIT, Carried, enter_lease, set_mark, taken_off
+from callgate.runtime.call.invoke import attempt
+from callgate.runtime.call.leases import RELEASE_LIMIT, Carried, enter_lease, taken_off
 from callgate.runtime.call.partials import shaped
 from callgate.runtime.call.under_way import UnderWay
 from callgate.tools.declaring.component import attached_validator
@@ -212,40 +212,11 @@ class Engine:
 
     # ------------------------------------------------------------------ services for contexts
 
-    async def nested(self, ctx: InvokeContext, tool: Any, arguments: Any) -> Any:
-        """Run a call made by a tool, with the same user, session, request providers and deadline."""
-        if ctx.run.depth >= MAX_DEPTH:
-            raise Denied(f"calls nest deeper than {MAX_DEPTH}", code="too_deep")
-        if self.plan_for is None:
-            raise Denied("nested calls need a gate", code="no_gate")
-        plan = self.plan_for(tool)
-        inner = InvokeContext(plan, arguments, ctx.user, self.monotonic())
-        inner.run.session_id, inner.run.task = ctx.run.session_id, ctx.run.task
-        inner.run.depth = ctx.run.depth + 1
-        ctx.run.nested += 1
-        inner.run.outer, inner.run.nth = ctx.run, ctx.run.nested
-        inner.run.scope, inner.run.ends_scope, inner.run.request_id = ctx.run.request_scope(), False, ctx.request_id
-        inner.run.events, inner.run.deadline_at, inner.run.scrubber = (
-            ctx.run.events,
-            ctx.run.deadline_at,
-            ctx.run.scrubber,
-        )
-        if plan.record.deadline is not None:
-            own = inner.run.started + plan.record.deadline
-            inner.run.deadline_at = own if inner.run.deadline_at is None else min(own, inner.run.deadline_at)
-            inner.run.special = True
-        mark, enclosing = INSIDE.get(), ENCLOSING.get()
-        ENCLOSING.set((*enclosing, mark))
-        try:
-            return await run(plan, inner)
-        except InvocationError as error:
-            error.no_effect = False  # the outer call may have had an effect
-            raise
-        finally:
-            set_mark(mark)  # the outer call's steps continue
-            ENCLOSING.set(enclosing)
-            inner.run.finished = self.monotonic()
-            self.under_way.pop(inner, None)  # it is still there if an acquire was left behind in the middle of it
+    def nested(self, ctx: InvokeContext, tool: Any, arguments: Any, attempt: int) -> Coroutine[Any, Any, Any]:
+        """See ``InvokeContext.call``."""
+        from callgate.runtime.call.nesting import nested_call  # few tools call others
+
+        return nested_call(ctx, tool, arguments, attempt, self.plan_for, MAX_DEPTH)
 
     async def lease(self, ctx: InvokeContext, manager: AbstractAsyncContextManager[Any]) -> Any:
         """See ``InvokeContext.lease``."""

@@ -292,6 +292,7 @@ async def _abandonable(ctx: InvokeContext, call: Callable[[], Any]) -> Any:
     finish = _streamed if ctx.run.plan.record.streams else _awaited
 
     async def work() -> Any:
+        ctx.run.body_task = asyncio.current_task()
         try:
             return await finish(ctx, call)
         except (KeyboardInterrupt, SystemExit) as error:  # in its own task it would stop the loop

@@ -46,7 +46,7 @@ def identifier(record: ToolRecord, namespace: str = "") -> Identify:
     """Return the function that computes the idempotency keys of one tool.
 
     The first available source wins: the caller's key, the declared key fields, the arguments if the tool sets
-    ``dedupe="arguments"``, then session, request and call id. A call without any of them gets no key.
+    ``dedupe="arguments"``, then, for a nested call, its place in the outer call, then session, request and call id. A call without any of them gets no key.
     A key is a hash over *namespace*, tenant, user, tool and that source. Keys of different users therefore differ, even
     if a tool passes its key to a service without tenants. Only a declared key has the scope that the tool states.
     """
@@ -63,8 +63,10 @@ def identifier(record: ToolRecord, namespace: str = "") -> Identify:
         what: list[Any]
         if by_arguments:
             what = ["arguments", ctx.input_hash]
-        elif ctx.run.outer is not None and ctx.run.outer.claim is not None:
-            what = ["nested", ctx.run.outer.claim.effect.key, ctx.run.nth]
+        elif ctx.run.outer is not None:
+            from callgate.runtime.call.nesting import place_in_outer  # few tools call others
+
+            what = ["nested", *place_in_outer(ctx.run)]
         elif ctx.run.tool_call is not None and ctx.run.request_id is not None and not ctx.run.tool_call.synthetic_id:
             what = ["call", ctx.run.session_id, ctx.run.request_id, ctx.run.tool_call.id]
         elif ctx.run.resumed is not None:
