@@ -31,7 +31,7 @@ _HEAD = re.compile(rb'\{"v":\d+,"tool":"(?:[^"\\]|\\.)*","version":"[^"\\]+","ke
 
 
 class Misfits:
-    """What does not fit a worker. ``groups`` are left out of its takes, each until a time."""
+    """The groups of jobs that do not fit a worker. Its takes leave out each of the ``groups`` until a time."""
 
     def __init__(
         self, store: Callable[[], Store], keys: SigningKeys, now: Callable[[], float], calls: JobCalls
