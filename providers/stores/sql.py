@@ -18,6 +18,7 @@ from callgate.providers.stores.sql_joined import joined_transaction
 from callgate.providers.stores.sql_kept import SqlCache, SqlConsents
 from callgate.providers.stores.sql_ledger import SqlLedgerWriter
 from callgate.providers.stores.sql_notices import JobNotices
+from callgate.providers.stores.sql_part import statement
 from callgate.providers.stores.sql_shared import SharedWriter
 from callgate.providers.stores.sql_suspensions import SqlPins, SqlSuspensions
 
@@ -152,6 +153,14 @@ class SqlStore:
             StoreError: the server did not answer.
         """
         await self._database.synchronise()
+
+    async def ping(self) -> None:
+        """Read from the tables, with a connection for calls.
+
+        Raises:
+            StoreError: the database does not answer, or no connection becomes free.
+        """
+        await self._database.rows(statement("SELECT version_num FROM callgate_schema"), {})
 
     async def revision(self) -> str | None:
         """Return the revision of the tables, or None without tables. Changes nothing; the store need not be open.
