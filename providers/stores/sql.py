@@ -30,7 +30,8 @@ class SqlStore:
         url: ``sqlite:///file.db``, ``sqlite://`` (in memory, for this object only) or
             ``postgresql://user:password@host/database``. PostgreSQL connections are closed when the server does not
             respond for half a minute, or after the time that libpq's parameters in the URL set.
-        now: a clock in seconds since the epoch. Default: the clock of the PostgreSQL server, or of the machine for SQLite.
+        now: a clock in seconds since the epoch. Default: the clock of the PostgreSQL server. For SQLite the clock of
+            the machine when the file is opened, and a monotonic clock from then on.
         pool_size: the number of connections for calls. With PostgreSQL there are two pools of this size, two connections
             for renewals and sweeps, and two for group commit: 24 connections by default; and one for notices of jobs.
         migrate: False leaves the tables as they are: opening refuses tables that are older than this version.
