@@ -192,6 +192,18 @@ class SuspensionRecord:
     number: int = 1
 
 
+SuspensionPosition: TypeAlias = tuple[float, str]
+"""The position of a suspension in the order of time: ``made_at`` and id."""
+
+
+def is_listed(one: SuspensionRecord, user: str | None, having: Collection[bytes] | None, behind: bytes) -> bool:
+    """Return True when *user* and *having* of ``SuspensionStore.list`` choose a suspension."""
+    if having is None:
+        return user in {None, one.user}
+    start = max(one.body.find(behind), 0)
+    return user == one.user or any(one.body.find(part, start) >= 0 for part in having)
+
+
 class SuspensionStore(Protocol):
     """Suspended calls. Every method is atomic."""
 
@@ -221,8 +233,25 @@ class SuspensionStore(Protocol):
         state: SuspensionState = SuspensionState.WAITING,
         user: str | None = None,
         limit: int = 100,
+        after: SuspensionPosition | None = None,
+        kind: str | None = None,
+        valid_at: float | None = None,
+        having: Collection[bytes] | None = None,
+        behind: bytes = b"",
     ) -> Sequence[SuspensionRecord]:
-        """Return the suspensions of a tenant in that state, oldest first."""
+        """Return the suspensions of a tenant in that state, oldest first.
+
+        Args:
+            tenant: the tenant.
+            state: the state.
+            user: only those of this user; with *having*, also those of this user.
+            limit: the maximum number.
+            after: only those behind this position.
+            kind: only those of this kind.
+            valid_at: only those that expire after this time.
+            having: only those whose body has one of these parts.
+            behind: look for the parts from the first occurrence of this on, if the body has it.
+        """
         ...
 
     async def due(self, now: float, limit: int = 100) -> Sequence[tuple[str, SuspensionRecord]]:

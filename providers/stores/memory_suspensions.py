@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from callgate.errors import StoreConflict
-from callgate.providers.stores.effects import PRUNE_BATCH, Pin, SuspensionRecord, SuspensionState
+from callgate.providers.stores.effects import (
+    PRUNE_BATCH,
+    Pin,
+    SuspensionPosition,
+    SuspensionRecord,
+    SuspensionState,
+    is_listed,
+)
 from callgate.providers.stores.memory_changes import MemoryKey, MemoryPart
 
 
@@ -37,11 +44,21 @@ class MemorySuspensions(MemoryPart[MemoryKey, SuspensionRecord]):
         state: SuspensionState = SuspensionState.WAITING,
         user: str | None = None,
         limit: int = 100,
+        after: SuspensionPosition | None = None,
+        kind: str | None = None,
+        valid_at: float | None = None,
+        having: Collection[bytes] | None = None,
+        behind: bytes = b"",
     ) -> Sequence[SuspensionRecord]:
         found = [
             one
             for (owner, _), one in self._suspensions.items()
-            if owner == tenant and one.state is state and user in {None, one.user}
+            if owner == tenant
+            and one.state is state
+            and kind in {None, one.kind}
+            and (after is None or (one.made_at, one.id) > after)
+            and (valid_at is None or one.expires_at is None or one.expires_at > valid_at)
+            and is_listed(one, user, having, behind)
         ]
         return sorted(found, key=lambda one: (one.made_at, one.id))[:limit]
 

@@ -79,6 +79,14 @@ class RedisStore:
         """
         await self._connection.open()
 
+    async def ping(self) -> None:
+        """Ask the server.
+
+        Raises:
+            StoreError: it does not answer.
+        """
+        await self._connection.run("PING")
+
     async def close(self) -> None:
         """Disconnect. The store can be opened again."""
         await self._connection.close()

@@ -18,6 +18,7 @@ from callgate.providers.stores.sql_joined import joined_transaction
 from callgate.providers.stores.sql_kept import SqlCache, SqlConsents
 from callgate.providers.stores.sql_ledger import SqlLedgerWriter
 from callgate.providers.stores.sql_notices import JobNotices
+from callgate.providers.stores.sql_part import statement
 from callgate.providers.stores.sql_shared import SharedWriter
 from callgate.providers.stores.sql_suspensions import SqlPins, SqlSuspensions
 
@@ -29,7 +30,8 @@ class SqlStore:
         url: ``sqlite:///file.db``, ``sqlite://`` (in memory, for this object only) or
             ``postgresql://user:password@host/database``. PostgreSQL connections are closed when the server does not
             respond for half a minute, or after the time that libpq's parameters in the URL set.
-        now: a clock in seconds since the epoch. Default: the clock of the PostgreSQL server, or of the machine for SQLite.
+        now: a clock in seconds since the epoch. Default: the clock of the PostgreSQL server. For SQLite the clock of
+            the machine when the file is opened, and a monotonic clock from then on.
         pool_size: the number of connections for calls. With PostgreSQL there are two pools of this size, two connections
             for renewals and sweeps, and two for group commit: 24 connections by default; and one for notices of jobs.
         migrate: False leaves the tables as they are: opening refuses tables that are older than this version.
@@ -152,6 +154,14 @@ class SqlStore:
             StoreError: the server did not answer.
         """
         await self._database.synchronise()
+
+    async def ping(self) -> None:
+        """Read from the tables, with a connection for calls.
+
+        Raises:
+            StoreError: the database does not answer, or no connection becomes free.
+        """
+        await self._database.rows(statement("SELECT version_num FROM callgate_schema"), {})
 
     async def revision(self) -> str | None:
         """Return the revision of the tables, or None without tables. Changes nothing; the store need not be open.

@@ -259,3 +259,13 @@ def outdated(backend: str, file: Path | None, revision: str | None, head: str) -
         place = "" if file is None else f" in {file.absolute()}"
         found = f"there are no tables{place}; check the address, or let their owner create them:"
     return StoreError(f"{backend}: {found} `callgate stores upgrade --store ADDRESS`")
+
+
+def all_rows(done: Any) -> Any:
+    """Return all rows of a result."""
+    return done.all()
+
+
+def first_row(done: Any) -> Any:
+    """Return the first row of a result, or the number of changed rows."""
+    return done.first() if done.returns_rows else done.rowcount

@@ -13,12 +13,14 @@ from typing import Any
 
 from callgate.errors import StoreError
 from callgate.providers.stores.server_answers import ServerAnswers
-from callgate.providers.stores.sql_clock import ServerClock
+from callgate.providers.stores.sql_clock import NEWEST, FileClock, ServerClock
 from callgate.providers.stores.sql_connections import (
     ShieldedConnection,
+    all_rows,
     begin,
     commit,
     disconnect,
+    first_row,
     outdated,
     read_url,
     refuse_unusable,
@@ -72,7 +74,8 @@ class Database:
         self.lite = self.url.get_backend_name() == "sqlite"
         self.in_memory = self.lite and self.url.database in {None, "", ":memory:"}
         self._file = sqlite_file(self.url) if self.lite else None
-        self._clock = None if self.lite or now not in {None, time.time} else ServerClock()
+        own = None if now not in {None, time.time} else FileClock() if self.lite else ServerClock()
+        self._clock: ServerClock | FileClock | None = own
         self.now: Callable[[], float] = self._clock or now or time.time
         self.pool_size = 1 if self.in_memory else pool_size
         self._engines: Engines | None = None
@@ -166,7 +169,7 @@ class Database:
             self.refuse_nesting()
         for last in (False, True):
             try:
-                return list(await self._run(self.engines.usual, statement, values, _all))
+                return list(await self._run(self.engines.usual, statement, values, all_rows))
             except StoreError as error:
                 if last or not getattr(error.__cause__, "connection_invalidated", False):
                     raise
@@ -179,13 +182,13 @@ class Database:
 
         With *upkeep* it does not wait for the connections of calls, and is durable.
         """
-        return await self._write(statement, values, _first, durable=durable, upkeep=upkeep)
+        return await self._write(statement, values, first_row, durable=durable, upkeep=upkeep)
 
     async def write_rows(
         self, statement: Any, values: Mapping[str, Any], *, durable: bool = False, upkeep: bool = False
     ) -> list[Any]:
         """Run one writing statement. Return all its rows."""
-        return list(await self._write(statement, values, _all, durable=durable, upkeep=upkeep))
+        return list(await self._write(statement, values, all_rows, durable=durable, upkeep=upkeep))
 
     async def _write(
         self, statement: Any, values: Mapping[str, Any], read: Callable[[Any], Any], *, durable: bool, upkeep: bool
@@ -230,7 +233,7 @@ class Database:
         return await (shielded(step) if self.lite else step)
 
     async def synchronise(self) -> None:
-        """Set the clock by the server. With a clock of the caller, or SQLite, it does nothing.
+        """Set the clock by the server, or once by the SQLite file. With a clock of the caller it does nothing.
 
         Raises:
             StoreError: the server did not answer.
@@ -239,8 +242,12 @@ class Database:
             return
         from sqlalchemy import text
 
+        if isinstance(self._clock, FileClock):
+            if not self._clock.begun:
+                self._clock.begin((await self.rows(text(NEWEST), {}))[0][0])
+            return
         asked = time.perf_counter()
-        rows = await self._run(self.engines.upkeep, text("SELECT extract(epoch FROM clock_timestamp())"), {}, _all)
+        rows = await self._run(self.engines.upkeep, text("SELECT extract(epoch FROM clock_timestamp())"), {}, all_rows)
         self._clock.set(float(rows[0][0]), asked, time.perf_counter())
 
     async def sweep(self) -> None:
@@ -390,11 +397,3 @@ class Database:
                 if pause is None:
                     raise
             await asyncio.sleep(pause)
-
-
-def _all(done: Any) -> Any:
-    return done.all()
-
-
-def _first(done: Any) -> Any:
-    return done.first() if done.returns_rows else done.rowcount

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from callgate.errors import StoreConflict, StoreError
-from callgate.providers.stores.effects import PRUNE_BATCH, Pin, SuspensionRecord, SuspensionState
+from callgate.providers.stores.effects import PRUNE_BATCH, Pin, SuspensionPosition, SuspensionRecord, SuspensionState
 from callgate.providers.stores.sql_part import OURS, Columns, SqlPart, same_version
 
 
@@ -38,6 +38,11 @@ _DUE = f"""
 SELECT tenant, {_LISTED} FROM callgate_waits
 WHERE {OURS} AND state = 'waiting' AND expires_at <= :now ORDER BY expires_at, tenant, id LIMIT :limit
 """  # noqa: S608
+_HAS = {
+    "sqlite": "instr(substr(body, max(instr(body, :behind), 1)), :part{0}) > 0",
+    "postgresql": "position(:part{0} IN substring(body FROM greatest(position(:behind IN body), 1))) > 0",
+}
+"""A part in the body, from ``behind`` on if the body has it."""
 _OVER = f"{OURS} AND state IN ('used', 'denied', 'expired', 'void') AND made_at < :before"
 
 _PIN_COLUMNS = Columns(Pin, {"by": "person"}, {})
@@ -74,12 +79,33 @@ class SqlSuspensions(SqlPart):
         state: SuspensionState = SuspensionState.WAITING,
         user: str | None = None,
         limit: int = 100,
+        after: SuspensionPosition | None = None,
+        kind: str | None = None,
+        valid_at: float | None = None,
+        having: Collection[bytes] | None = None,
+        behind: bytes = b"",
     ) -> Sequence[SuspensionRecord]:
         query = _LIST
-        values = {"tenant": tenant, "state": state.value, "limit": limit}
+        values: dict[str, Any] = {"tenant": tenant, "state": state.value, "limit": limit}
+        chosen = list[str]()
         if user is not None:
-            query += " AND person = :person"
+            chosen.append("person = :person")
             values["person"] = user
+        # Parts of the body and no JSON functions: PostgreSQL would fail on a row that was damaged by hand.
+        for number, part in enumerate(sorted(having or ())):
+            chosen.append(_HAS["sqlite" if self._database.lite else "postgresql"].format(number))
+            values |= {f"part{number}": part, "behind": behind}
+        if chosen or having is not None:
+            query += f" AND ({' OR '.join(chosen) or 'false'})"
+        if after is not None:
+            query += " AND (made_at, id) > (:after_time, :after_id)"
+            values |= {"after_time": float(after[0]), "after_id": after[1]}
+        if kind is not None:
+            query += " AND kind = :kind"
+            values["kind"] = kind
+        if valid_at is not None:
+            query += " AND (expires_at IS NULL OR expires_at > :valid_at)"
+            values["valid_at"] = float(valid_at)
         return [
             SUSPENSION_COLUMNS.record(row)
             for row in await self._rows(f"{query} ORDER BY made_at, id LIMIT :limit", values)

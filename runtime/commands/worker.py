@@ -15,6 +15,7 @@ from typing import Any, TextIO
 from callgate.errors import CallgateError
 from callgate.runtime.gate import Gate
 from callgate.runtime.jobs.backend import Tally
+from callgate.runtime.lifespan.probe import StoreProbe
 
 ABOUT = """Run the calls that were submitted to a gate. The gate creates or migrates the tables of its store, unless it has
 Options(migrate=False)."""
@@ -72,7 +73,7 @@ async def _work(gate: Gate, args: argparse.Namespace, out: TextIO) -> None:
     queues = tuple(name for name in args.queues.split(",") if name)
     async with gate, contextlib.AsyncExitStack() as stack:
         if args.health is not None:
-            await stack.enter_async_context(await _health(args.health, stop))
+            await stack.enter_async_context(await _health(args.health, gate, stop))
         # asyncio: a report that fails ends nothing else
         status = asyncio.create_task(_report(gate, tally, out))
         out.write(
@@ -96,8 +97,9 @@ async def _report(gate: Gate, tally: Tally, out: TextIO) -> None:
         out.flush()
 
 
-async def _health(port: int, stop: asyncio.Event) -> asyncio.Server:
-    """Serve the liveness and the readiness probe; the worker is ready until it drains."""
+async def _health(port: int, gate: Gate, stop: asyncio.Event) -> asyncio.Server:
+    """Serve the liveness and the readiness probe; the worker is ready while its store answers, until it drains."""
+    probe = StoreProbe(gate)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(Exception):
@@ -105,9 +107,10 @@ async def _health(port: int, stop: asyncio.Event) -> asyncio.Server:
                 request = await reader.readline()
                 path = request.split(b" ")[1:2]
                 known = path in ([b"/health"], [b"/ready"])
-                fine = known and not (path == [b"/ready"] and stop.is_set())
+                fine = known and (path == [b"/health"] or (not stop.is_set() and await probe.is_ready()))
                 code = "200 OK" if fine else "503 Service Unavailable" if known else "404 Not Found"
-                body = b"ok\n" if fine else b"draining\n" if known else b""
+                why = b"draining\n" if stop.is_set() else b"the store does not answer\n"
+                body = b"ok\n" if fine else why if known else b""
                 head = f"HTTP/1.1 {code}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
                 writer.write(head.encode() + body)
                 await writer.drain()

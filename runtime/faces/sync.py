@@ -189,9 +189,11 @@ class SyncGate:
         )
         return result
 
-    def pending(self, viewer: User, *, kind: str | None = None, limit: int = 100) -> list[Pending]:
+    def pending(
+        self, viewer: User, *, kind: str | None = None, limit: int = 100, after: str | None = None
+    ) -> list[Pending]:
         """See ``Gate.waits``: the suspended calls that this viewer may decide."""
-        found: list[Pending] = self._portal.run(lambda: self._gate.waits.pending(viewer, kind, limit))
+        found: list[Pending] = self._portal.run(lambda: self._gate.waits.pending(viewer, kind, limit, after=after))
         return found
 
     def submit(

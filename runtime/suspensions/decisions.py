@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -91,6 +92,18 @@ def may_decide(bound: SuspendedCall, person: User, waited: float) -> bool:
     if not bound.rules:
         return person.id == bound.user.id
     return any(rule.allows(person, bound.user.id, waited) for rule in bound.rules)
+
+
+RULES = b'"rules":['
+"""Where the rules begin in the body of a suspended call. The requester, who has roles, too, comes before."""
+
+
+def parts_for(person: User) -> list[bytes]:
+    """Return parts of which a body has one behind ``RULES`` if its rules let a person decide: see ``Approval.to_dict``.
+
+    Other bodies may have one, too, so ``may_decide`` has the last word.
+    """
+    return [b'"roles":[],"quorum"', *(json.dumps(role).encode() for role in person.roles)]
 
 
 def fitting_answer(plan: Plan, bound: SuspendedCall, decision: Respond) -> Any:

@@ -47,6 +47,8 @@ from callgate.runtime.suspensions.resumption import (
 )
 from callgate.tools.values import hash_of
 
+_DUE = 200
+"""Rows that one statement of the sweep reads."""
 EXPIRES = 86_400.0
 """Default expiry of a suspended call, in seconds."""
 
@@ -181,23 +183,22 @@ class SuspensionManager:
 
     # ------------------------------------------------------------------ listing
 
-    async def pending(self, viewer: User, kind: str | None = None, limit: int = 100) -> list[Pending]:
-        """Return the suspended calls that the viewer may decide, oldest first."""
-        tenant, now, most = viewer.tenant or "", self.now(), limit
-        while True:
-            rows = await self.store().suspensions.list(tenant, limit=most)
-            found = []
-            for wait in rows:
-                bound = self.opened(tenant, wait) if kind in {None, wait.kind} else None
-                if bound is None or bound.decided or not is_open(wait, now):
-                    continue
-                if may_decide(bound, viewer, now - wait.made_at):
-                    found.append(self._shown(tenant, wait, bound, now))
-            if len(found) >= limit or len(rows) < most:
-                return found[:limit]
-            most *= 4  # the viewer may decide few of these rows: read more
+    async def pending(
+        self, viewer: User, kind: str | None = None, limit: int = 100, *, after: str | None = None
+    ) -> list[Pending]:
+        """Return the suspended calls that the viewer may decide, of a kind such as ``"approval"``, oldest first.
 
-    def _shown(self, tenant: str, wait: SuspensionRecord, bound: SuspendedCall, now: float) -> Pending:
+        *after* is the handle of the last call of the page before.
+
+        Raises:
+            NotPending: *after* is no handle of this tenant, or its call was deleted.
+        """
+        from callgate.runtime.suspensions.listing import list_pending  # for processes that list them
+
+        return await list_pending(self, viewer, kind, limit, after)
+
+    def shown(self, tenant: str, wait: SuspensionRecord, bound: SuspendedCall, now: float) -> Pending:
+        """Return a suspended call as its approver sees it."""
         return Pending(
             handle_of(self.keys, tenant, wait.id),
             wait.kind,
@@ -225,7 +226,7 @@ class SuspensionManager:
         now = self.now()
         if viewer.id != bound.user.id and not may_decide(bound, viewer, now - wait.made_at):
             raise NotPending("not this viewer's")
-        return self._shown(tenant, wait, bound, now)
+        return self.shown(tenant, wait, bound, now)
 
     async def _find(
         self, tenant: str, handle: Any, after: SuspensionRecord | None = None
@@ -313,7 +314,7 @@ class SuspensionManager:
         wait = signed(self.keys, tenant, replace(wait, number=wait.number + 1, body=after.dump()))
         if not await self._replace(tenant, wait, after.job if ends else None):
             return None
-        return after, Resumed(self.keys, tenant, wait, after) if ends else self._shown(tenant, wait, after, self.now())
+        return after, Resumed(self.keys, tenant, wait, after) if ends else self.shown(tenant, wait, after, self.now())
 
     async def use(self, plan: Plan, resumed: Resumed) -> bool:
         """Use up the approval of a call that is about to run, unless the claim of its effect does.
@@ -383,13 +384,15 @@ class SuspensionManager:
     # ------------------------------------------------------------------ maintenance
 
     async def sweep(self) -> int:
-        """Expire overdue suspended calls; return their number."""
-        ended = 0
-        for tenant, wait in await self.store().suspensions.due(self.now()):
-            over = replace(wait, state=SuspensionState.EXPIRED, number=wait.number + 1)
-            if is_whole(self.keys, tenant, wait):  # a damaged row keeps its invalid signature
-                over = signed(self.keys, tenant, over)
-            if await self._replace(tenant, over, job_of(wait)):
-                emit(LogEvent.SUSPENSION_EXPIRED, tool=wait.tool, kind=wait.kind)
-                ended += 1
+        """Expire all overdue suspended calls; return their number."""
+        ended, before = 0, -1
+        while ended > before:  # nothing more ends where other processes expire the same rows
+            before = ended
+            for tenant, wait in await self.store().suspensions.due(self.now(), _DUE):
+                over = replace(wait, state=SuspensionState.EXPIRED, number=wait.number + 1)
+                if is_whole(self.keys, tenant, wait):  # a damaged row keeps its invalid signature
+                    over = signed(self.keys, tenant, over)
+                if await self._replace(tenant, over, job_of(wait)):
+                    emit(LogEvent.SUSPENSION_EXPIRED, tool=wait.tool, kind=wait.kind)
+                    ended += 1
         return ended

@@ -5,6 +5,7 @@ GET     /tools                   the definitions that this user may see; ``?wire
 POST    /tools/{name}            JSON arguments in, the tool's JSON output out
 POST    /tools/{name}/stream     the same, as server-sent events: ``progress``, ``partial``, ``result``
 GET     /health                  whether the gate is open; needs no user
+GET     /health/ready            whether its store answers, too; needs no user
 GET     /openapi.json            all of this for this user, as OpenAPI 3.1
 ======= ======================== ==========================================================================
 """
@@ -33,6 +34,7 @@ from callgate.runtime.hosts.asgi.request import (
 )
 from callgate.runtime.hosts.asgi.response import Response, run_until_disconnect, send_events, send_result
 from callgate.runtime.hosts.asgi.spec import listed, openapi
+from callgate.runtime.lifespan.probe import StoreProbe
 from callgate.runtime.models import codecs
 from callgate.tools.calls import ToolCall, User
 from callgate.tools.values import dump
@@ -66,6 +68,7 @@ class GateApp:
         ping: float = PING,
     ) -> None:
         self.gate = gate
+        self._probe = StoreProbe(gate)
         self.authenticate = authenticate
         self.challenge = challenge
         self.read_timeout = read_timeout
@@ -134,9 +137,9 @@ class GateApp:
 
     async def _route(self, scope: Scope, receive: Receive, response: Response) -> None:
         method, path = scope["method"], path_of(scope)
-        if path == "/health":
+        if path in {"/health", "/health/ready"}:
             _allow(method, *_READ)
-            ready = bool(self.gate.is_open)
+            ready = bool(self.gate.is_open) if path == "/health" else await self._probe.is_ready()
             await response.json(200 if ready else 503, dump({"live": True, "ready": ready}))
             return
         if not self.gate.is_open:

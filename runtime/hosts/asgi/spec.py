@@ -42,7 +42,8 @@ def openapi(gate: Any, user: User, challenge: str | None, root: str = "") -> dic
     """Build the document: one operation for each tool that this user may see, and one for its stream."""
     definitions: list[ToolDefinition] = gate.definitions(user=user)
     paths: dict[str, Any] = {
-        "/health": {"get": _health()},
+        "/health": {"get": _health("health", "Not open.")},
+        "/health/ready": {"get": _health("ready", "Not open, or its store does not answer.")},
         "/tools": {"get": _list()},
         "/openapi.json": {"get": _read("openapi", "This document", {"type": "object"})},
     }
@@ -64,7 +65,7 @@ def openapi(gate: Any, user: User, challenge: str | None, root: str = "") -> dic
     if scheme in {"bearer", "basic"}:
         document["components"]["securitySchemes"] = {"user": {"type": "http", "scheme": scheme}}
         document["security"] = [{"user": []}]
-        paths["/health"]["get"]["security"] = []
+        paths["/health"]["get"]["security"] = paths["/health/ready"]["get"]["security"] = []
     return document
 
 
@@ -141,12 +142,12 @@ def _header(name: str, description: str, pattern: str) -> dict[str, Any]:
     }
 
 
-def _health() -> dict[str, Any]:
+def _health(operation: str, unready: str) -> dict[str, Any]:
     members = {"live": {"type": "boolean"}, "ready": {"type": "boolean"}}
     body = {"type": "object", "properties": members, "required": ["live", "ready"]}
     return {
-        "operationId": "health",
-        "responses": {"200": _json("Ready.", body), "503": _json("Not open.", body)},
+        "operationId": operation,
+        "responses": {"200": _json("Ready.", body), "503": _json(unready, body)},
     }
 
 

@@ -14,7 +14,9 @@ from starlette.routing import Mount
 
 import callgate
 from callgate import Gate, Hook, InvokeContext, User, tool
+from callgate.errors import StoreError
 from callgate.runtime.hosts.asgi.problem_details import STATUS, status_of
+from callgate.runtime.lifespan import probe
 from callgate.tools.calls import ErrorInfo, Outcome, ToolResult
 from tests.runtime.gate.making import gate_of, made
 from tests.runtime.hosts.making import Desk, who
@@ -371,3 +373,30 @@ async def test_a_websocket_is_closed() -> None:
 
     await callgate.asgi(Desk().gate, authenticate=who)({"type": "websocket", "path": "/", "headers": []}, receive, send)
     assert sent == [{"type": "websocket.close", "code": 1000}]
+
+
+async def test_readiness_asks_the_store_in_bounded_time_and_liveness_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 34, 6: a service whose database was gone was ready for ever."""
+    monkeypatch.setattr(probe, "KEPT", 0.0)
+    asked, answers = [0], ["at once", "never", "error", "at once"]
+
+    async def ping() -> None:
+        asked[0] += 1
+        if (answer := answers[asked[0] - 1]) == "never":
+            await asyncio.Event().wait()
+        elif answer == "error":
+            raise StoreError("gone")
+
+    desk = Desk()
+    monkeypatch.setattr(desk.gate.store, "ping", ping, raising=False)
+    monkeypatch.setattr(probe, "LIMIT", 0.05)
+    async with desk_served(desk) as (running, _), running.client(None) as client:
+        found = [(await client.get("/health/ready")).status_code for _ in answers]
+        assert found == [200, 503, 503, 200]
+        assert (await client.get("/health")).json() == {"live": True, "ready": True}
+        assert asked == [4]
+        monkeypatch.setattr(probe, "KEPT", 60.0)
+        answers.append("at once")
+        both = await asyncio.gather(*(client.get("/health/ready") for _ in range(5)))
+        assert [one.status_code for one in both] == [200] * 5
+        assert asked == [5], "probes share an answer"

@@ -108,4 +108,9 @@ async def test_the_document_says_how_to_say_who_asks(challenge: str | None, sche
 
 
 def test_a_gate_without_tools_has_a_document() -> None:
-    assert set(openapi(callgate.Gate(), User("u"), None)["paths"]) == {"/health", "/tools", "/openapi.json"}
+    assert set(openapi(callgate.Gate(), User("u"), None)["paths"]) == {
+        "/health",
+        "/health/ready",
+        "/tools",
+        "/openapi.json",
+    }
