@@ -9,7 +9,7 @@ from callgate.errors import InvocationError
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.facts import FROZEN
 from callgate.hooks.host import CallPlan
-from callgate.runtime.call.failure import as_invocation_error, error_info
+from callgate.runtime.call.failure import MAY_HAVE_HAPPENED, as_invocation_error, error_info
 from callgate.runtime.call.invoke import run
 from callgate.tools.calls import ErrorInfo, Outcome, ToolResult
 
@@ -80,10 +80,12 @@ def result_of(ctx: InvokeContext) -> ToolResult:
     )
 
 
-def cancelled_call(call: Any) -> ToolResult:
-    """Return the result of a call, hydrated or not, whose tool cancelled the task it ran in."""
-    asked = getattr(call, "call", call)
-    return ToolResult(asked.id, asked.name, Outcome.CANCELLED, error=ErrorInfo("cancelled", "The call was cancelled."))
+def cancelled_call(call: Any, *, begun: bool = False) -> ToolResult:
+    """Return the result of a call, hydrated or not, that was cancelled, such as by its tool once it had *begun*."""
+    asked, text = getattr(call, "call", call), "The call was cancelled."
+    if begun:
+        text = f"{text} {MAY_HAVE_HAPPENED}"
+    return ToolResult(asked.id, asked.name, Outcome.CANCELLED, error=ErrorInfo("cancelled", text))
 
 
 async def typed(plan: CallPlan[InvokeContext], running: Coroutine[Any, Any, Any]) -> Any:
