@@ -133,6 +133,10 @@ class Checks(Protocol[C_contra]):
         """Return the SHA-256 of settled arguments, the same for equal values."""
         ...
 
+    def differ(self, given: Any, settled: Any) -> bool:
+        """Return True if settled arguments are others than the *given* ones, beyond defaults and conversions."""
+        ...
+
     dump: Dump
 
     @property

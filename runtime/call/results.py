@@ -54,6 +54,11 @@ def result_of(ctx: InvokeContext) -> ToolResult:
     error = ctx.run.error
     if ctx.run.finished is None:
         ctx.run.finished = ctx.run.plan.host.monotonic()
+    ran: Any = None
+    if ctx.run.input_log is not None or ctx.run.repair is not None or ctx.run.resumed is not None:
+        from callgate.runtime.call.changed_arguments import ran_with  # few calls need it
+
+        ran = ran_with(ctx)
     unvalidated = ctx.run.plan.builtins.unvalidated
     provenance = {
         "validated": ctx.run.plan.builtins.arguments is not None and ctx.run.input_state == FROZEN,
@@ -75,6 +80,7 @@ def result_of(ctx: InvokeContext) -> ToolResult:
         replayed=ctx.run.replayed,
         pending_release=ctx.run.pending_release,
         duration=ctx.duration,
+        ran_with=ran,
         provenance=provenance,
         trace=None if ctx.run.trace is None else tuple(ctx.run.trace),
     )
