@@ -225,6 +225,16 @@ class BuiltIns:
         """Return the SHA-256 of settled arguments, the same for equal values."""
         return hash_of(arguments if self.identity is None else self.identity(arguments))
 
+    def differ(self, given: Any, settled: Any) -> bool:
+        """Return True if settled arguments are others than the *given* ones, beyond defaults and conversions."""
+        try:
+            parsed = parse_arguments(
+                given, limits=self.limits, tolerant=self.tolerates, takes_nothing=self.takes_nothing
+            ).value
+            return self.hash_of(self.settled(parsed)) != self.hash_of(settled)
+        except Exception:  # noqa: BLE001  (the given ones are refused, so a hook has mended them)
+            return True
+
     def parse_again(self, hydration: HydrationResult | None, parsed: Any, raw: Any) -> Any:
         """Return the arguments as they were parsed, for the history; *raw* is what the parser read."""
         if hydration is not None and hydration.success:

@@ -200,6 +200,11 @@ class Decided(Protocol):
     """The suspended call that a resumed call continues."""
 
     @property
+    def changed(self) -> bool:
+        """Whether a hook or an approver has changed the arguments of the caller."""
+        ...
+
+    @property
     def schema(self) -> Mapping[str, Any] | None:
         """The schema of the answer, if it was asked for one."""
         ...

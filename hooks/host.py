@@ -69,6 +69,7 @@ class Host(Protocol[C_contra]):
     closing: float  # seconds that the closing steps of one call may wait
     development: bool  # True prints the tracebacks of faults in full
     on_repair: OnRepair
+    nested_effects: dict[str, set[str]]  # the effects that read tools were seen to call, for the linter
 
     @property
     def waits(self) -> SuspendedCalls[C_contra] | None:
@@ -130,6 +131,10 @@ class Checks(Protocol[C_contra]):
 
     def hash_of(self, arguments: Any) -> str:
         """Return the SHA-256 of settled arguments, the same for equal values."""
+        ...
+
+    def differ(self, given: Any, settled: Any) -> bool:
+        """Return True if settled arguments are others than the *given* ones, beyond defaults and conversions."""
         ...
 
     dump: Dump

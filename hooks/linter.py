@@ -11,6 +11,7 @@ from callgate.hooks.selection import Registration, why_not
 from callgate.hooks.stages import RELEASE_OF, STAGES, Stage
 from callgate.providers.ranks import Rank
 from callgate.tools.definition import Effect
+from callgate.tools.record import runs_again
 
 BANDS = ("deadline", "breaker", "retry", "attempt")
 """Concerns of ``around_execute`` hooks, outermost first: deadline > breaker > retry > timeout of an attempt."""
@@ -131,6 +132,11 @@ def _ends_after_outcome(plan: Plan) -> Iterator[tuple[str, str]]:
             yield f"parameter {name!r}", f"{recipe.name} ends after the outcome of the effect is recorded; {advice}"
 
 
+def _irreversible_without_key(plan: Plan) -> Iterator[tuple[str, str]]:
+    if runs_again(plan.record):
+        yield "tool", "is irreversible and has no key: a repeated call runs it again; declare key=(...) or dedupe"
+
+
 RULES: tuple[Callable[[Plan], Iterator[tuple[str, str]]], ...] = (
     _acquire_without_release,
     _release_without_acquire,
@@ -141,4 +147,5 @@ RULES: tuple[Callable[[Plan], Iterator[tuple[str, str]]], ...] = (
     _bands,
     _no_schema,
     _ends_after_outcome,
+    _irreversible_without_key,
 )

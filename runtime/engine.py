@@ -90,6 +90,7 @@ class Engine:
         self.waits: SuspendedCalls[InvokeContext] | None = None
         self.under_way = UnderWay()
         self.development = False
+        self.nested_effects: dict[str, set[str]] = {}
         self.closers: list[Callable[[], Awaitable[None]]] = []
         self.left_behind: set[asyncio.Task[Any]] = set()
         registry.sessions.on_end = self._close_later

@@ -150,7 +150,8 @@ class ErrorInfo:
 class ToolResult:
     """The result of one call; ``gate.call`` returns one for every call.
 
-    ``retry_after`` is in milliseconds, ``duration`` in seconds. ``output`` is a JSON value.
+    ``retry_after`` is in milliseconds, ``duration`` in seconds. ``output`` is a JSON value. ``ran_with`` has the arguments
+    that ran, masked as in records, if an approver, a repairer or a hook has changed those of the caller; else it is None.
     """
 
     call_id: str
@@ -163,6 +164,7 @@ class ToolResult:
     replayed: bool = False
     pending_release: bool = False
     duration: float | None = None
+    ran_with: Mapping[str, Any] | None = None
     provenance: Any = field(default=None, repr=False)
     trace: Any = field(default=None, repr=False)
 
@@ -179,6 +181,8 @@ class ToolResult:
         else:
             body |= {"status": "error", "error": self.error.public if self.error else self.outcome.value}
         metadata: dict[str, Any] = {"outcome": self.outcome.value, "duration": self.duration}
+        if self.ran_with is not None:
+            metadata["ranWith"] = self.ran_with
         return body | {"metadata": metadata | {"replayed": True} if self.replayed else metadata}
 
     def to_success(self) -> Mapping[str, Any]:

@@ -274,3 +274,8 @@ def _definition(described: Mapping[str, Any]) -> ToolDefinition:
     return ToolDefinition(
         name=wire, title=title if title != wire else None, parameters=found.pop("input_schema", None), **found
     )
+
+
+def runs_again(record: ToolRecord) -> bool:
+    """Return True for an irreversible tool without a key of its own: a call that a model repeats runs it again."""
+    return record.definition.effect is Effect.IRREVERSIBLE and not record.definition.key and record.dedupe is None

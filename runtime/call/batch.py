@@ -25,8 +25,11 @@ async def call_many(
     # asyncio: as structured as anyio; a cancel scope would cancel at each checkpoint of a call's cleanup
     permits = asyncio.Semaphore(at_once)
 
+    begun: set[int] = set()
+
     async def one(index: int) -> None:
         async with permits:
+            begun.add(index)
             results[index] = await gate.call(calls[index], user=user, trace=trace, **options)
 
     start = 0
@@ -46,4 +49,4 @@ async def call_many(
         except BaseExceptionGroup as errors:  # such as a closed gate: raised as a single call raises it
             raise errors.exceptions[0] from None
         start = end
-    return [results.get(index) or cancelled_call(call) for index, call in enumerate(calls)]
+    return [results.get(n) or cancelled_call(call, begun=n in begun) for n, call in enumerate(calls)]

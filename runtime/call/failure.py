@@ -27,10 +27,12 @@ from callgate.hooks.stages import OnFailure, Section
 from callgate.hooks.step import Compiled, Step
 from callgate.providers.foreign_errors import understood
 from callgate.providers.logs import LogEvent, emit, emit_invalid_output
+from callgate.providers.stores.effects import EffectState
 from callgate.runtime.call.closing import share
 from callgate.runtime.call.deadlines import forget_leaked
 from callgate.runtime.call.leases import carry
 from callgate.tools.calls import ErrorInfo, Outcome
+from callgate.tools.record import runs_again
 
 _OUTCOMES: tuple[tuple[type[BaseException], Outcome], ...] = (
     (Invalid, Outcome.INVALID),
@@ -41,6 +43,9 @@ _OUTCOMES: tuple[tuple[type[BaseException], Outcome], ...] = (
     (InFlight, Outcome.IN_FLIGHT),
     (OutcomeUnknown, Outcome.UNKNOWN),
 )
+
+MAY_HAVE_HAPPENED = "It may have taken effect: find out before you repeat it."
+"""What a model reads after the failure of an irreversible tool without a key: nothing else stops its repeat."""
 
 MAX_PUBLIC_BYTES = 1536
 """Longer public text is cut, so that a model reads at most 2 KiB of an error, with code, id and issues."""
@@ -243,7 +248,21 @@ def as_invocation_error(ctx: InvokeContext) -> BaseException:
         )
         told.__cause__ = error
     told.correlation_id = ctx.request_id
+    if (
+        runs_again(ctx.run.plan.record)
+        and not told.public.endswith(MAY_HAVE_HAPPENED)
+        and _may_have_happened(ctx, told)
+    ):
+        told.public = f"{_short(told.public)} {MAY_HAVE_HAPPENED}"
     return told
+
+
+def _may_have_happened(ctx: InvokeContext, error: BaseException) -> bool:
+    """Return True if a failed call may have had its effect, and neither its text nor the ledger tells a repeat so."""
+    claim = ctx.run.claim
+    if claim is None or isinstance(error, ToolError | OutcomeUnknown):
+        return False
+    return claim.state(ctx) is not EffectState.NO_EFFECT
 
 
 def _is_of_hook(step: Step) -> bool:
@@ -263,4 +282,7 @@ def error_info(error: BaseException) -> ErrorInfo:
 
 def _short(text: str) -> str:
     data = text.encode("utf-8", "backslashreplace")
-    return text if len(data) <= MAX_PUBLIC_BYTES else data[:MAX_PUBLIC_BYTES].decode("utf-8", "ignore") + "…"
+    if len(data) <= MAX_PUBLIC_BYTES:
+        return text
+    end = f" {MAY_HAVE_HAPPENED}" if text.endswith(MAY_HAVE_HAPPENED) else ""
+    return data[: MAX_PUBLIC_BYTES - len(end)].decode("utf-8", "ignore").removesuffix(end) + "…" + end

@@ -21,6 +21,7 @@ from callgate.hooks.run import Run
 from callgate.providers.ids import new_id
 from callgate.runtime.call.invoke import run
 from callgate.runtime.call.leases import ENCLOSING, INSIDE, set_mark
+from callgate.tools.definition import Effect
 
 
 def nested_call(
@@ -35,6 +36,8 @@ def nested_call(
     except Exception as error:  # noqa: BLE001  (raised where the tool awaits the call)
         return _refused(error)
     outer = ctx.run
+    if plan.definition.effect is not Effect.READ:
+        _note_effect(outer, plan.tool_id)
     if outer.nested is None:
         outer.nested = {}
     beside = outer.nested.setdefault(attempt, {})
@@ -47,6 +50,14 @@ def _plan_of(ctx: InvokeContext, tool: Any, plan_for: Callable[[Any], Plan] | No
     if plan_for is None:
         raise Denied("nested calls need a gate", code="no_gate")
     return plan_for(tool)
+
+
+def _note_effect(outer: Run[Any], called: str) -> None:
+    """Note for the linter that a ``read`` tool calls an effect, and so do the ``read`` tools around it."""
+    caller: Run[Any] | None = outer
+    while caller is not None and caller.plan.record.definition.effect is Effect.READ:
+        caller.plan.host.nested_effects.setdefault(caller.plan.tool_id, set()).add(called)
+        caller = caller.outer
 
 
 async def _refused(error: Exception) -> Any:

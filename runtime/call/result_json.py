@@ -11,7 +11,8 @@ from callgate.tools.calls import ErrorInfo, Issue, Outcome, ToolResult
 
 def result_as_json(result: ToolResult) -> dict[str, Any]:
     """Return the fields that a caller receives; trace and provenance are not kept."""
-    return {
+    changed = {} if result.ran_with is None else {"ran_with": result.ran_with}  # an older process does not know it
+    return changed | {
         "call_id": result.call_id,
         "tool": result.tool,
         "outcome": result.outcome.value,

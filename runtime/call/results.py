@@ -9,7 +9,7 @@ from callgate.errors import InvocationError
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.facts import FROZEN
 from callgate.hooks.host import CallPlan
-from callgate.runtime.call.failure import as_invocation_error, error_info
+from callgate.runtime.call.failure import MAY_HAVE_HAPPENED, as_invocation_error, error_info
 from callgate.runtime.call.invoke import run
 from callgate.tools.calls import ErrorInfo, Outcome, ToolResult
 
@@ -54,6 +54,11 @@ def result_of(ctx: InvokeContext) -> ToolResult:
     error = ctx.run.error
     if ctx.run.finished is None:
         ctx.run.finished = ctx.run.plan.host.monotonic()
+    ran: Any = None
+    if ctx.run.input_log is not None or ctx.run.repair is not None or ctx.run.resumed is not None:
+        from callgate.runtime.call.changed_arguments import ran_with  # few calls need it
+
+        ran = ran_with(ctx)
     unvalidated = ctx.run.plan.builtins.unvalidated
     provenance = {
         "validated": ctx.run.plan.builtins.arguments is not None and ctx.run.input_state == FROZEN,
@@ -75,15 +80,18 @@ def result_of(ctx: InvokeContext) -> ToolResult:
         replayed=ctx.run.replayed,
         pending_release=ctx.run.pending_release,
         duration=ctx.duration,
+        ran_with=ran,
         provenance=provenance,
         trace=None if ctx.run.trace is None else tuple(ctx.run.trace),
     )
 
 
-def cancelled_call(call: Any) -> ToolResult:
-    """Return the result of a call, hydrated or not, whose tool cancelled the task it ran in."""
-    asked = getattr(call, "call", call)
-    return ToolResult(asked.id, asked.name, Outcome.CANCELLED, error=ErrorInfo("cancelled", "The call was cancelled."))
+def cancelled_call(call: Any, *, begun: bool = False) -> ToolResult:
+    """Return the result of a call, hydrated or not, that was cancelled, such as by its tool once it had *begun*."""
+    asked, text = getattr(call, "call", call), "The call was cancelled."
+    if begun:
+        text = f"{text} {MAY_HAVE_HAPPENED}"
+    return ToolResult(asked.id, asked.name, Outcome.CANCELLED, error=ErrorInfo("cancelled", text))
 
 
 async def typed(plan: CallPlan[InvokeContext], running: Coroutine[Any, Any, Any]) -> Any:

@@ -13,7 +13,7 @@ from callgate.runtime.call.options import CallOptions
 from callgate.runtime.conversation.events import Ending
 from callgate.runtime.conversation.gates import ConversationGate
 from callgate.runtime.faces.placement import Placement, RunOn
-from callgate.runtime.models.wire.result_text import result_text
+from callgate.runtime.models.wire.result_text import output_text
 from callgate.runtime.models.wire.shapes import is_mapping
 from callgate.tools.arguments.hydration import HydrationProvenance, HydrationResult, Repairer, unknown
 from callgate.tools.calls import ErrorInfo, Outcome, ToolCall, ToolResult, User
@@ -57,7 +57,7 @@ def shown(call: ToolCall, result: ToolResult, most: int) -> ToolResult:
         result = replace(result, provenance={**seen, "hydration": made})
     if not result.ok:
         return result  # an error text is short
-    text = result_text(result).encode(errors="replace")
+    text = output_text(result).encode(errors="replace")
     if len(text) <= most:
         return result
     first = text[:most].decode(errors="ignore")

@@ -62,8 +62,15 @@ class Views:
         return replay(self, rows, hooks)
 
     def lint(self) -> list[Finding]:
-        """Return the findings of the linter about the plans of all tools."""
-        return [finding for record in self.registry.list() for finding in lint(self._plans.of(record.id))]
+        """Return the findings of the linter about all tools: their plans, and the effects that ``read`` tools call.
+
+        A call of an effect is known once it was made in this process, or where the source of the tool names the tool.
+        """
+        from callgate.runtime.faces.nested_effects import reads_with_effects  # parses the source of every tool
+
+        plans = [self._plans.of(record.id) for record in self.registry.list()]
+        seen = plans[0].host.nested_effects if plans else {}
+        return [finding for plan in plans for finding in lint(plan)] + reads_with_effects(self.registry, seen)
 
     def hydrate(self, call: ToolCall, *, wire: str | None = None, repair: Repairer | None = None) -> HydrationResult:
         """Parse and validate one call; no tool is made or runs. ``call`` takes the result and does not validate again.

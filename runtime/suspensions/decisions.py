@@ -148,7 +148,8 @@ def with_decision(
         check_value(plan.builtins.arguments, arguments)
         arguments = plan.builtins.settled(arguments)
         edited = plan.builtins.hash_of(arguments)
-        bound = replace(bound, arguments=arguments, input_hash=edited, approvals=(), answers={})
+        changed = bound.changed or edited != bound.input_hash
+        bound = replace(bound, arguments=arguments, input_hash=edited, approvals=(), answers={}, changed=changed)
     said = bound.answers.get(bound.place)
     agree = said is None or hash_of(said.value) == hash_of(answer.value)
     if bound.rules:  # an approver counts once, with current roles; a different answer drops the others

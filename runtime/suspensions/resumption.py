@@ -21,6 +21,7 @@ from callgate.providers.principal import User
 from callgate.providers.principal_json import user_as_json, user_from_json
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
+from callgate.runtime.call.changed_arguments import are_changed
 from callgate.tools.approval import Approval, met
 from callgate.tools.arguments.hydration import Repair
 from callgate.tools.calls import ToolCall
@@ -59,6 +60,7 @@ class SuspendedCall:
     not parsed at the time of the decision. ``repair`` is the record of the repairer that wrote the arguments. ``task`` has
     the ids of the A2A task. ``job`` is the id of the job that made the call; a worker goes on with such a call once it is
     ``decided``. ``asked_hash`` is the ``input_hash`` of the caller, before an approver edited the arguments.
+    ``changed`` is True if a hook or an approver has changed the arguments of the caller.
     """
 
     tool: str
@@ -86,6 +88,7 @@ class SuspendedCall:
     job: str | None = None
     decided: bool = False
     asked_hash: str | None = None
+    changed: bool = False
 
     def given_at(self, place: str) -> list[tuple[User, float]]:
         """Return the approvals at a place."""
@@ -124,6 +127,7 @@ class SuspendedCall:
             "job": None,
             "decided": False,
             "asked_hash": None,
+            "changed": False,
             **body,
         }  # rows of earlier versions have none
         if body["v"] != VERSION:
@@ -218,6 +222,7 @@ def bound_call(ctx: InvokeContext, asked: Suspension, policy: str) -> SuspendedC
         task=ctx.run.task,
         job=ctx.run.job,
         asked_hash=asked_hash or input_hash,
+        changed=frozen and are_changed(ctx),
     )
 
 

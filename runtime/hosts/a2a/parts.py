@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from callgate.runtime.hosts.a2a.integers import encode_integers
-from callgate.runtime.models.wire.result_text import result_text
+from callgate.runtime.models.wire.result_text import ran_with, result_text
 from callgate.runtime.suspensions.pending import Wanted
 from callgate.tools.calls import ToolResult
 from callgate.tools.values import dump
@@ -61,4 +61,7 @@ def result_parts(result: ToolResult) -> list[Any]:
 def result_data(result: ToolResult) -> dict[str, Any]:
     """Convert a result to JSON."""
     data: dict[str, Any] = {"type": "tool_result", "id": result.call_id, "name": result.tool}
-    return data | ({"result": result.output} if result.ok else json.loads(result_text(result)))
+    if not result.ok:
+        shown: dict[str, Any] = json.loads(result_text(result))
+        return data | shown
+    return data | {"result": result.output} | ({} if result.ran_with is None else {"ran_with": ran_with(result)})

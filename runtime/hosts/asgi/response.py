@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Coroutine, Iterable
 from typing import Any, TypeVar
 
@@ -15,6 +16,8 @@ from callgate.tools.values import dump
 R = TypeVar("R")
 _END: Any = object()
 _HEADERS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
+MAX_SHOWN_ARGUMENTS = 4096
+"""Maximum number of bytes of the arguments in a header; proxies refuse long ones."""
 _PING = b": still running\n\n"
 
 
@@ -63,6 +66,7 @@ class Response:
 
 async def send_result(result: ToolResult, response: Response, request_id: str) -> None:
     """Send a result as the whole response: the output, or a problem. A suspended call gets 202."""
+    response.headers += ran_with_header(result)
     if result.ok:
         if result.replayed:
             response.headers.append((b"idempotent-replayed", b"true"))
@@ -71,6 +75,14 @@ async def send_result(result: ToolResult, response: Response, request_id: str) -
         await response.json(202, dump(suspended(result, request_id)))
     else:
         raise problem_of(result, request_id)
+
+
+def ran_with_header(result: ToolResult) -> list[tuple[bytes, bytes]]:
+    """Return the header with the arguments that ran if they are not the caller's; long ones are left out."""
+    if result.ran_with is None:
+        return []
+    shown = json.dumps(result.ran_with, separators=(",", ":")).encode()  # in ASCII, as headers are
+    return [(b"callgate-ran-with", shown if len(shown) <= MAX_SHOWN_ARGUMENTS else b"{}")]
 
 
 async def send_events(
@@ -184,6 +196,8 @@ def _event(event: Event, request_id: str) -> bytes:
         data |= {"suspended": suspended(result, request_id)}
     else:
         data |= {"problem": problem_of(result, request_id).document()}
+    if result.ran_with is not None:
+        data["ran_with"] = result.ran_with
     return _sse("result", data)
 
 

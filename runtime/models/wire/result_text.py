@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from callgate.tools.calls import ToolResult
@@ -11,10 +12,36 @@ MAX_ERROR_BYTES = 2048
 MAX_SHOWN_ISSUES = 16
 
 
+CHANGED = "An approver, a rule or a repair changed the arguments. The call ran with these."
+"""What a model reads beside arguments that are not its own."""
+
+
 def result_text(result: ToolResult) -> str:
-    """The output as text or JSON; for a failure, its code, public message, issues and retry delay as JSON."""
-    if result.ok:
-        return result.output if isinstance(result.output, str) else dump(result.output).decode()
+    """The output as text or JSON; for a failure, its code, public message, issues and retry delay as JSON.
+
+    If the call ran with other arguments than the model's, it is an object that holds them, too.
+    """
+    text = output_text(result) if result.ok else _error_text(result)
+    if result.ran_with is None:
+        return text
+    shown = {"output": result.output} if result.ok else json.loads(text)
+    told = dump(shown | {"ran_with": ran_with(result)}).decode()
+    if not result.ok and len(told.encode()) > MAX_ERROR_BYTES:
+        return dump(shown | {"ran_with": {"note": CHANGED}}).decode()
+    return told
+
+
+def ran_with(result: ToolResult) -> dict[str, Any]:
+    """The arguments of a call that ran with others than the model's, and a sentence that says so."""
+    return {"note": CHANGED, "arguments": result.ran_with}
+
+
+def output_text(result: ToolResult) -> str:
+    """The output as text or JSON."""
+    return result.output if isinstance(result.output, str) else dump(result.output).decode()
+
+
+def _error_text(result: ToolResult) -> str:
     error = result.error
     issues = list(error.issues[:MAX_SHOWN_ISSUES]) if error else []
     while True:
