@@ -12,8 +12,6 @@ from callgate.providers.registry import MISSING
 from callgate.providers.scope import ProviderScope
 from callgate.tools.values import SCALARS, FrozenDict, FrozenList, freeze
 
-_are_scalars = SCALARS.issuperset
-
 
 def stages_that_may(power: May) -> str:
     """Return the names of the stages that have a power, for an error."""
@@ -27,7 +25,10 @@ def _views(text: str) -> Callable[[Any], Any]:
     sequence: type[FrozenList] = type("ArrayView", (FrozenList,), members)
 
     def view(value: Any) -> Any:
-        if value.__class__ is dict and _are_scalars(map(type, value.values())):  # most objects are flat
+        if value.__class__ is dict:  # most objects are flat
+            for member in value.values():
+                if member.__class__ not in SCALARS:
+                    return freeze(value, mapping, sequence)
             return mapping(value)
         return freeze(value, mapping, sequence)
 
