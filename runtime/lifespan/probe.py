@@ -11,7 +11,7 @@ from callgate.providers.stores.server_answers import answer_within
 LIMIT = 2.0
 """Seconds that a store has to answer a probe."""
 KEPT = 1.0
-"""Seconds for which an answer counts: nobody needs a user to ask, so probes must cost the store nothing."""
+"""Seconds for which an answer counts: anyone may ask, so probes must cost the store nothing."""
 
 
 class StoreProbe:

@@ -143,14 +143,15 @@ class Chain:
         """
         self.deferred = True
 
-    def settle(self) -> None:
-        """Hash and write the noted rows in order, with the anchors that are due."""
-        noted, self.noted = self.noted, []
+    def settle(self, limit: int) -> int:
+        """Hash and write the first *limit* noted rows in order, with the anchors that are due. Return how many are left."""
+        noted, self.noted = self.noted[:limit], self.noted[limit:]
         for tenant, make, *facts in noted:
             _at_once(self._write(tenant, [make(*facts)]))
             _at_once(self.anchor_if_due())
-        if self._closed:
+        if self._closed and not self.noted:
             _at_once(self.anchor())
+        return len(self.noted)
 
     # ------------------------------------------------------------------ writing
 

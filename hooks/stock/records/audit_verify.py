@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ Progress: TypeAlias = Callable[["AuditReport"], None]
 
 _LINKS = 500
 """First rows of segments whose previous hash is looked up in one query."""
+_SLICE = 200
+"""Rows after which other tasks of the event loop have a turn: hashing these takes about 10 ms."""
 _PROGRESS = 10_000
 """Rows between two calls of ``Progress``."""
 
@@ -194,6 +197,8 @@ class Verifier:
                 self._cut(segment.name, mark, segment.last)
                 mark = await anext(marks, None)
             walk.row(owner, row)
+            if self.report.rows % _SLICE == 0:
+                await asyncio.sleep(0)
             while mark is not None and mark.number == row.number:
                 walk.compare(row, mark)
                 mark = await anext(marks, None)
