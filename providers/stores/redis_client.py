@@ -91,12 +91,14 @@ class RedisConnection:
             return await client.execute_command(*command)
         return await self.shared.send(command, text=text, withdraw=withdraw)
 
-    def key(self, tenant: str, kind: str, name: str) -> bytes:
+    def key(self, tenant: str, kind: str, name: str, namespace: str = "") -> bytes:
         """Return a key. The hash tag in braces puts all keys of a tenant into one slot of a cluster.
 
-        The tenant is quoted and *kind* has no colon, so different arguments never give the same key.
+        The tenant is quoted, and *kind* and namespaces have no colon, so different arguments never give the same key.
         """
         owner = quote(tenant, safe="", errors="surrogatepass")
+        if namespace:
+            owner = f"{owner}:{namespace}"
         return f"{self.prefix}:{{t-{owner}}}:{kind}:{name}".encode("utf-8", "surrogatepass")
 
     def _opened(self) -> Any:
