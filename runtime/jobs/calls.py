@@ -165,7 +165,8 @@ class JobCalls:
         if not self.has(request.tool):
             return False
         definition = self._plans.registry.get(request.tool).definition
-        return request.version in {None, definition.binding_digest}
+        # Earlier versions named the digest of the whole definition; before jobs named their key, it bound no worker.
+        return request.key_id is None or request.version in {None, definition.binding_digest, definition.digest}
 
     def has(self, tool: str) -> bool:
         """Return whether this gate has a tool of that name."""
