@@ -17,7 +17,7 @@ PAGE = 500
 """Rows of one read."""
 
 _NEXT = " UNION ALL ".join(
-    f"SELECT min(segment) AS name FROM {table} WHERE segment > {{after}} AND segment < :high"  # noqa: S608  (constants)
+    f"SELECT min(segment) AS name FROM {table} WHERE segment > {{after}}"  # noqa: S608  (constants)
     for table in ("callgate_audit", "callgate_anchors", "callgate_audit_checkpoints")
 )
 _SEGMENTS = f"""
@@ -67,7 +67,9 @@ class SqlAuditSnapshot:
     async def segments(self, after: str = "", *, cursor: str | None = None) -> AsyncIterator[AuditSegment]:
         after = in_table(self._namespace, after) if after else self._low
         while True:
-            page = await self._query(_SEGMENTS, {"after": after, "cursor": cursor or "", "high": self._high})
+            page = await self._query(_SEGMENTS, {"after": after, "cursor": cursor or ""})
+            last = len(page) < PAGE or page[-1][0] >= self._high
+            page = [row for row in page if row[0] < self._high]
             if not page:
                 return
             checkpoints: dict[str, list[AuditCheckpoint]] = {}
@@ -79,6 +81,8 @@ class SqlAuditSnapshot:
                 yield AuditSegment(
                     self._read(name), first, last, hash, anchored, exported, tuple(checkpoints.get(name, ()))
                 )
+            if last:
+                return
             after = page[-1][0]
 
     async def rows(self, segment: str, after: int = 0) -> AsyncIterator[tuple[str, AuditRow]]:
