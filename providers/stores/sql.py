@@ -177,11 +177,15 @@ class SqlStore:
         return await self._database.revision()
 
     async def close(self) -> None:
-        """Disconnect. The store can be opened again."""
+        """Disconnect, if nobody else has it open: several gates may use one store. It can be opened again."""
+        self._database.users -= 1
+        if self._database.users > 0:
+            return
         try:
             if self.notices is not None:
                 await self.notices.close()
-            await self.jobs.close()
+            for store in self._namespaces.values():
+                await store.jobs.close()
             for writer in (self.ledger, self._shared):
                 if writer is not None:
                     await writer.close()

@@ -79,6 +79,7 @@ class Database:
         self.now: Callable[[], float] = self._clock or now or time.time
         self.pool_size = 1 if self.in_memory else pool_size
         self._engines: Engines | None = None
+        self.users = 0  # who has it open: the last one disconnects
         self._keeper: Any = None
         self._write_lock = asyncio.Lock()
         self._holders = set[Any]()
@@ -96,6 +97,7 @@ class Database:
     async def open(self) -> None:
         """Connect, and migrate the schema if it is not up to date, or refuse it."""
         if self._engines is not None:
+            self.users += 1
             return
         if self._has_no_file() and not self.migrates:
             raise self._outdated(None)
@@ -107,6 +109,7 @@ class Database:
         except BaseException:
             await self.close()
             raise
+        self.users += 1
 
     def _connect(self) -> None:
         url = self.url
@@ -122,6 +125,7 @@ class Database:
 
     async def close(self) -> None:
         """Disconnect. The database can be opened again."""
+        self.users = 0
         engines, keeper = self._engines, self._keeper
         self._engines = self._keeper = None
         try:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from callgate import Gate, Hook, Jobs, Options, Outcome, ToolResult, User, tool
+from callgate.errors import StoreError
 from callgate.hooks import Audit, Cache, CircuitBreaker, Concurrency, Consent, Quota
 from callgate.jobs import EmbeddedJobs
 from callgate.providers.stores.address import in_namespace
@@ -148,3 +149,24 @@ async def test_the_rates_of_queues_are_those_of_one_service(stores: Stores, name
             states.append(await gate.jobs.run_invocation(queues=["mail"]))
     second = JobState.QUEUED if names == ("a", "a") else JobState.DONE
     assert states == [JobState.DONE, second]
+
+
+@pytest.mark.parametrize("names", [("", ""), ("a", "b"), ("", "b")])
+@pytest.mark.parametrize("stores", ["sqlite-memory", "sqlite-file", "postgresql", "redis"], indirect=True)
+async def test_a_store_that_gates_share_closes_with_the_last_of_them(stores: Stores, names: tuple[str, str]) -> None:
+    """Issue 34: the first gate that closed took the store away from the other."""
+    store = stores()
+    first, second = (
+        Gate([look], [Cache(60.0)], allow_unguarded=True, store=store, options=Options(namespace=name))
+        for name in names
+    )
+    async with second:
+        async with first:
+            await first.call("look", {"n": 1}, user=ANN)
+        kept = (await second.call("look", {"n": 2}, user=ANN)).output
+        assert (await second.call("look", {"n": 2}, user=ANN)).output == kept, "from the cache in the store"
+        await second.store.cache.get("t", "k")
+    with pytest.raises(StoreError, match="open"):
+        await store.cache.get("t", "k")
+    async with first:  # and it can be opened again
+        assert (await first.call("look", {"n": 3}, user=ANN)).outcome is Outcome.SUCCESS
