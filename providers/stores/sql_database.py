@@ -79,11 +79,10 @@ class Database:
         self.now: Callable[[], float] = self._clock or now or time.time
         self.pool_size = 1 if self.in_memory else pool_size
         self._engines: Engines | None = None
-        self.users = 0  # who has it open: the last one disconnects
         self._keeper: Any = None
         self._write_lock = asyncio.Lock()
         self._holders = set[Any]()
-        self._writes = 0
+        self.users = self._writes = 0  # users have it open, and the last one disconnects
         self._answers = ServerAnswers("postgresql")
 
     def __repr__(self) -> str:
@@ -96,11 +95,11 @@ class Database:
 
     async def open(self) -> None:
         """Connect, and migrate the schema if it is not up to date, or refuse it."""
-        if self._engines is not None:
-            self.users += 1
-            return
-        if self._has_no_file() and not self.migrates:
+        if self._engines is None and self._has_no_file() and not self.migrates:
             raise self._outdated(None)
+        self.users += 1
+        if self._engines is not None:
+            return
         try:
             self._connect()
             await self._migrate()
@@ -109,7 +108,6 @@ class Database:
         except BaseException:
             await self.close()
             raise
-        self.users += 1
 
     def _connect(self) -> None:
         url = self.url
@@ -125,9 +123,8 @@ class Database:
 
     async def close(self) -> None:
         """Disconnect. The database can be opened again."""
-        self.users = 0
         engines, keeper = self._engines, self._keeper
-        self._engines = self._keeper = None
+        self.users, self._engines, self._keeper = 0, None, None
         try:
             if engines is not None:
                 await engines.dispose()

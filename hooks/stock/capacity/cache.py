@@ -113,7 +113,7 @@ class Cache(Hook):
         if self._given is not None:
             store = self._last = host.own_store(self._given).cache
         else:
-            store = self._last = self._store or host.store.cache
+            store = self._last = host.store.cache if self._store is None else self._store  # an empty one is falsy
         key = self.key(ctx)
         if key is None:
             return None
@@ -213,7 +213,7 @@ class Cache(Hook):
         """
         if isinstance(tags, str):
             raise HookError(f"drop_tags takes a collection of tags; write [{tags!r}]")
-        kept = store.cache if store is not None else self._last or self._store
+        kept = store.cache if store is not None else self._store if self._last is None else self._last
         if kept is None:
             raise HookError(
                 "this cache has had no call yet, so its store is unknown; write drop_tags(..., store=...) or Cache(..., store=...)"
