@@ -81,6 +81,10 @@ class Host(Protocol[C_contra]):
         """The calls under way."""
         ...
 
+    def own_store(self, store: Store) -> Store:
+        """Return a store that a hook was given, with the records of the gate's namespace."""
+        ...
+
     def nested(self, ctx: C_contra, tool: Any, arguments: Any, attempt: int) -> Coroutine[Any, Any, Any]:
         """Return the coroutine that runs another tool on behalf of this attempt of *ctx*."""
         ...

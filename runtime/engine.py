@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from callgate.errors import ProviderError
+from callgate.errors import ProviderError, StoreUnsupported
 from callgate.hooks.builtin import BuiltIns
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.facts import OnRepair
@@ -22,6 +22,7 @@ from callgate.providers.clock import Clock, SystemClock
 from callgate.providers.exits import Exit
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.registry import ProviderRegistry
+from callgate.providers.stores.address import in_namespace
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.memory import MemoryStore
 from callgate.runtime.call.around import wrap_attempt
@@ -69,6 +70,7 @@ class Engine:
         no_schema_policy: NoSchemaPolicy | None = None,
         formats: Formats | None = None,
         closing: float = CLOSING,
+        namespace: str = "",
     ) -> None:
         system_time = clock is None or isinstance(clock, SystemClock)
         clock = clock or SystemClock()
@@ -84,7 +86,8 @@ class Engine:
         self.closing = closing
         self.monotonic = clock.monotonic
         self.wall_offset = clock.time() - clock.monotonic()
-        self.store: Store = store if store is not None else MemoryStore(clock.time)
+        self._namespace = namespace
+        self.store: Store = in_namespace(store if store is not None else MemoryStore(clock.time), namespace)
         self.has_time_of_store = system_time and hasattr(self.store, "synchronise")
         self.claim: Claiming | None = None  # the step that claims an effect; set with a ledger
         self.waits: SuspendedCalls[InvokeContext] | None = None
@@ -98,6 +101,16 @@ class Engine:
     def now(self) -> float:
         """Return the time since the epoch, in seconds."""
         return self.monotonic() + self.wall_offset
+
+    def own_store(self, store: Store) -> Store:
+        """See ``Host``. A store that is in a namespace stays in it, so that services can share it on purpose."""
+        bound: str = getattr(store, "namespace", "")
+        if not self._namespace or bound:
+            return store
+        try:
+            return in_namespace(store, self._namespace)
+        except StoreUnsupported:  # of another package; its documentation says what it shares
+            return store
 
     async def synchronise(self) -> None:
         """Set the time by the store, if it has one and the application gave no clock.

@@ -13,7 +13,7 @@ from callgate.hooks.selection import Registration, register, register_by_stage
 from callgate.providers import logs
 from callgate.providers.clock import SystemClock
 from callgate.providers.registry import ProviderRegistry
-from callgate.providers.stores.address import in_namespace, store_at
+from callgate.providers.stores.address import store_at
 from callgate.providers.stores.base import Store
 from callgate.runtime.call import batch
 from callgate.runtime.call.calls import (
@@ -123,7 +123,8 @@ class Gate(Views, Changes, DeferredCalls):
             clock=clock,
             limits=options.limits,
             validator=options.validator,
-            store=in_namespace(store_at(store, clock.time, migrate=options.migrate), options.namespace),
+            store=store_at(store, clock.time, migrate=options.migrate),
+            namespace=options.namespace,
             on_repair=options.on_repair,
             no_schema_policy=options.no_schema_policy,
             formats=options.formats,

@@ -58,7 +58,7 @@ def store_at(address: Store | str | None, now: Callable[[], float] = time.time, 
 
 
 def in_namespace(store: Store, namespace: str) -> Store:
-    """Return *store* for one application: the effects, suspended calls and jobs of the others are not in it.
+    """Return *store* for one application: nothing that it keeps for the others is in it.
 
     Raises:
         StoreUnsupported: the store has no method ``in_namespace``.

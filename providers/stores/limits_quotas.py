@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
+from copy import copy
 from importlib.util import find_spec
 from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
@@ -52,6 +53,7 @@ class LimitsQuotas:
     """
 
     name = "limits"
+    namespace = ""
     durable = False
     cache = semaphores = audit = consents = effects = suspensions = pins = jobs = missing_part(_ONLY_QUOTAS)
 
@@ -73,6 +75,12 @@ class LimitsQuotas:
         self._item = RateLimitItemPerSecond
         self._strategy, self._prefix = strategy, prefix
         self._left_of = _LEFT[strategy]
+
+    def in_namespace(self, namespace: str) -> LimitsQuotas:
+        """Return these limits with counters of one application; see ``Options``. Both have the same connections."""
+        bound = copy(self)
+        bound._prefix, bound.namespace = f"{self._prefix}@{namespace}", namespace
+        return bound
 
     def __repr__(self) -> str:
         return f"LimitsQuotas({type(self._storage).__name__}, strategy={self._strategy!r})"

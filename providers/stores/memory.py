@@ -31,24 +31,25 @@ class MemoryStore:
     def __init__(
         self, now: Callable[[], float] = time.time, *, cache_size: int = 10_000, max_effects: int = 100_000
     ) -> None:
-        self.cache = MemoryCache(now, cache_size)
-        self.quotas = MemoryQuotas(now)
-        self.semaphores = MemorySemaphores(now)
-        self.audit = MemoryAudit()
-        self.consents = MemoryConsents(now)
-        self.pins = MemoryPins()
-        self._max_effects = max_effects
+        self._now, self._cache_size, self._max_effects = now, cache_size, max_effects
         self._namespaces: dict[str, MemoryStore] = {}
         self._bind("")
 
     def _bind(self, namespace: str) -> None:
+        self.namespace = namespace
+        self.cache = MemoryCache(self._now, self._cache_size)
+        self.quotas = MemoryQuotas(self._now)
+        self.semaphores = MemorySemaphores(self._now)
+        self.audit = MemoryAudit()
+        self.consents = MemoryConsents(self._now)
+        self.pins = MemoryPins()
         self.effects = MemoryEffects(self._max_effects)
         self.suspensions = MemorySuspensions()
         self.jobs = MemoryJobs()
         self._namespaces[namespace] = self
 
     def in_namespace(self, namespace: str) -> MemoryStore:
-        """Return this store with the effects, suspended calls and jobs of an application; see ``Options``."""
+        """Return this store with the records of one application, in every part; see ``Options``."""
         if namespace not in self._namespaces:
             copy(self)._bind(namespace)
         return self._namespaces[namespace]

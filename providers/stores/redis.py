@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from copy import copy
 from typing import Any
 
 from callgate.errors import StoreUnsupported
@@ -46,11 +47,17 @@ class RedisStore:
         pool_size: int = 20,
         client: Any = None,
     ) -> None:
-        self._connection = RedisConnection(url, prefix, pool_size, client)
-        self.cache = RedisCache(self._connection, now)
-        self.quotas = RedisQuotas(self._connection)
-        self.semaphores = RedisSemaphores(self._connection)
-        self.consents = RedisConsents(self._connection, now)
+        self._connection, self._now = RedisConnection(url, prefix, pool_size, client), now
+        self._namespaces: dict[str, RedisStore] = {}
+        self._bind("")
+
+    def _bind(self, namespace: str) -> None:
+        self.namespace = namespace
+        self._namespaces[namespace] = self
+        self.cache = RedisCache(self._connection, self._now, namespace)
+        self.quotas = RedisQuotas(self._connection, namespace)
+        self.semaphores = RedisSemaphores(self._connection, namespace)
+        self.consents = RedisConsents(self._connection, self._now, namespace)
 
     def __repr__(self) -> str:
         return f"RedisStore({self._connection.shown!r})"
@@ -67,9 +74,10 @@ class RedisStore:
         raise StoreUnsupported("Redis has no transactions that roll back: use a store at sqlite:// or postgresql://")
 
     def in_namespace(self, namespace: str) -> RedisStore:
-        """Return this store: it keeps no effects, suspended calls or jobs. For the others, give *prefix*."""
-        del namespace
-        return self
+        """Return this store with the records of one application, over the same connections; see ``Options``."""
+        if namespace not in self._namespaces:
+            copy(self)._bind(namespace)
+        return self._namespaces[namespace]
 
     async def open(self) -> None:
         """Connect.

@@ -31,12 +31,14 @@ class RedisConnection:
         self._pool_size = pool_size
         self._given = client
         self._client: Any = client
+        self._users = 0
         self._answers = ServerAnswers("redis")
         self.shared = RedisBatches(self._opened, pool_size) if client is None else None
 
     async def open(self) -> None:
         """Connect, and check that the server responds."""
         if self._client is not None and self._given is None:
+            self._users += 1
             return
         if self._given is None:
             self._client = self._connect()
@@ -45,6 +47,7 @@ class RedisConnection:
         except BaseException:
             await self.close()
             raise
+        self._users += 1
 
     def _connect(self) -> Any:
         from redis.asyncio import Redis
@@ -52,7 +55,10 @@ class RedisConnection:
         return Redis.from_pool(pool_at(self._url, self._pool_size, None if self.shared else ANSWER_LIMIT))
 
     async def close(self) -> None:
-        """Disconnect. The connection can be opened again."""
+        """Disconnect, if nobody else has it open. The connection can be opened again."""
+        self._users = max(self._users - 1, 0)
+        if self._users:
+            return
         if self._given is None and self._client is not None:
             if self.shared is not None:
                 await self.shared.close()
@@ -91,12 +97,14 @@ class RedisConnection:
             return await client.execute_command(*command)
         return await self.shared.send(command, text=text, withdraw=withdraw)
 
-    def key(self, tenant: str, kind: str, name: str) -> bytes:
+    def key(self, tenant: str, kind: str, name: str, namespace: str = "") -> bytes:
         """Return a key. The hash tag in braces puts all keys of a tenant into one slot of a cluster.
 
-        The tenant is quoted and *kind* has no colon, so different arguments never give the same key.
+        The tenant is quoted, and *kind* and namespaces have no colon, so different arguments never give the same key.
         """
         owner = quote(tenant, safe="", errors="surrogatepass")
+        if namespace:
+            owner = f"{owner}:{namespace}"
         return f"{self.prefix}:{{t-{owner}}}:{kind}:{name}".encode("utf-8", "surrogatepass")
 
     def _opened(self) -> Any:

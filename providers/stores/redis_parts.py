@@ -33,8 +33,8 @@ _BATCH = 500
 class RedisQuotas:
     """Rate limits with sliding windows (see ``windows``), one hash each, by the clock of Redis."""
 
-    def __init__(self, connection: RedisConnection) -> None:
-        self._connection = connection
+    def __init__(self, connection: RedisConnection, namespace: str = "") -> None:
+        self._connection, self._namespace = connection, namespace
 
     async def take(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> Taken:
         ok, counts = await self._run(TAKE, tenant, key, limit, cost, withdraw=True)
@@ -51,7 +51,7 @@ class RedisQuotas:
         self, script: RedisScript, tenant: str, key: str, limit: Limit, cost: int, *, withdraw: bool = False
     ) -> tuple[bool, Counts]:
         seconds = float(limit.seconds)
-        name = self._connection.key(tenant, "quota", f"{seconds!r}:{key}")
+        name = self._connection.key(tenant, "quota", f"{seconds!r}:{key}", self._namespace)
         given = (repr(seconds), limit.amount, cost)
         ok, *figures = await self._connection.script(script, [name], *given, withdraw=withdraw)
         number, used, before = (int(figure) for figure in figures[:3])
@@ -61,8 +61,8 @@ class RedisQuotas:
 class RedisSemaphores:
     """Concurrency limits: a sorted set of tokens by the time when their permits end, by the clock of Redis."""
 
-    def __init__(self, connection: RedisConnection) -> None:
-        self._connection = connection
+    def __init__(self, connection: RedisConnection, namespace: str = "") -> None:
+        self._connection, self._namespace = connection, namespace
 
     async def acquire(self, tenant: str, key: str, permits: int, token: str, ttl: float) -> bool:
         lifetime = max(1, math.ceil(ttl * 1000))
@@ -76,14 +76,14 @@ class RedisSemaphores:
         return int(await self._connection.script(HOLDERS, [self._key(tenant, key)]))
 
     def _key(self, tenant: str, key: str) -> bytes:
-        return self._connection.key(tenant, "places", key)
+        return self._connection.key(tenant, "places", key, self._namespace)
 
 
 class RedisCache:
     """The cache: values by key, and for each tag a sorted set of its keys."""
 
-    def __init__(self, connection: RedisConnection, now: Callable[[], float]) -> None:
-        self._connection = connection
+    def __init__(self, connection: RedisConnection, now: Callable[[], float], namespace: str = "") -> None:
+        self._connection, self._namespace = connection, namespace
         self._now = now
 
     async def get(self, tenant: str, key: str) -> CacheEntry | None:
@@ -130,17 +130,17 @@ class RedisCache:
         return live
 
     def _key(self, tenant: str, key: str) -> bytes:
-        return self._connection.key(tenant, "cache", key)
+        return self._connection.key(tenant, "cache", key, self._namespace)
 
     def _tag(self, tenant: str, tag: str) -> bytes:
-        return self._connection.key(tenant, "tag", tag)
+        return self._connection.key(tenant, "tag", tag, self._namespace)
 
 
 class RedisConsents:
     """Consents: a hash for each user, with a field for each tool and scope. It expires with its last consent."""
 
-    def __init__(self, connection: RedisConnection, now: Callable[[], float]) -> None:
-        self._connection = connection
+    def __init__(self, connection: RedisConnection, now: Callable[[], float], namespace: str = "") -> None:
+        self._connection, self._namespace = connection, namespace
         self._now = now
 
     async def find(self, tenant: str, user: str, tool: str, scope: str) -> Grant | None:
@@ -190,7 +190,7 @@ class RedisConsents:
         return dict(found)
 
     def _key(self, tenant: str, user: str) -> bytes:
-        return self._connection.key(tenant, "consents", user)
+        return self._connection.key(tenant, "consents", user, self._namespace)
 
 
 def _bytes(text: str) -> bytes:

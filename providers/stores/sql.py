@@ -47,27 +47,32 @@ class SqlStore:
         self.name = "sqlite" if self._database.lite else "postgresql"
         self.durable = not self._database.in_memory
         self._shared = None if self._database.in_memory else SharedWriter(self._database)
-        self.cache = SqlCache(self._database, self._shared)
-        self.quotas = SqlQuotas(self._database, self._shared)
-        self.semaphores = SqlSemaphores(self._database, self._shared)
-        self.audit = SqlAudit(self._database)
-        self.consents = SqlConsents(self._database)
-        self.pins = SqlPins(self._database)
+        self._namespaces: dict[str, SqlStore] = {}
         self._bind("")
         self.notices = None if self._database.lite else JobNotices(self._database)
         self.ledger = None if self._database.in_memory else SqlLedgerWriter(self._database, self.effects)
 
     def _bind(self, namespace: str) -> None:
         self.namespace = namespace
+        self._namespaces[namespace] = self
+        self.cache = SqlCache(self._database, self._shared, namespace)
+        self.quotas = SqlQuotas(self._database, self._shared, namespace)
+        self.semaphores = SqlSemaphores(self._database, self._shared, namespace)
+        self.audit = SqlAudit(self._database, namespace=namespace)
+        self.consents = SqlConsents(self._database, namespace)
+        self.pins = SqlPins(self._database, namespace=namespace)
         self.effects = SqlEffects(self._database, namespace=namespace)
         self.suspensions = SqlSuspensions(self._database, namespace=namespace)
         self.jobs = SqlJobs(self._database, namespace=namespace)
 
     def in_namespace(self, namespace: str) -> SqlStore:
-        """Return this store with the effects, suspended calls and jobs of an application; see ``Options``.
+        """Return this store with the records of one application, in every part; see ``Options``.
 
-        Both stores have the same connections. Keys and ids are unique in all namespaces together.
+        Both stores have the same connections. Keys and ids of effects, suspended calls and jobs are unique in all
+        namespaces together.
         """
+        if (known := self._namespaces.get(namespace)) is not None:
+            return known
         bound = copy(self)
         bound._bind(namespace)
         if bound.ledger is not None:
@@ -86,7 +91,7 @@ class SqlStore:
         """
         async with self._database.writing(durable=True) as connection:
             yield SqlTransaction(
-                SqlAudit(self._database, connection),
+                SqlAudit(self._database, connection, self.namespace),
                 SqlEffects(self._database, connection, self.namespace),
                 SqlSuspensions(self._database, connection, self.namespace),
                 SqlJobs(self._database, connection, self.namespace),
@@ -116,7 +121,7 @@ class SqlStore:
         """
         joined = joined_transaction(connection, self.name, None)
         return SqlTransaction(
-            SqlAudit(self._database, joined),
+            SqlAudit(self._database, joined, self.namespace),
             SqlEffects(self._database, joined, self.namespace),
             SqlSuspensions(self._database, joined, self.namespace),
             SqlJobs(self._database, joined, self.namespace),
@@ -172,11 +177,15 @@ class SqlStore:
         return await self._database.revision()
 
     async def close(self) -> None:
-        """Disconnect. The store can be opened again."""
+        """Disconnect, if nobody else has it open: several gates may use one store. It can be opened again."""
+        self._database.users -= 1
+        if self._database.users > 0:
+            return
         try:
             if self.notices is not None:
                 await self.notices.close()
-            await self.jobs.close()
+            for store in self._namespaces.values():
+                await store.jobs.close()
             for writer in (self.ledger, self._shared):
                 if writer is not None:
                     await writer.close()

@@ -10,8 +10,10 @@ from typing import Any
 
 from callgate.errors import StoreConflict, StoreError
 from callgate.providers.stores.base import AuditCheckpoint, AuditRow, CheckpointKind
+from callgate.providers.stores.namespaces import from_table, in_table, range_of
 from callgate.providers.stores.sql_audit_reading import SqlAuditSnapshot
 from callgate.providers.stores.sql_connections import shielded
+from callgate.providers.stores.sql_database import Database
 from callgate.providers.stores.sql_part import SqlPart, statement
 from callgate.providers.stores.sql_statements import Statement
 
@@ -39,10 +41,12 @@ SELECT tenant, segment, number, version, at, body, previous, hash FROM {given}
 )
 _READ = """
 SELECT segment, number, version, at, body, previous, hash FROM callgate_audit
-WHERE (at, segment, number) > (:at, :segment, :number) AND at >= :since
+WHERE (at, segment, number) > (:at, :segment, :number) AND at >= :since AND segment >= :low AND segment < :high
 """
 _ANCHOR = "INSERT INTO callgate_anchors (segment, number, hash, at) VALUES (:segment, :number, :hash, :at)"
-_ANCHORS = "SELECT segment, number, hash, at FROM callgate_anchors ORDER BY id"
+_ANCHORS = """
+SELECT segment, number, hash, at FROM callgate_anchors WHERE segment >= :low AND segment < :high ORDER BY id
+"""
 _REPLACE = "DELETE FROM callgate_audit_checkpoints WHERE segment = :segment AND kind = :kind"
 _CHECKPOINT = """
 INSERT INTO callgate_audit_checkpoints (segment, kind, number, hash, at, mac)
@@ -53,14 +57,22 @@ _ADVANCE = """
 INSERT INTO callgate_audit_cursors (name, segment, number) VALUES (:name, :segment, :number)
 ON CONFLICT (name, segment) DO UPDATE SET number = excluded.number WHERE callgate_audit_cursors.number = :before
 """
-_CURSORS = "SELECT DISTINCT name FROM callgate_audit_cursors"
+_CURSORS = "SELECT DISTINCT name FROM callgate_audit_cursors WHERE segment >= :low AND segment < :high"
 
 
 class SqlAudit(SqlPart):
-    """Audit rows and anchors."""
+    """Audit rows and anchors. Segments are of one namespace; see ``namespaces`` for their names in the tables."""
+
+    def __init__(self, database: Database, within: Any = None, namespace: str = "") -> None:
+        super().__init__(database, within, namespace)
+        low, high = range_of(namespace)
+        self._range = {"low": low, "high": high}
+
+    def _read(self, segment: str) -> str:
+        return from_table(self.namespace, segment)
 
     async def append(self, tenant: str, rows: Sequence[AuditRow]) -> None:
-        values = [append_values(tenant, row) for row in rows]
+        values = [append_values(tenant, row, self.namespace) for row in rows]
         if not values:
             return
         from sqlalchemy.exc import IntegrityError
@@ -77,7 +89,7 @@ class SqlAudit(SqlPart):
         self, tenant: str | None, *, since: float = 0.0, until: float | None = None
     ) -> AsyncIterator[AuditRow]:
         query = _READ
-        values: dict[str, Any] = {"since": float(since), "at": float("-inf"), "segment": "", "number": 0}
+        values: dict[str, Any] = {"since": float(since), "at": float("-inf"), "segment": "", "number": 0, **self._range}
         if tenant is not None:
             query += " AND tenant = :tenant"
             values["tenant"] = tenant
@@ -91,28 +103,30 @@ class SqlAudit(SqlPart):
                     raise StoreError(
                         f"another version of Callgate wrote audit rows (version {version}); read them with that version"
                     )
-                yield AuditRow(segment, number, at, json.loads(body), previous, hash)
+                yield AuditRow(self._read(segment), number, at, json.loads(body), previous, hash)
             if len(page) < _PAGE:
                 return
             values |= {"segment": page[-1][0], "number": page[-1][1], "at": page[-1][3]}
 
     async def anchor(self, segment: str, number: int, hash: str, at: float) -> None:
-        await self._write(_ANCHOR, {"segment": segment, "number": number, "hash": hash, "at": float(at)})
+        values = {"segment": in_table(self.namespace, segment), "number": number, "hash": hash, "at": float(at)}
+        await self._write(_ANCHOR, values)
 
     async def anchors(self) -> list[tuple[str, int, str, float]]:
-        return [(segment, number, hash, at) for segment, number, hash, at in await self._rows(_ANCHORS, {})]
+        found = await self._rows(_ANCHORS, self._range)
+        return [(self._read(segment), number, hash, at) for segment, number, hash, at in found]
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncGenerator[SqlAuditSnapshot, None]:
         backend = self._database.url.get_backend_name()
         if self._within is not None:
-            yield SqlAuditSnapshot(self._within, backend)
+            yield SqlAuditSnapshot(self._within, backend, self.namespace)
             return
         begin = "BEGIN" if self._database.lite else "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
         async with self._database.reading() as connection:
             await connection.exec_driver_sql(begin)
             try:
-                yield SqlAuditSnapshot(connection, backend)
+                yield SqlAuditSnapshot(connection, backend, self.namespace)
             finally:  # after a cancellation, too: a pooled connection must have no open transaction
                 await shielded(connection.exec_driver_sql("ROLLBACK"))
 
@@ -120,27 +134,28 @@ class SqlAudit(SqlPart):
         removed = 0
         async with self._writing() as connection:
             for one in checkpoints:
-                values = asdict(one) | {"kind": str(one.kind)}
-                place = {"segment": one.segment, "number": one.number}
+                place = {"segment": in_table(self.namespace, one.segment), "number": one.number}
+                values = asdict(one) | {"kind": str(one.kind), **place}
                 if one.kind is CheckpointKind.PRUNED:
                     await connection.execute(statement(_CHECKPOINT), values)
                     done = await connection.execute(statement(_PRUNE.format(table="callgate_audit")), place)
                     removed += done.rowcount
                     await connection.execute(statement(_PRUNE.format(table="callgate_anchors")), place)
                 else:
-                    await connection.execute(statement(_REPLACE), {"segment": one.segment, "kind": str(one.kind)})
+                    await connection.execute(statement(_REPLACE), {"segment": place["segment"], "kind": str(one.kind)})
                     await connection.execute(statement(_CHECKPOINT), values)
         return removed
 
     async def advance(self, cursor: str, moves: Sequence[tuple[str, int, int]]) -> None:
         async with self._writing() as connection:
             for segment, before, number in moves:
-                values = {"name": cursor, "segment": segment, "before": before, "number": number}
+                place = in_table(self.namespace, segment)
+                values = {"name": cursor, "segment": place, "before": before, "number": number}
                 if not (await connection.execute(statement(_ADVANCE), values)).rowcount:
                     raise StoreConflict("another process has moved this cursor; give each exporter a cursor of its own")
 
     async def cursors(self) -> set[str]:
-        return {name for (name,) in await self._rows(_CURSORS, {})}
+        return {name for (name,) in await self._rows(_CURSORS, self._range)}
 
     @asynccontextmanager
     async def _writing(self) -> AsyncGenerator[Any, None]:
@@ -151,11 +166,11 @@ class SqlAudit(SqlPart):
             yield connection
 
 
-def append_values(tenant: str, row: AuditRow) -> dict[str, Any]:
+def append_values(tenant: str, row: AuditRow, namespace: str = "") -> dict[str, Any]:
     """Return the values of ``APPEND`` for a row."""
     return {
         "tenant": tenant,
-        "segment": row.segment,
+        "segment": in_table(namespace, row.segment),
         "number": row.number,
         "version": _VERSION,
         "at": float(row.at),

@@ -9,6 +9,7 @@ from typing import Any
 
 from callgate.errors import StoreError
 from callgate.providers.stores.base import AuditCheckpoint, AuditRow, AuditSegment, CheckpointKind
+from callgate.providers.stores.namespaces import from_table, in_table, range_of
 from callgate.providers.stores.sql_connections import sql_errors
 from callgate.providers.stores.sql_part import ROW_VERSION, statement
 
@@ -45,36 +46,48 @@ _ANCHORS = f"""
 SELECT DISTINCT segment, number, hash FROM callgate_anchors
 WHERE (segment, number, hash) > (:segment, :number, :hash) ORDER BY segment, number, hash LIMIT {PAGE}
 """  # noqa: S608  (a constant)
-_KNOWN = """
-SELECT hash FROM callgate_audit WHERE hash IN :hashes
-UNION SELECT hash FROM callgate_audit_checkpoints WHERE kind = 'pruned' AND hash IN :hashes
-"""
-_CONTINUED = "SELECT DISTINCT previous FROM callgate_audit WHERE number = 1 AND previous IN :hashes"
+_OURS = "segment >= :low AND segment < :high"
+_KNOWN = f"""
+SELECT hash FROM callgate_audit WHERE hash IN :hashes AND {_OURS}
+UNION SELECT hash FROM callgate_audit_checkpoints WHERE kind = 'pruned' AND hash IN :hashes AND {_OURS}
+"""  # noqa: S608  (constants)
+_CONTINUED = f"SELECT DISTINCT previous FROM callgate_audit WHERE number = 1 AND previous IN :hashes AND {_OURS}"  # noqa: S608
 
 
 class SqlAuditSnapshot:
     """See ``AuditSnapshot``. The connection has an open transaction that sees one state of the database."""
 
-    def __init__(self, connection: Any, backend: str) -> None:
-        self._connection = connection
+    def __init__(self, connection: Any, backend: str, namespace: str = "") -> None:
+        self._connection, self._namespace = connection, namespace
+        self._low, self._high = range_of(namespace)
         self._backend = backend
         self._row_pages = _Pages(self._next_rows)
         self._anchor_pages = _Pages(self._next_anchors)
 
     async def segments(self, after: str = "", *, cursor: str | None = None) -> AsyncIterator[AuditSegment]:
+        after = in_table(self._namespace, after) if after else self._low
         while True:
             page = await self._query(_SEGMENTS, {"after": after, "cursor": cursor or ""})
+            last = len(page) < PAGE or page[-1][0] >= self._high
+            page = [row for row in page if row[0] < self._high]
             if not page:
                 return
             checkpoints: dict[str, list[AuditCheckpoint]] = {}
             for kind, segment, *rest in await self._query(_CHECKPOINTS, {"first": page[0][0], "last": page[-1][0]}):
-                checkpoints.setdefault(segment, []).append(AuditCheckpoint(CheckpointKind(kind), segment, *rest))
+                checkpoints.setdefault(segment, []).append(
+                    AuditCheckpoint(CheckpointKind(kind), self._read(segment), *rest)
+                )
             for name, first, last, hash, anchored, exported in page:
-                yield AuditSegment(name, first, last, hash, anchored, exported, tuple(checkpoints.get(name, ())))
+                yield AuditSegment(
+                    self._read(name), first, last, hash, anchored, exported, tuple(checkpoints.get(name, ()))
+                )
+            if last:
+                return
             after = page[-1][0]
 
     async def rows(self, segment: str, after: int = 0) -> AsyncIterator[tuple[str, AuditRow]]:
-        async for _, number, tenant, version, at, body, previous, hash in self._row_pages.read(segment, after):
+        name = in_table(self._namespace, segment)
+        async for _, number, tenant, version, at, body, previous, hash in self._row_pages.read(name, after):
             if version != ROW_VERSION:
                 raise StoreError(
                     f"another version of Callgate wrote audit rows (version {version}); read them with that version"
@@ -82,14 +95,21 @@ class SqlAuditSnapshot:
             yield tenant, AuditRow(segment, number, at, json.loads(body), previous, hash)
 
     async def anchors(self, segment: str, after: int = 0) -> AsyncIterator[tuple[int, str]]:
-        async for _, number, hash in self._anchor_pages.read(segment, after):
+        async for _, number, hash in self._anchor_pages.read(in_table(self._namespace, segment), after):
             yield number, hash
 
     async def known_hashes(self, hashes: Collection[str]) -> set[str]:
-        return {hash for (hash,) in await self._query(_KNOWN, {"hashes": list(hashes)})}
+        return await self._hashes(_KNOWN, hashes)
 
     async def continued_hashes(self, hashes: Collection[str]) -> set[str]:
-        return {hash for (hash,) in await self._query(_CONTINUED, {"hashes": list(hashes)})}
+        return await self._hashes(_CONTINUED, hashes)
+
+    async def _hashes(self, sql: str, hashes: Collection[str]) -> set[str]:
+        found = await self._query(sql, {"hashes": list(hashes), "low": self._low, "high": self._high})
+        return {hash for (hash,) in found}
+
+    def _read(self, segment: str) -> str:
+        return from_table(self._namespace, segment)
 
     async def _next_rows(self, segment: str, number: int, *_row: Any) -> list[Any]:
         return await self._query(_ROWS, {"segment": segment, "number": number})

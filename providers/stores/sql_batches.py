@@ -28,7 +28,7 @@ ANSWER_LIMIT = 10.0
 """Seconds until a server that does not answer is given up, and with it the connection."""
 
 Values: TypeAlias = Mapping[str, Any]
-SealedBody: TypeAlias = tuple[str, RowChain, Mapping[str, Any]]
+SealedBody: TypeAlias = tuple[str, RowChain, Mapping[str, Any], str]
 """A tenant, and the body of an audit row with its chain."""
 Step: TypeAlias = tuple[Statement, Sequence[Values]]
 """A statement, and the values for each time that it runs. Without values it does not run."""
@@ -68,14 +68,14 @@ class Batch(ABC):
         The chains are locked here and not earlier: a transaction that waits for a row must hold no chain.
         """
         bodies: dict[RowChain, list[Mapping[str, Any]]] = {}
-        for _, chain, body in rows:
+        for _, chain, body, _ in rows:
             bodies.setdefault(chain, []).append(body)
         async with AsyncExitStack() as locks:
             for chain in sorted(bodies, key=id):
                 await locks.enter_async_context(chain.lock)
             sealed = {chain: chain.seal(given) for chain, given in bodies.items()}
             places = {chain: iter(given) for chain, given in sealed.items()}
-            values = [append_values(tenant, next(places[chain])) for tenant, chain, _ in rows]
+            values = [append_values(tenant, next(places[chain]), namespace) for tenant, chain, _, namespace in rows]
             try:
                 await self.commit(APPEND, values)
             except BaseException:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from callgate.providers.stores.base import Limit, Taken
+from callgate.providers.stores.namespaces import in_table
 from callgate.providers.stores.sql_database import Database
 from callgate.providers.stores.sql_shared import SharedWriter
 from callgate.providers.stores.sql_shared_limits import PermitRequest, QuotaRequest, lock_of
@@ -52,14 +53,16 @@ _HOLDERS = "SELECT count(*) FROM callgate_places WHERE tenant = :tenant AND key 
 class SqlQuotas:
     """Rate limits with sliding windows (see ``windows``), one row each. ``shared`` serves concurrent calls together."""
 
-    def __init__(self, database: Database, shared: SharedWriter | None) -> None:
+    def __init__(self, database: Database, shared: SharedWriter | None, namespace: str = "") -> None:
         from sqlalchemy import text
 
+        self._namespace = namespace
         self._database, self.shared = database, shared
         self._take, self._find, self._put_back = text(_TAKE), text(_FIND), text(_PUT_BACK)
         self._find_to_change = self._find if database.lite else text(_FIND + " FOR UPDATE")
 
     async def take(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> Taken:
+        tenant = in_table(self._namespace, tenant)
         if self.shared is None:
             return await self._take_alone(tenant, key, limit, cost)
         alone = None if self._database.lite else partial(self._take_alone, tenant, key, limit, cost)
@@ -89,6 +92,7 @@ class SqlQuotas:
         return granted(counts_at(now, seconds, (row[0], row[1], row[2])), limit)
 
     async def give_back(self, tenant: str, key: str, limit: Limit, cost: int = 1) -> None:
+        tenant = in_table(self._namespace, tenant)
         if self.shared is not None and cost > 0:
             await self.shared.ask(QuotaRequest(tenant, key, limit, -cost))
             return
@@ -103,7 +107,7 @@ class SqlQuotas:
             await connection.execute(self._put_back, {**where, "period": number, "used": used, "used_before": before})
 
     async def look(self, tenant: str, key: str, limit: Limit) -> Taken:
-        return looked(await self._counts(tenant, key, limit), limit)
+        return looked(await self._counts(in_table(self._namespace, tenant), key, limit), limit)
 
     async def _counts(self, tenant: str, key: str, limit: Limit) -> Counts:
         seconds = float(limit.seconds)
@@ -115,15 +119,17 @@ class SqlQuotas:
 class SqlSemaphores:
     """Concurrency limits: one row for each permit, counted under a lock of the key. See ``SqlQuotas`` for ``shared``."""
 
-    def __init__(self, database: Database, shared: SharedWriter | None) -> None:
+    def __init__(self, database: Database, shared: SharedWriter | None, namespace: str = "") -> None:
         from sqlalchemy import text
 
+        self._namespace = namespace
         self._database, self.shared = database, shared
         self._free, self._acquire, self._release = text(_FREE), text(_ACQUIRE), text(_RELEASE)
         self._holders = text(_HOLDERS)
         self._lock: Any = None if database.lite else text("SELECT pg_advisory_xact_lock(:lock)")
 
     async def acquire(self, tenant: str, key: str, permits: int, token: str, ttl: float) -> bool:
+        tenant = in_table(self._namespace, tenant)
         if self.shared is not None:
             request = PermitRequest(tenant, key, token, permits, float(ttl))
             return bool(await self.shared.ask(request, withdraw=True))
@@ -139,6 +145,7 @@ class SqlSemaphores:
         return bool(taken)
 
     async def release(self, tenant: str, key: str, token: str) -> bool:
+        tenant = in_table(self._namespace, tenant)
         if self.shared is None:
             return await self._release_alone(tenant, key, token)
         alone = None if self._database.lite else partial(self._release_alone, tenant, key, token)
@@ -149,5 +156,5 @@ class SqlSemaphores:
         return row is not None and bool(row[0] > self._database.now())
 
     async def holders(self, tenant: str, key: str) -> int:
-        values = {"tenant": tenant, "key": key, "now": float(self._database.now())}
+        values = {"tenant": in_table(self._namespace, tenant), "key": key, "now": float(self._database.now())}
         return int((await self._database.rows(self._holders, values))[0][0])

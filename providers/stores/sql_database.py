@@ -82,7 +82,7 @@ class Database:
         self._keeper: Any = None
         self._write_lock = asyncio.Lock()
         self._holders = set[Any]()
-        self._writes = 0
+        self.users = self._writes = 0  # users have it open, and the last one disconnects
         self._answers = ServerAnswers("postgresql")
 
     def __repr__(self) -> str:
@@ -95,10 +95,11 @@ class Database:
 
     async def open(self) -> None:
         """Connect, and migrate the schema if it is not up to date, or refuse it."""
+        if self._engines is None and self._has_no_file() and not self.migrates:
+            raise self._outdated(None)
+        self.users += 1
         if self._engines is not None:
             return
-        if self._has_no_file() and not self.migrates:
-            raise self._outdated(None)
         try:
             self._connect()
             await self._migrate()
@@ -123,7 +124,7 @@ class Database:
     async def close(self) -> None:
         """Disconnect. The database can be opened again."""
         engines, keeper = self._engines, self._keeper
-        self._engines = self._keeper = None
+        self.users, self._engines, self._keeper = 0, None, None
         try:
             if engines is not None:
                 await engines.dispose()

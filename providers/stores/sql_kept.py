@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from callgate.providers.stores.base import CacheEntry, Grant
+from callgate.providers.stores.namespaces import in_table
 from callgate.providers.stores.sql_connections import retried
 from callgate.providers.stores.sql_database import Database
 from callgate.providers.stores.sql_shared import SharedWriter
@@ -65,9 +66,10 @@ class SqlCache:
     ``shared`` serves concurrent calls together.
     """
 
-    def __init__(self, database: Database, shared: SharedWriter | None) -> None:
+    def __init__(self, database: Database, shared: SharedWriter | None, namespace: str = "") -> None:
         from sqlalchemy import Text, bindparam, text
 
+        self._namespace = namespace
         self._database, self.shared = database, shared
         self._get, self._put, self._untag, self._tag = text(_GET), text(_PUT), text(_UNTAG), text(_TAG)
         lock = "" if database.lite else "FOR UPDATE"
@@ -75,6 +77,7 @@ class SqlCache:
         self._drop, self._drop_tags = text(_DROP), text(_DROP_TAGS.format(lock=lock)).bindparams(tags)
 
     async def get(self, tenant: str, key: str) -> CacheEntry | None:
+        tenant = in_table(self._namespace, tenant)
         if self.shared is None:
             return await self._get_alone(tenant, key)
         alone = None if self._database.lite else partial(self._get_alone, tenant, key)
@@ -90,6 +93,7 @@ class SqlCache:
         return CacheEntry(bytes(value), made_at, fresh_until, stale_until, frozenset(json.loads(tags)))
 
     async def put(self, tenant: str, key: str, entry: CacheEntry) -> None:
+        tenant = in_table(self._namespace, tenant)
         if self.shared is not None:
             await self.shared.ask(CacheRequest(tenant, key, entry))
             return
@@ -106,11 +110,12 @@ class SqlCache:
         await self._database.wrote()
 
     async def drop(self, tenant: str, key: str) -> bool:
-        row = await self._database.write(self._drop, {"tenant": tenant, "key": key})
+        row = await self._database.write(self._drop, {"tenant": in_table(self._namespace, tenant), "key": key})
         return row is not None and bool(row[0] > self._database.now())
 
     async def drop_tags(self, tenant: str, tags: Collection[str]) -> int:
-        rows = await self._database.write_rows(self._drop_tags, {"tenant": tenant, "tags": list(tags)})
+        values = {"tenant": in_table(self._namespace, tenant), "tags": list(tags)}
+        rows = await self._database.write_rows(self._drop_tags, values)
         now = self._database.now()
         return sum(row[0] > now for row in rows)
 
@@ -118,16 +123,17 @@ class SqlCache:
 class SqlConsents:
     """Consents, one row each, written with durable commits."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, namespace: str = "") -> None:
         from sqlalchemy import text
 
+        self._namespace = namespace
         self._database = database
         self._text: Any = text
         self._find, self._grant, self._list = text(_FIND), text(_GRANT), text(_LIST)
 
     async def find(self, tenant: str, user: str, tool: str, scope: str) -> Grant | None:
         values = {
-            "tenant": tenant,
+            "tenant": in_table(self._namespace, tenant),
             "person": user,
             "tool": tool,
             "scope": scope,
@@ -139,7 +145,7 @@ class SqlConsents:
 
     async def grant(self, tenant: str, grant: Grant) -> None:
         values = {
-            "tenant": tenant,
+            "tenant": in_table(self._namespace, tenant),
             "person": grant.user,
             "tool": grant.tool,
             "scope": grant.scope,
@@ -150,7 +156,7 @@ class SqlConsents:
         await self._database.write(self._grant, values, durable=True)
 
     async def revoke(self, tenant: str, user: str, tool: str | None = None, scope: str | None = None) -> int:
-        values = {"tenant": tenant, "person": user}
+        values = {"tenant": in_table(self._namespace, tenant), "person": user}
         statement = _REVOKE
         for name, given in (("tool", tool), ("scope", scope)):
             if given is not None:
@@ -162,5 +168,6 @@ class SqlConsents:
         return sum(row[0] is None or row[0] > now for row in rows)
 
     async def list(self, tenant: str, user: str) -> Sequence[Grant]:
-        values = {"tenant": tenant, "person": user, "version": _VERSION, "now": float(self._database.now())}
+        now = float(self._database.now())
+        values = {"tenant": in_table(self._namespace, tenant), "person": user, "version": _VERSION, "now": now}
         return [Grant(user, *row) for row in await self._database.rows(self._list, values)]

@@ -148,7 +148,7 @@ async def _write(batch: Batch, changes: Sequence[Change]) -> list[Any]:
             result, writes = place in done or place in recorded, place not in recorded
         results.append(result)
         if writes:
-            rows += [(one.tenant, chain, body) for chain, body in one.rows]
+            rows += [(one.tenant, chain, body, one.namespace) for chain, body in one.rows]
     await batch.seal_and_commit(rows)
     return results
 

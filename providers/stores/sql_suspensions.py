@@ -7,6 +7,7 @@ from typing import Any
 
 from callgate.errors import StoreConflict, StoreError
 from callgate.providers.stores.effects import PRUNE_BATCH, Pin, SuspensionPosition, SuspensionRecord, SuspensionState
+from callgate.providers.stores.namespaces import in_table
 from callgate.providers.stores.sql_part import OURS, Columns, SqlPart, same_version
 
 
@@ -123,10 +124,11 @@ class SqlPins(SqlPart):
     """See ``PinStore``."""
 
     async def find(self, tenant: str, provider: str, tool: str) -> Pin | None:
-        return await self._one(_FIND, {"tenant": tenant, "provider": provider, "tool": tool}, _PIN_COLUMNS)
+        values = {"tenant": in_table(self.namespace, tenant), "provider": provider, "tool": tool}
+        return await self._one(_FIND, values, _PIN_COLUMNS)
 
     async def add(self, tenant: str, pin: Pin) -> Pin:
-        if await self._write(_ADD, _pin_values(tenant, pin)):
+        if await self._write(_ADD, _pin_values(in_table(self.namespace, tenant), pin)):
             return pin
         found = await self.find(tenant, pin.provider, pin.tool)
         if found is None:
@@ -134,10 +136,10 @@ class SqlPins(SqlPart):
         return found
 
     async def put(self, tenant: str, pin: Pin) -> None:
-        await self._write(_REPIN, _pin_values(tenant, pin))
+        await self._write(_REPIN, _pin_values(in_table(self.namespace, tenant), pin))
 
     async def list(self, tenant: str, provider: str) -> Sequence[Pin]:
-        rows = await self._rows(_PINS, {"tenant": tenant, "provider": provider})
+        rows = await self._rows(_PINS, {"tenant": in_table(self.namespace, tenant), "provider": provider})
         for version, *_ in rows:
             same_version(version)
         return [_PIN_COLUMNS.record(row) for _, *row in rows]

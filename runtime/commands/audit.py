@@ -34,18 +34,27 @@ INCREMENTAL = "begin at the signed checkpoints of the last run, and store new on
 def main(arguments: Sequence[str], out: TextIO = sys.stdout, answers: TextIO = sys.stdin) -> int:
     """Run ``callgate audit ...``; 0: done, and no problem; 1: there are problems, or it was refused; 2: it cannot be read."""
     command = Command("audit", "Verify, export and prune an audit log.", "cannot read the record")
-    verify = command.add("verify", _verify, "find rows that were changed, removed, moved or cut off", "address")
+    verify = command.add(
+        "verify", _verify, "find rows that were changed, removed, moved or cut off", "address", "--namespace"
+    )
     verify.add_argument("--anchors", type=Path, metavar="FILE", help=ANCHORS)
     verify.add_argument("--signing-keys", type=Path, metavar="FILE", help=KEYS)
     verify.add_argument("--incremental", action="store_true", help=INCREMENTAL)
     export = command.add(
-        "export", _export, "deliver new rows to a file or to an OTLP endpoint", "address", about=EXPORTING
+        "export",
+        _export,
+        "deliver new rows to a file or to an OTLP endpoint",
+        "address",
+        "--namespace",
+        about=EXPORTING,
     )
     export.add_argument("--cursor", required=True, metavar="NAME", help="the name of the position in the log")
     target = export.add_mutually_exclusive_group(required=True)
     target.add_argument("--file", type=Path, metavar="FILE", help=LINES)
     target.add_argument("--otlp", metavar="URL", help="such as http://localhost:4318/v1/logs")
-    pruning = command.add("prune", _prune, "remove old rows", "address", "--older-than", "--yes", about=PRUNING)
+    pruning = command.add(
+        "prune", _prune, "remove old rows", "address", "--namespace", "--older-than", "--yes", about=PRUNING
+    )
     pruning.add_argument("--export", type=Path, required=True, metavar="FILE", help=LINES)
     pruning.add_argument("--signing-keys", type=Path, required=True, metavar="FILE", help=KEYS)
     pruning.add_argument("--exported-by", action="append", default=[], metavar="NAME", help=EXPORTED)
@@ -67,7 +76,7 @@ async def _verify(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> in
     except ValueError as error:
         raise StoreError(str(error)) from error
     keys = read_keys(args.signing_keys)
-    async with opened(args.address) as store:
+    async with opened(args.address, args.namespace) as store:
         report = await verify_audit(
             store.audit, heads, signing_keys=keys, incremental=args.incremental, progress=_verifying(out)
         )
@@ -87,7 +96,7 @@ async def _export(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> No
         if before // PROGRESS < count // PROGRESS:
             write(count)
 
-    async with opened(args.address) as store:
+    async with opened(args.address, args.namespace) as store:
         await export_audit(store.audit, args.cursor, deliver_and_show)
     out.write(f"exported: {count} rows\n")
 
@@ -96,7 +105,7 @@ async def _prune(args: argparse.Namespace, out: TextIO, answers: TextIO) -> int:
     before = time.time() - args.older_than
     keys = read_keys(args.signing_keys)
     write = progress_table(out, "removed")
-    async with opened(args.address) as store:
+    async with opened(args.address, args.namespace) as store:
         what = f"Audit rows from before {when(before)} are to be written to {args.export.name} and removed"
         confirm(what, args, out, answers)
         done = await prune_audit(

@@ -48,8 +48,8 @@ class Options:
     """Settings of a gate that few services change: ``Gate(options=Options(lazy=True))``.
 
     Args:
-        namespace: the name of the application, for services that share a database. Effects, suspended calls and jobs of
-            other namespaces are never read, repeated, run, expired or deleted. It is part of idempotency keys and
+        namespace: the name of the application, for services that share a database. Nothing that a store keeps for other
+            namespaces is ever read, counted, repeated, run, expired or deleted. It is part of idempotency keys and
             signatures, so do not change it while calls are pending.
         migrate: False leaves the tables of a store that is given by its address as they are. The gate then refuses to open
             if they are older than this version. For a service whose role cannot change the schema.

@@ -1,8 +1,13 @@
-"""The calls of jobs: their progress is kept, and they have a result also when they are cancelled."""
+"""The calls of jobs: their progress is kept, and they have a result also when they are cancelled.
+
+A worker leaves jobs that do not fit it, such as those of a tool that another version has, to other workers. It learns from
+the first such job how the others begin, and asks the store for jobs without them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,19 +16,35 @@ from callgate.errors import Control, InvocationError, OutcomeUnknown, Registrati
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.guards import closes
 from callgate.providers.foreign_errors import understood
+from callgate.providers.logs import LogEvent, emit
 from callgate.providers.principal import User
+from callgate.providers.signing import SigningKeys
+from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import EffectState
-from callgate.providers.stores.jobs import Job
+from callgate.providers.stores.jobs import EXPLAIN_BATCH, Group, Job
 from callgate.runtime.call.calls import context_of_none
 from callgate.runtime.call.options import CallOptions
 from callgate.runtime.call.results import cancelled_call, run_to_result
 from callgate.runtime.call.streams import Progress
-from callgate.runtime.jobs.records import JobRequest
+from callgate.runtime.jobs.records import JobRequest, is_intact, key_id_of
 from callgate.runtime.plans import Plans
 from callgate.tools.arguments.parse_errors import ParseError
 from callgate.tools.arguments.parsing import parse_arguments
 from callgate.tools.calls import ErrorInfo, Outcome, ToolCall, ToolResult
 from callgate.tools.values import hash_of
+
+WAITS = "waits for a worker"
+"""What the ``reason`` of a job begins with that a worker has left."""
+LEAVE_PAUSE, LONGEST_PAUSE = 5.0, 120.0
+"""Seconds until a job that was left may be taken again: at first, and at most. In this time workers take others."""
+LOOK_AGAIN = 30.0
+"""Seconds until a worker takes one job again of a group that it left."""
+MAX_GROUPS = 64
+"""The maximum number of groups that a worker leaves out at once."""
+_EXPLAINED = 100
+"""The maximum number of statements that explain the jobs of one group."""
+
+_HEAD = re.compile(rb'\{"v":\d+,"tool":"(?:[^"\\]|\\.)*","version":"[^"\\]+","key_id":"[^"\\]+","deadline_at":null,')
 
 
 class ProgressReports:
@@ -144,7 +165,8 @@ class JobCalls:
         if not self.has(request.tool):
             return False
         definition = self._plans.registry.get(request.tool).definition
-        return request.version in {None, definition.binding_digest}
+        # Earlier versions named the digest of the whole definition; before jobs named their key, it bound no worker.
+        return request.key_id is None or request.version in {None, definition.binding_digest, definition.digest}
 
     def has(self, tool: str) -> bool:
         """Return whether this gate has a tool of that name."""
@@ -200,3 +222,57 @@ class JobCalls:
         ctx = context_of_none(self._plans.of_refusal(call.name), call, user, error, options)
         with self._gate._engine.under_way.block(closing=True):
             return await run_to_result(ctx)
+
+
+class Misfits:
+    """The groups of jobs that do not fit a worker. Its takes leave out each of the ``groups`` until a time."""
+
+    def __init__(
+        self, store: Callable[[], Store], keys: SigningKeys, now: Callable[[], float], calls: JobCalls
+    ) -> None:
+        self._store, self._keys, self._now, self._calls = store, keys, now, calls
+        self._until: dict[Group, float] = {}
+
+    def groups(self) -> list[Group]:
+        """Return the groups that this worker leaves out now."""
+        if self._until:
+            now = self._now()
+            self._until = {group: until for group, until in self._until.items() if until > now}
+        return list(self._until)
+
+    def request_of(self, tenant: str, job: Job) -> JobRequest | str | None:
+        """Return the call of a job; the reason if it does not fit this worker; None if it was changed without the key."""
+        if not is_intact(self._keys, tenant, job):
+            return None if key_id_of(job) in self._keys.ids else f"{WAITS} with its signing key"
+        try:
+            request = JobRequest.load(job.body)
+        except (ValueError, TypeError, KeyError):
+            return f"{WAITS} with the version of Callgate that wrote it"
+        late = request.deadline_at is not None and request.deadline_at <= self._now()
+        if late or self._calls.fits(request):
+            return request
+        return f"{WAITS} with its definition of the tool" if self._calls.has(job.tool) else f"{WAITS} with its tool"
+
+    def pause(self, job: Job, reason: str) -> float:
+        """Return the seconds until a job that is left may be taken again: about as long as it has waited."""
+        emit(LogEvent.JOB_LEFT, job=job.id, tool=job.tool, reason=reason)
+        if not (job.reason or "").startswith(WAITS):
+            return LEAVE_PAUSE
+        return min(max(LEAVE_PAUSE, self._now() - job.made_at), LONGEST_PAUSE)
+
+    async def leave_out(self, job: Job, reason: str) -> None:
+        """Take no more jobs like this one for a while, and record why they wait.
+
+        Jobs with a deadline are not left out: any worker ends those that are late.
+
+        Raises:
+            StoreError: the store failed.
+        """
+        head = _HEAD.match(job.body)
+        if head is None or len(self._until) >= MAX_GROUPS:
+            return
+        group, now, jobs = Group(job.tool, head[0]), self._now(), self._store().jobs
+        self._until[group] = now + LOOK_AGAIN
+        for _ in range(_EXPLAINED):
+            if await jobs.explain(group, now, reason) < EXPLAIN_BATCH:
+                return

@@ -93,8 +93,7 @@ class JobHandle:
         return await self._until((*FINAL_STATES, JobState.INPUT_REQUIRED))
 
     async def _until(self, states: Collection[JobState]) -> ToolResult:
-        job = await self._job()
-        pause = FIRST_POLL
+        job, pause = await self._job(), FIRST_POLL
         while job.state not in states:
             pause = await self._jobs.wait(self.id, pause, for_end=states is FINAL_STATES)
             job = await self._job()
@@ -146,11 +145,9 @@ class JobQueue:
         suspended: SuspendedJobs,
     ) -> None:
         self._store, self.keys, self.now = store, keys, now
-        self._calls = calls
-        self.options = options
+        self._calls, self.options = calls, options
         self.runner = JobRunner(store, keys, now, calls, options, suspended)
-        self.backend = backend
-        self.waiters = Waiters()
+        self.backend, self.waiters = backend, Waiters()
         self._polling: asyncio.Task[None] | None = None
         self._writer: Any = None
         self.scheduler: Any = None

@@ -84,7 +84,7 @@ class JobRequest:
         Raises:
             DefinitionError: the arguments are no JSON.
         """
-        # What decides which workers it fits comes first, in one order: `misfits` compares the beginnings of bodies.
+        # What decides which workers it fits comes first, in one order: `calls.Misfits` compares the beginnings of bodies.
         body: dict[str, Any] = {"v": VERSION, **{name: getattr(self, name) for name in _FIRST}}
         body |= {one.name: getattr(self, one.name) for one in fields(self)}
         body["user"] = user_as_json(self.user)

@@ -20,8 +20,7 @@ from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.jobs import Job, JobState
 from callgate.runtime.call.options import CallOptions, apply_options
-from callgate.runtime.jobs.calls import JobCalls, RunningJob, UnusableResult, as_fault
-from callgate.runtime.jobs.misfits import WAITS, Misfits
+from callgate.runtime.jobs.calls import WAITS, JobCalls, Misfits, RunningJob, UnusableResult, as_fault
 from callgate.runtime.jobs.options import Jobs
 from callgate.runtime.jobs.records import (
     JobRequest,

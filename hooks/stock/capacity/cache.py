@@ -98,7 +98,9 @@ class Cache(Hook):
         self._varied, self._vary = [name for name, _ in varied], [read for _, read in varied]
         self._entry_tags = entry_tags if callable(entry_tags) else frozenset(entry_tags)
         backend: Any = store  # isinstance() would read the other parts of the store too
-        self._store: CacheStore | None = getattr(backend, "cache", backend)
+        part = getattr(backend, "cache", backend)
+        self._store: CacheStore | None = part
+        self._given: Store | None = None if part is backend else backend
         self._last: CacheStore | None = None
         self.single_flight = SingleFlight()
         self._prefixes: dict[Any, tuple[Any, Any]] = {}
@@ -107,7 +109,11 @@ class Cache(Hook):
 
     def will_read_cache(self, ctx: InvokeContext) -> Step:
         """Respond with a stored entry, or note the miss."""
-        store = self._last = self._store or ctx.run.plan.host.store.cache
+        host = ctx.run.plan.host
+        if self._given is not None:
+            store = self._last = host.own_store(self._given).cache
+        else:
+            store = self._last = host.store.cache if self._store is None else self._store  # an empty one is falsy
         key = self.key(ctx)
         if key is None:
             return None
@@ -207,7 +213,7 @@ class Cache(Hook):
         """
         if isinstance(tags, str):
             raise HookError(f"drop_tags takes a collection of tags; write [{tags!r}]")
-        kept = store.cache if store is not None else self._store or self._last
+        kept = store.cache if store is not None else self._store if self._last is None else self._last
         if kept is None:
             raise HookError(
                 "this cache has had no call yet, so its store is unknown; write drop_tags(..., store=...) or Cache(..., store=...)"

@@ -127,7 +127,9 @@ class Concurrency(Hook):
 
     async def _take_shared(self, ctx: InvokeContext, key: Key) -> None:
         permits, token = self._shared, self._shared.token()
-        store: SemaphoreStore = (self._store or ctx.run.plan.host.store).semaphores
+        host = ctx.run.plan.host
+        kept = host.store if self._store is None else host.own_store(self._store)
+        store: SemaphoreStore = kept.semaphores
         ctx.data[self] = (store, key, token)  # before the acquire: a release without a permit has no effect
         try:
             with store_time(ctx):

@@ -193,7 +193,7 @@ class Quota(Hook):
         """Reserve units; ``did_release_quota`` settles them."""
         only, cost = self._only, self._cost
         if only is not None:
-            quotas = (self._store or ctx.run.plan.host.store).quotas
+            quotas = self._quotas(ctx)
             if type(quotas) is MemoryQuotas:  # in memory: no await, so no coroutine
                 key = self._key_of(ctx)
                 if quotas.take_now(key, only, cost):
@@ -209,7 +209,7 @@ class Quota(Hook):
         if held is None or not self._refunds(ctx):
             return None
         if isinstance(held, tuple):  # the units of a single limit in memory
-            quotas: Any = (self._store or ctx.run.plan.host.store).quotas
+            quotas: Any = self._quotas(ctx)
             quotas.give_back_now(held, self.limits[0], self._cost)
             return None
         return held.give_back(ctx)
@@ -220,6 +220,10 @@ class Quota(Hook):
         await ctx.run.plan.host.lease(ctx, _Reservation(self, ctx, cost))  # not ctx.lease: a shadow counts too
 
     # ------------------------------------------------------------------ counting
+
+    def _quotas(self, ctx: InvokeContext) -> QuotaStore:
+        host = ctx.run.plan.host
+        return (host.store if self._store is None else host.own_store(self._store)).quotas
 
     def _computed_cost(self, argument: Any) -> int:
         """Call the cost function and check the result."""
@@ -234,7 +238,7 @@ class Quota(Hook):
     async def _reserve(self, ctx: InvokeContext, cost: int) -> None:
         if not cost:
             return
-        quotas = (self._store or ctx.run.plan.host.store).quotas
+        quotas = self._quotas(ctx)
         tenant, key = at = self._key_of(ctx)
         held = ctx.data[self] = _Held(quotas, at, cost, [])
         wait = -1.0

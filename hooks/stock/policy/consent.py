@@ -70,6 +70,7 @@ class Consent(Hook):
             raise HookError("Consent: scope is empty; give a name such as 'mail:read', or a function of the definition")
         self._scope = scope
         self._store = store
+        self._last: Store | None = None
         self._host: Host[InvokeContext] | None = None
         self._text = text or _sentence
         self._by_tool: dict[str, tuple[ToolDefinition, tuple[str, ...]]] = {}
@@ -86,10 +87,11 @@ class Consent(Hook):
         user = ctx.user
         if user.id == ANONYMOUS.id:
             ctx.abort("consent needs an authenticated user", code="consent_required")
-        store = self._store
-        if store is None:
-            self._host = ctx.run.plan.host
-            store = ctx.run.plan.host.store
+        host = ctx.run.plan.host
+        if self._store is None:
+            self._host, store = host, host.store
+        else:
+            store = self._last = host.own_store(self._store)
         find, tenant, tool = store.consents.find, user.tenant or "", ctx.tool_id
         with store_time(ctx):
             missing = [scope for scope in scopes if await find(tenant, user.id, tool, scope) is None]
@@ -193,7 +195,7 @@ class Consent(Hook):
         return time.time() if host is None else host.monotonic() + host.wall_offset
 
     def _store_for(self, given: Store | None) -> Store:
-        for store in (given, self._store, None if self._host is None else self._host.store):
+        for store in (given, self._last, self._store, None if self._host is None else self._host.store):
             if store is not None:
                 return store
         raise HookError(

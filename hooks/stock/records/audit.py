@@ -145,7 +145,16 @@ class Audit(Hook):
 
     def joins_ledger(self, store: Store) -> bool:
         """Return True when the ledger in *store* writes the rows of effects in its own transactions."""
-        return store.durable and self._sink is None and (self._store is None or self._store is store)
+        return store.durable and self._sink is None and (self._store is None or self._is_same(store))
+
+    def _is_same(self, store: Store) -> bool:
+        """Return True if the store of this hook is *store*, or becomes it in the namespace of the gate."""
+        own: Any = self._store
+        name = str(getattr(store, "namespace", ""))
+        bound: str = getattr(own, "namespace", name)
+        if own is store or not name or bound:
+            return own is store
+        return own.in_namespace(name) is store
 
     def intent_row(self, ctx: InvokeContext) -> tuple[Chain, dict[str, Any]]:
         """Give the intent row to the ledger, which writes it."""
@@ -254,7 +263,7 @@ class Audit(Hook):
     def _open(self, host: Host[InvokeContext]) -> Chain:
         sink = self._sink
         if sink is None:
-            store = self._store or host.store
+            store = host.store if self._store is None else host.own_store(self._store)
             kept, writer = store.audit, getattr(store, "ledger", None)
             in_memory = type(kept) is MemoryAudit  # a subclass may await
             chain = Chain(

@@ -111,7 +111,8 @@ class CircuitBreaker(Hook):
         return output
 
     async def _shared(self, ctx: InvokeContext, next: Next, key: Key) -> Any:
-        store = self._store or ctx.run.plan.host.store
+        host = ctx.run.plan.host
+        store = host.store if self._store is None else host.own_store(self._store)
         probed = False
         try:
             probed = await self.shared.enter(ctx, store, key)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +14,7 @@ import pytest
 from callgate import Gate, Jobs, Outcome, ToolCall, User, tool
 from callgate.jobs import EmbeddedJobs
 from callgate.runtime.jobs import records
-from callgate.runtime.jobs.misfits import LOOK_AGAIN, WAITS
+from callgate.runtime.jobs.calls import LOOK_AGAIN, WAITS
 from callgate.stores import JobState
 from callgate.testing import FakeClock
 from tests.harness.gate_options import gate_options
@@ -164,3 +166,35 @@ async def test_a_job_that_fits_nobody_ends_at_its_deadline_or_when_it_is_cancell
         assert (result.outcome, result.error and result.error.code) == (Outcome.ERROR, "deadline_exceeded")
         assert (await cancelled).outcome is Outcome.CANCELLED
     assert RAN == []
+
+
+FORMS: dict[str, tuple[dict[str, Any], bool]] = {
+    "without a digest and a key": ({"version": None, "key_id": None}, True),
+    "with the digest of the whole definition, for people": ({"version": "digest", "key_id": None}, True),
+    "with that of a definition whose texts have changed since": ({"version": "0" * 64, "key_id": None}, True),
+    "bound to the digest of the whole definition": ({"version": "digest"}, True),
+    "of today": ({}, True),
+    "the control: bound to another definition": ({"version": "0" * 64}, False),
+}
+"""What the body of a job of an earlier version differs in, and whether a worker of today runs it."""
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_jobs_that_earlier_versions_have_queued_run(form: str, address: str) -> None:
+    """Issue 34. They are rewritten as those versions wrote them, and signed."""
+    changed, runs = FORMS[form]
+    clock = FakeClock()
+    async with worker(address, clock, send("new")) as gate:
+        job, _ = gate.jobs.prepare(call(), ANN)
+        body: dict[str, Any] = json.loads(job.body) | changed
+        if changed.get("version") == "digest":
+            body["version"] = gate.registry.get("send").definition.digest
+        if changed.get("key_id", "") is None:
+            del body["key_id"]
+        if body["version"] is None:
+            del body["version"]
+        old = dict(sorted(body.items()))  # its members are in another order
+        written = records.signed(gate.jobs.keys, "acme", replace(job, body=json.dumps(old).encode()))
+        await gate.store.jobs.add("acme", written)
+        assert await gate.jobs.run_invocation() is (JobState.DONE if runs else JobState.QUEUED)
+    assert ["new"] * runs == RAN

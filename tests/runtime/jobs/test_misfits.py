@@ -16,7 +16,7 @@ from callgate import Gate, Jobs, ToolCall, User, tool
 from callgate.jobs import EmbeddedJobs
 from callgate.providers.stores.jobs import Group
 from callgate.runtime.commands.jobs import main
-from callgate.runtime.jobs.misfits import LONGEST_PAUSE, LOOK_AGAIN, WAITS
+from callgate.runtime.jobs.calls import LONGEST_PAUSE, LOOK_AGAIN, WAITS
 from callgate.stores import JobState
 from callgate.testing import FakeClock
 from tests.harness.gate_options import gate_options
