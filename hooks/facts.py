@@ -16,7 +16,7 @@ from callgate.hooks.step import Compiled
 from callgate.providers.exits import PlainThreads
 from callgate.providers.principal import User
 from callgate.providers.recipes import Recipe
-from callgate.providers.stores.effects import EffectRecord, EffectState, EffectStore, SuspensionRecord
+from callgate.providers.stores.effects import Alias, EffectRecord, EffectState, EffectStore, SuspensionRecord
 from callgate.tools.approval import Approval
 from callgate.tools.definition import NoSchemaMode
 
@@ -131,6 +131,7 @@ class ClaimState(Protocol[C_contra]):
     returned: bool
     decided: EffectState | None
     joined: EffectStore | None
+    alias: Alias | None
     records: Sequence[tuple[EffectRecorder[Any], dict[str, Any]]]
     carried: bool
 

@@ -18,7 +18,7 @@ class User:
 
     Args:
         id: the id of the user.
-        tenant: the tenant of the user.
+        tenant: the tenant of the user; an empty text is None.
         roles: names of roles; kept as a frozen set.
         scopes: names of scopes; kept as a frozen set.
         claims: further facts about the user, such as the claims of an ID token: a JSON object. It is kept as an
@@ -41,6 +41,9 @@ class User:
     token: str | None = field(default=None, repr=False, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
+        tenant: object = self.tenant
+        if tenant == "" or not isinstance(tenant, str | None):
+            self._no_tenant(tenant)
         for name in ("id", "tenant"):
             if (flaw := flaw_of(getattr(self, name))) is not None:
                 raise ValueError(f"User.{name} {flaw}; a database cannot keep it")
@@ -58,6 +61,12 @@ class User:
             raise TypeError(f"User.token is a text, not {type(token).__name__}")
         if token == "":
             raise ValueError("User.token is empty; write token=None for a user without a token")
+
+    def _no_tenant(self, tenant: object) -> None:
+        """Make an empty tenant None: stores keep both as one, so hooks must not tell them apart."""
+        if not isinstance(tenant, str):
+            raise TypeError(f"User.tenant is a text or None, not {type(tenant).__name__}")
+        object.__setattr__(self, "tenant", None)
 
     def __copy__(self) -> Self:
         return self  # immutable

@@ -83,7 +83,8 @@ class ToolContext(Protocol):
     def idempotency_key(self) -> str | None:
         """The idempotency key of the effect; pass it to services that accept idempotency keys.
 
-        It is the key that the caller gave, else a key that is unique to tenant, user and tool. A repeat has the same key.
+        It follows the key that the tool declares. Without one it is the key that the caller gave, else a key that is unique
+        to tenant, user and tool. A repeat has the same key.
         """
         ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
@@ -37,6 +37,9 @@ class EffectRecord:
     a fencing token: it grows with every claim and every lost claim, and a process with an old token can settle nothing.
     ``owner`` is the process that runs the effect; its lease ends at ``lease_until``. ``receipt`` is JSON. The key is free
     again at ``expires_at`` after a commit (None: only after pruning). ``note`` is a text for operators.
+
+    ``idempotency_key`` is the caller's key where that is the only identity of the effect. ``alias_of`` is set in the row of
+    an ``Alias``: the key of the effect.
     """
 
     key: str
@@ -57,6 +60,34 @@ class EffectRecord:
     expires_at: float | None = None
     receipt: bytes | None = None
     note: str | None = None
+    alias_of: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """The second identity of an effect whose tool declares a key: the key that a caller passed.
+
+    ``key`` is its hash, ``given`` the caller's text. In SQL it is a row of its own, which repeats the row of the effect:
+    the version of Callgate before this one knows the effect by it.
+    """
+
+    key: str
+    given: str
+
+    def row(self, effect: EffectRecord) -> EffectRecord:
+        """Return the row of this identity of *effect*."""
+        return replace(effect, key=self.key, idempotency_key=self.given, alias_of=effect.key)
+
+
+def same_claim(one: EffectRecord, other: EffectRecord) -> bool:
+    """Return True when two rows are of one claim: an alias stands for its effect until that is claimed again."""
+    return (one.owner, one.request_id, one.began_at) == (other.owner, other.request_id, other.began_at)
+
+
+def binds(found: EffectRecord, effect: EffectRecord) -> bool:
+    """Return True when the key of a caller who repeats *found* as *effect* becomes another identity of it."""
+    known, new = (found.user, found.input_hash), (effect.user, effect.input_hash)
+    return found.state is EffectState.COMMITTED and known == new
 
 
 EffectPosition: TypeAlias = tuple[float, str, str]
@@ -89,7 +120,9 @@ def claimable(found: EffectRecord, effect: EffectRecord, *, retry: bool) -> bool
 class EffectStore(Protocol):
     """The effect ledger. Every method is atomic."""
 
-    async def claim(self, tenant: str, effect: EffectRecord, *, retry: bool = False) -> tuple[bool, EffectRecord]:
+    async def claim(
+        self, tenant: str, effect: EffectRecord, *, retry: bool = False, alias: Alias | None = None
+    ) -> tuple[bool, EffectRecord]:
         """Claim a key for *effect*, whose ``began_at`` is now. Return True with the claimed effect, or False with the found one.
 
         A new key is claimed with the token of *effect*. A known key is claimed, with the next token, when its effect is
@@ -98,9 +131,16 @@ class EffectStore(Protocol):
         ``input_hash`` is equal. Otherwise the claim fails; a ``running`` effect whose lease has ended then becomes
         ``unknown``, with the next token. A lease ends at ``lease_until``, a receipt expires at ``expires_at``.
 
+        With *alias* both identities are claimed, or neither. The claim fails if either is that of another effect, and then
+        returns the one of the alias first. A committed effect that *effect* repeats gets the alias as another identity.
+
         Raises:
             StoreError: another version of Callgate wrote the effect.
         """
+        ...
+
+    async def bind(self, tenant: str, key: str, alias: Alias) -> None:
+        """Make a caller's key another identity of a committed effect; an identity of another effect stays as it is."""
         ...
 
     async def settle(
@@ -115,16 +155,17 @@ class EffectStore(Protocol):
         expires_at: float | None = None,
         note: str | None = None,
         of: Collection[EffectState] = OPEN_STATES,
+        aliases: bool = False,
     ) -> bool:
         """Record the outcome of an effect. Return False and change nothing if the token is old or the state is not in *of*.
 
-        ``receipt``, ``expires_at`` and ``note`` are overwritten, with None where they are not given. An open *state*
+        With *aliases* its aliases get the same outcome; without, when they are next looked up. ``receipt``, ``expires_at`` and ``note`` are overwritten, with None where they are not given. An open *state*
         (a claimed effect begins to run) sets ``ended_at`` to None.
         """
         ...
 
     async def get(self, tenant: str, key: str) -> EffectRecord | None:
-        """Return the effect of a key, or None."""
+        """Return the effect of a key, or of a caller's key that is an alias of it; or None."""
         ...
 
     async def list(
@@ -136,7 +177,7 @@ class EffectStore(Protocol):
         after: EffectPosition | None = None,
         limit: int = 100,
     ) -> Sequence[tuple[str, EffectRecord]]:
-        """Return effects with their tenants, newest first; None as tenant means all tenants, for operators.
+        """Return effects with their tenants, without their aliases, newest first; None as tenant means all tenants, for operators.
 
         With *after*, the order is that of ``EffectPosition``, oldest first, and begins behind that position.
         """

@@ -50,10 +50,12 @@ class RolledBack(Exception):
 class _Entry(Generic[C]):
     """A change that waits for its transaction."""
 
-    __slots__ = ("change", "done", "key", "row", "size")
+    __slots__ = ("also", "change", "done", "key", "row", "size")
 
-    def __init__(self, change: C, key: Hashable, row: Hashable, size: int, done: asyncio.Future[Any]) -> None:
-        self.change, self.key, self.row, self.size, self.done = change, key, row, size, done
+    def __init__(
+        self, change: C, key: Hashable, also: Hashable, row: Hashable, size: int, done: asyncio.Future[Any]
+    ) -> None:
+        self.change, self.key, self.also, self.row, self.size, self.done = change, key, also, row, size, done
 
 
 class GroupCommit(Generic[C]):
@@ -86,7 +88,9 @@ class GroupCommit(Generic[C]):
         self._asides: set[asyncio.Task[None]] = set()
         self.last_batch = 0
 
-    async def put(self, change: C, key: Hashable, *, withdraw: bool, row: Hashable = None) -> Any:
+    async def put(
+        self, change: C, key: Hashable, *, withdraw: bool, row: Hashable = None, also: Hashable = None
+    ) -> Any:
         """Write a change, and return its result.
 
         Args:
@@ -94,13 +98,14 @@ class GroupCommit(Generic[C]):
             key: what it changes. Changes with equal keys are written one after another, in separate transactions.
             row: the row that it locks. While that row is locked by others, all its changes wait apart. Default: *key*.
             withdraw: a cancelled caller takes the change back, unless its transaction has begun.
+            also: a second key that it changes.
 
         Raises:
             StoreError: the change was not written, or that is unknown.
         """
         loop = asyncio.get_running_loop()
         size = 0 if self._size is None else self._size(change)
-        entry = _Entry(change, key, key if row is None else row, size, loop.create_future())
+        entry = _Entry(change, key, also, key if row is None else row, size, loop.create_future())
         if self._task is not None and self._task.get_loop() is not loop:  # its event loop has ended
             self._task, self._waiting = None, deque()
         if self._lanes and next(iter(self._asides)).get_loop() is not loop:
@@ -161,11 +166,13 @@ class GroupCommit(Generic[C]):
             entry = waiting.popleft()
             if entry.done.cancelled():
                 continue
-            if entry.key in keys:
+            if entry.key in keys or entry.also in keys:
                 later.append(entry)
                 continue
             batch.append(entry)
             keys.add(entry.key)
+            if entry.also is not None:
+                keys.add(entry.also)
             size += entry.size
         return batch, later
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from callgate.providers.stores.base import AuditRow, Store
-from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectState, EffectStore
+from callgate.providers.stores.effects import OPEN_STATES, Alias, EffectRecord, EffectState, EffectStore
 
 
 class RowChain(Protocol):
@@ -36,7 +36,10 @@ ChainRows: TypeAlias = Sequence[tuple[RowChain, Mapping[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """The outcome of an effect. ``recorded`` are the states that count as this outcome, if the ledger has one already."""
+    """The outcome of an effect. ``recorded`` are the states that count as this outcome, if the ledger has one already.
+
+    ``aliases``: the effect was claimed with an alias, which gets the outcome, too.
+    """
 
     key: str
     token: int
@@ -46,6 +49,7 @@ class Settlement:
     expires_at: float | None = None
     of: Collection[EffectState] = OPEN_STATES
     recorded: Collection[EffectState] = ()
+    aliases: bool = False
 
     async def write(self, effects: EffectStore, tenant: str) -> bool:
         """Record the outcome. Return False if the claim is not open."""
@@ -58,6 +62,7 @@ class Settlement:
             receipt=self.receipt,
             expires_at=self.expires_at,
             of=self.of,
+            aliases=self.aliases,
         )
 
     async def is_recorded(self, effects: EffectStore, tenant: str) -> bool:
@@ -70,7 +75,7 @@ class LedgerWriter(Protocol):
     """Writes the effect ledger and its audit rows. Each method is one transaction."""
 
     async def claim(
-        self, tenant: str, effect: EffectRecord, rows: ChainRows, *, retry: bool
+        self, tenant: str, effect: EffectRecord, rows: ChainRows, *, retry: bool, alias: Alias | None = None
     ) -> tuple[bool, EffectRecord]:
         """Claim a key as ``EffectStore.claim`` does; write the rows if the claim succeeds."""
         ...
@@ -90,13 +95,14 @@ class TransactionWriter:
         self._store = store
 
     async def claim(
-        self, tenant: str, effect: EffectRecord, rows: ChainRows, *, retry: bool
+        self, tenant: str, effect: EffectRecord, rows: ChainRows, *, retry: bool, alias: Alias | None = None
     ) -> tuple[bool, EffectRecord]:
         """See ``LedgerWriter``."""
+        both = {} if alias is None else {"alias": alias}
         if not rows:
-            return await self._store.effects.claim(tenant, effect, retry=retry)
+            return await self._store.effects.claim(tenant, effect, retry=retry, **both)
         async with AsyncExitStack() as chains, self._store.transaction() as written:
-            mine, found = await written.effects.claim(tenant, effect, retry=retry)
+            mine, found = await written.effects.claim(tenant, effect, retry=retry, **both)
             if mine:
                 await append(written, tenant, rows, chains)
         return mine, found

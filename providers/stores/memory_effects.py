@@ -12,11 +12,14 @@ from callgate.providers.stores.effects import (
     ENDED_STATES,
     OPEN_STATES,
     PRUNE_BATCH,
+    Alias,
     EffectPosition,
     EffectRecord,
     EffectState,
+    binds,
     claimable,
     overdue,
+    same_claim,
 )
 from callgate.providers.stores.memory_changes import MemoryKey, MemoryPart
 
@@ -39,9 +42,50 @@ class MemoryEffects(MemoryPart[MemoryKey, EffectRecord | End]):
         self._maximum = maximum
         self._live: dict[MemoryKey, EffectRecord] = {}  # open or unknown: never deleted
         self._ended: OrderedDict[MemoryKey, End] = OrderedDict()  # by time of their end
+        self._aliases: dict[MemoryKey, EffectRecord] = {}  # the claim that each is an identity of
+        self._aliased: dict[MemoryKey, set[str]] = {}  # the aliases of an effect, which go with it
 
-    async def claim(self, tenant: str, effect: EffectRecord, *, retry: bool = False) -> tuple[bool, EffectRecord]:
-        return self.claim_now(tenant, effect, retry)
+    async def claim(
+        self, tenant: str, effect: EffectRecord, *, retry: bool = False, alias: Alias | None = None
+    ) -> tuple[bool, EffectRecord]:
+        if alias is None:
+            return self.claim_now(tenant, effect, retry)
+        return self.claim_both_now(tenant, effect, alias, retry)
+
+    def claim_both_now(
+        self, tenant: str, effect: EffectRecord, alias: Alias, retry: bool = False
+    ) -> tuple[bool, EffectRecord]:
+        """Run ``claim`` with an alias, without a coroutine."""
+        known = self._known(tenant, alias.key)
+        if known is not None and not claimable(known, effect, retry=retry):
+            if overdue(known, effect.began_at):
+                known = self._lose((tenant, known.key), known, effect.began_at)
+            return False, known
+        mine, found = self.claim_now(tenant, effect, retry)
+        if mine or binds(found, effect):
+            self._bind(tenant, alias, found)
+        return mine, found
+
+    async def bind(self, tenant: str, key: str, alias: Alias) -> None:
+        known, found = self._known(tenant, alias.key), self._find((tenant, key))
+        free = known is None or known.state is EffectState.NO_EFFECT
+        if free and found is not None and found.state is EffectState.COMMITTED:
+            self._bind(tenant, alias, found)
+
+    def _known(self, tenant: str, key: str) -> EffectRecord | None:
+        """Return the effect of one of its identities."""
+        at = (tenant, key)
+        if (claim := self._aliases.get(at)) is None:
+            return self._find(at)
+        found = self._find((tenant, claim.key))
+        return found if found is not None and same_claim(found, claim) else self._find(at)
+
+    def _bind(self, tenant: str, alias: Alias, claim: EffectRecord) -> None:
+        at, place = (tenant, alias.key), (tenant, claim.key)
+        if (before := self._aliases.get(at)) is not None:
+            self._aliased[tenant, before.key].discard(alias.key)
+        self._aliases[at] = claim
+        self._aliased.setdefault(place, set()).add(alias.key)
 
     def claim_now(self, tenant: str, effect: EffectRecord, retry: bool = False) -> tuple[bool, EffectRecord]:
         """Run ``claim`` without a coroutine."""
@@ -79,6 +123,7 @@ class MemoryEffects(MemoryPart[MemoryKey, EffectRecord | End]):
         expires_at: float | None = None,
         note: str | None = None,
         of: Collection[EffectState] = OPEN_STATES,
+        aliases: bool = False,
     ) -> bool:
         """Run ``settle`` without a coroutine."""
         place = (tenant, key)
@@ -89,7 +134,7 @@ class MemoryEffects(MemoryPart[MemoryKey, EffectRecord | End]):
         return True
 
     async def get(self, tenant: str, key: str) -> EffectRecord | None:
-        return self._find((tenant, key))
+        return self._known(tenant, key)
 
     async def list(
         self,
@@ -160,9 +205,17 @@ class MemoryEffects(MemoryPart[MemoryKey, EffectRecord | End]):
         if isinstance(value, End):
             self._ended[at] = value
             if len(self._ended) > self._maximum:
-                self._ended.popitem(last=False)
+                oldest, _ = self._ended.popitem(last=False)
+                self._forget(oldest)
         elif value is not None:
             self._live[at] = value
+        elif self._log is None:  # a transaction may put the effect back
+            self._forget(at)
+
+    def _forget(self, at: MemoryKey) -> None:
+        """Delete the aliases of an effect that is deleted."""
+        for key in self._aliased.pop(at, ()):
+            del self._aliases[at[0], key]
 
 
 def _with_outcome(end: End) -> EffectRecord:

@@ -35,7 +35,7 @@ from callgate.providers.stores.sql_connections import (
 from callgate.providers.stores.sql_engines import Engines
 from callgate.providers.stores.sql_schema import upgrade_schema, without_waiting
 
-HEAD = "0005"
+HEAD = "0006"
 """The newest revision in ``migrations/versions``."""
 
 _MIGRATING = 0x63616C6C67617465

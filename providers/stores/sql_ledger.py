@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from callgate.errors import StoreError
-from callgate.providers.stores.effects import EffectRecord
+from callgate.providers.stores.effects import Alias, EffectRecord
 from callgate.providers.stores.group_commit import GroupCommit
 from callgate.providers.stores.ledger_writes import ChainRows, Settlement
 from callgate.providers.stores.sql_batches import (
@@ -23,12 +23,15 @@ from callgate.providers.stores.sql_database import Database
 from callgate.providers.stores.sql_effects import (
     CLAIM_ATTEMPTS,
     CLAIMS,
+    DROP,
     FIND,
     SETTLE,
+    SETTLE_ALIASES,
     SqlEffects,
     claim_values,
     settle_values,
 )
+from callgate.providers.stores.sql_part import ROW_VERSION
 
 _Place: TypeAlias = tuple[str, str]
 """The tenant and the key of an effect."""
@@ -44,6 +47,12 @@ class Change:
     claim: EffectRecord | None = None
     retry: bool = False
     outcome: Settlement | None = None
+    alias: Alias | None = None
+
+    @property
+    def is_one_row(self) -> bool:
+        """True if one statement writes the change."""
+        return not self.rows and self.alias is None and (self.outcome is None or not self.outcome.aliases)
 
 
 class SqlLedgerWriter:
@@ -61,15 +70,16 @@ class SqlLedgerWriter:
         return made
 
     async def claim(
-        self, tenant: str, effect: EffectRecord, rows: ChainRows, *, retry: bool
+        self, tenant: str, effect: EffectRecord, rows: ChainRows, *, retry: bool, alias: Alias | None = None
     ) -> tuple[bool, EffectRecord]:
         """See ``LedgerWriter``."""
-        change = Change(self._namespace, tenant, rows, effect, retry)
+        change = Change(self._namespace, tenant, rows, effect, retry, alias=alias)
+        also = None if alias is None else (tenant, alias.key)
         for _ in range(CLAIM_ATTEMPTS):
-            token: int | None = await self._put(change, (tenant, effect.key), withdraw=True)
+            token: int | None = await self._put(change, (tenant, effect.key), withdraw=True, also=also)
             if token is not None:
                 return True, effect if token == effect.token else replace(effect, token=token)
-            if (found := await self._effects.refused(tenant, effect, retry=retry)) is not None:
+            if (found := await self._effects.refused(tenant, effect, retry=retry, alias=alias)) is not None:
                 return False, found
         raise StoreError(
             f"other processes changed the effect {CLAIM_ATTEMPTS} times while it was claimed; try again later"
@@ -92,11 +102,11 @@ class SqlLedgerWriter:
         await self._group.close()
         await self._batches.close()
 
-    async def _put(self, change: Change, key: Any, *, withdraw: bool) -> Any:
+    async def _put(self, change: Change, key: Any, *, withdraw: bool, also: _Place | None = None) -> Any:
         if self._database.lite:
             self._database.refuse_nesting()
         async with self._database.answered():
-            return await self._group.put(change, key, withdraw=withdraw)
+            return await self._group.put(change, key, withdraw=withdraw, also=also)
 
     async def _write(self, changes: Sequence[Change]) -> Sequence[Any]:
         try:
@@ -132,7 +142,7 @@ def _text_size(value: Any) -> int:
 
 async def _write(batch: Batch, changes: Sequence[Change]) -> list[Any]:
     """Write the changes and commit. Return for each its token, or None; whether its outcome is recorded; or True."""
-    if len(changes) == 1 and not changes[0].rows:
+    if len(changes) == 1 and changes[0].is_one_row:
         return [await _write_alone(batch, changes[0])]
     tokens = await _claim(batch, changes)
     done, recorded = await _settle(batch, changes)
@@ -168,7 +178,27 @@ async def _write_alone(batch: Batch, one: Change) -> Any:
 
 
 async def _claim(batch: Batch, changes: Sequence[Change]) -> dict[_Place, int]:
-    """Claim the keys. Return the tokens of the claims that succeeded."""
+    """Claim the keys. Return the tokens of the claims that succeeded.
+
+    Aliases are claimed first. An effect whose alias was refused is not claimed, and an alias goes with its effect.
+    """
+    if not any(one.alias is not None for one in changes):
+        return await _claim_rows(batch, [one for one in changes if one.claim is not None])
+    aliases = [replace(one, claim=one.alias.row(one.claim)) for one in changes if one.claim and one.alias]
+    taken = await _claim_rows(batch, aliases)
+    left = [one for one in changes if one.alias is None or (one.tenant, one.alias.key) in taken]
+    tokens = await _claim_rows(batch, [one for one in left if one.claim is not None])
+    refused = [one for one in left if one.alias and one.claim and (one.tenant, one.claim.key) not in tokens]
+    keys = [(one, one.alias.key) for one in refused if one.alias is not None]
+    await batch.run(DROP, [_place_values(one, key) for one, key in keys])
+    return tokens
+
+
+def _place_values(one: Change, key: str) -> dict[str, Any]:
+    return {"tenant": one.tenant, "key": key, "version": ROW_VERSION, "namespace": one.namespace}
+
+
+async def _claim_rows(batch: Batch, changes: Sequence[Change]) -> dict[_Place, int]:
     tokens: dict[_Place, int] = {}
     for retry in (False, True):
         values = [
@@ -186,6 +216,8 @@ async def _settle(batch: Batch, changes: Sequence[Change]) -> tuple[set[_Place],
     ending = [(one, one.outcome) for one in changes if one.outcome is not None]
     outcomes = {(one.tenant, outcome.key): outcome for one, outcome in ending}
     values = [settle_values(one.tenant, outcome, one.namespace) for one, outcome in ending]
+    aliased = [row for row, (_, outcome) in zip(values, ending, strict=True) if outcome.aliases]
+    await batch.run(SETTLE_ALIASES, aliased)
     done: set[_Place] = {(tenant, key) for tenant, key in await batch.run(SETTLE, values)}
     left = [row for row in values if (row["tenant"], row["key"]) not in done]
     found = await batch.run(FIND, left)

@@ -10,7 +10,7 @@ from callgate.errors import ControlRespond, InvocationError, ProviderError, Stor
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.effects import EffectRecorder
 from callgate.providers.exits import PlainThreads
-from callgate.providers.stores.effects import EffectRecord, EffectState, EffectStore
+from callgate.providers.stores.effects import Alias, EffectRecord, EffectState, EffectStore
 from callgate.runtime.effects.receipts import AWAITED
 
 
@@ -22,12 +22,13 @@ class Claim:
     ``undone``: the last execution failed after its body had returned. ``decided`` is the outcome that a transaction of
     the application has decided; ``carried`` is True where such a transaction carries the outcome.
     ``answered``: a body ended with a response other than an output, such as a ``ToolError``. ``records`` are audit rows
-    that are written with the outcome.
+    that are written with the outcome. ``alias`` is the identity by the caller's key, beside a declared key.
     """
 
     answered = unclear = returned = undone = carried = False
     decided: EffectState | None = None
     joined: EffectStore | None = None
+    alias: Alias | None = None
     records: Sequence[tuple[EffectRecorder[InvokeContext], dict[str, Any]]] = ()
 
     def __init__(
@@ -155,7 +156,13 @@ class CarriedClaim(Claim):
         effect = self.effect
         assert self.joined is not None  # see ``begin``
         done = await self.joined.settle(
-            self.tenant, effect.key, effect.token, EffectState.COMMITTED, at=self._ledger.now(), receipt=AWAITED
+            self.tenant,
+            effect.key,
+            effect.token,
+            EffectState.COMMITTED,
+            at=self._ledger.now(),
+            receipt=AWAITED,
+            aliases=self.alias is not None,
         )
         if not done:
             raise StoreConflict("the claim was lost: its lease was over, or the connection is of another database")
@@ -174,8 +181,22 @@ class CarriedClaim(Claim):
             StoreError: the store did not respond.
         """
         effect, ledger = self.effect, self._ledger.effects
-        if await ledger.settle(self.tenant, effect.key, effect.token, EffectState.NO_EFFECT, at=self._ledger.now()):
+        aliased = self.alias is not None
+        if await ledger.settle(
+            self.tenant, effect.key, effect.token, EffectState.NO_EFFECT, at=self._ledger.now(), aliases=aliased
+        ):
             return EffectState.NO_EFFECT
         found = await ledger.get(self.tenant, effect.key)
         mine = found is not None and found.token == effect.token and found.state is EffectState.COMMITTED
         return EffectState.COMMITTED if mine else EffectState.NO_EFFECT
+
+
+def waits_for_itself(ctx: InvokeContext, tenant: str, key: str) -> bool:
+    """Return whether an outer call of this nested call runs the same effect."""
+    outer = ctx.run.outer
+    while outer is not None:
+        claim = outer.claim
+        if claim is not None and (claim.tenant, claim.effect.key) == (tenant, key):
+            return True
+        outer = outer.outer
+    return False

@@ -1,4 +1,7 @@
-"""Idempotency keys: two calls with the same key are the same effect."""
+"""Idempotency keys: two calls with the same key are the same effect.
+
+A declared key and the key of a caller are two identities of one effect: a call repeats it if either is the same.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any, TypeAlias
 from callgate.errors import Invalid
 from callgate.hooks.context import InvokeContext
 from callgate.providers.principal import User
+from callgate.providers.stores.effects import Alias
 from callgate.tools.definition import Effect
 from callgate.tools.record import KeyScope, ToolRecord
 from callgate.tools.values import hash_of
@@ -45,8 +49,9 @@ def declared_scope(user: User, namespace: str, scope: KeyScope) -> list[str]:
 def identifier(record: ToolRecord, namespace: str = "") -> Identify:
     """Return the function that computes the idempotency keys of one tool.
 
-    The first available source wins: the caller's key, the declared key fields, the arguments if the tool sets
-    ``dedupe="arguments"``, then, for a nested call, its place in the outer call, then session, request and call id. A call without any of them gets no key.
+    The first available source wins: the declared key fields, the caller's key, the arguments if the tool sets
+    ``dedupe="arguments"``, then, for a nested call, its place in the outer call, then session, request and call id. A call
+    without any of them gets no key. Beside a declared key, the caller's key is an alias; see ``alias_of``.
     A key is a hash over *namespace*, tenant, user, tool and that source. Keys of different users therefore differ, even
     if a tool passes its key to a service without tenants. Only a declared key has the scope that the tool states.
     """
@@ -54,12 +59,12 @@ def identifier(record: ToolRecord, namespace: str = "") -> Identify:
     identity, scope = record.identity, key_scope_of(record)
 
     def identify(ctx: InvokeContext) -> str | None:
-        if ctx.run.idempotency_key is not None:
-            return given_key(ctx.user, tool, ctx.run.idempotency_key, namespace)
         if fields:
             values = ctx.run.input if identity is None else identity(ctx.run.input)
             declared = ["declared", [values.get(name) for name in fields]]
             return hash_of([*declared_scope(ctx.user, namespace, scope), tool, *declared])
+        if ctx.run.idempotency_key is not None:
+            return given_key(ctx.user, tool, ctx.run.idempotency_key, namespace)
         what: list[Any]
         if by_arguments:
             what = ["arguments", ctx.input_hash]
@@ -76,6 +81,23 @@ def identifier(record: ToolRecord, namespace: str = "") -> Identify:
         return hash_of([*scope_of(ctx.user, namespace), tool, *what])
 
     return identify
+
+
+def alias_of(ctx: InvokeContext, record: ToolRecord, namespace: str) -> Alias | None:
+    """Return the identity of an effect by its caller's key; None without one, or if that is its only identity.
+
+    Raises:
+        Invalid: see ``given_key``.
+    """
+    given = ctx.run.idempotency_key
+    if given is None or not record.definition.key:
+        return None
+    return Alias(given_key(ctx.user, record.id, given, namespace), given)
+
+
+def tenant_of(user: User, record: ToolRecord) -> str:
+    """Return the tenant that the rows of a tool's effects have: none if all tenants share them."""
+    return "" if shared_by_tenants(record) else user.tenant or ""
 
 
 def given_key(user: User, tool: str, key: str, namespace: str) -> str:

@@ -138,7 +138,8 @@ class Ledger:
         # With a decided outcome the transaction of the application has committed; the receipt is left.
         of = (EffectState.COMMITTED,) if claim.decided is EffectState.COMMITTED else OPEN_STATES
         recorded = (state, EffectState.COMMITTED) if claim.carried else (state,)
-        outcome = Settlement(effect.key, effect.token, state, at, receipt, expires_at, of, recorded)
+        aliased = claim.alias is not None
+        outcome = Settlement(effect.key, effect.token, state, at, receipt, expires_at, of, recorded, aliased)
         rows = [one.row(claim.host, body) for one, body in claim.records]
         if await self.writer.settle(tenant, outcome, rows):
             return
@@ -179,7 +180,7 @@ class Ledger:
         found = await self.effects.get(tenant, key)
         mine = None if found is None else next((one for one in doubtful if _is_claim_of(found, one)), None)
         if found is not None and mine is not None:
-            await self.effects.settle(tenant, key, found.token, EffectState.NO_EFFECT, at=self.now())
+            await self.effects.settle(tenant, key, found.token, EffectState.NO_EFFECT, at=self.now(), aliases=True)
         now, known = self.now(), self._doubtful.pop((tenant, key), [])
         if left := [one for one in known if one is not mine and one.lease_until > now]:
             self._doubtful[tenant, key] = left

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from callgate.hooks.base import name_of
 from callgate.hooks.effects import Committed, Finding, NoEffect
+from callgate.hooks.selection import Registration, why_not
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.effects import EffectRecord, EffectState, EffectStore
 from callgate.runtime.effects.receipts import receipt_of
+from callgate.tools.definition import ToolDefinition
 
 LIMIT = 10.0
 """Timeout of one hook, in seconds."""
@@ -50,8 +52,25 @@ async def settle_unknown(
     else:
         raise TypeError("an unknown effect is settled with Committed(output) or NoEffect()")
     done = await effects.settle(
-        tenant, effect.key, effect.token, state, at=at, receipt=receipt, note=note, of=[EffectState.UNKNOWN]
+        tenant,
+        effect.key,
+        effect.token,
+        state,
+        at=at,
+        receipt=receipt,
+        note=note,
+        of=[EffectState.UNKNOWN],
+        aliases=True,
     )
     if done:
         emit(LogEvent.EFFECT_RECONCILED, tool=effect.tool, key=effect.key, state=state.value)
     return done
+
+
+def reconcilers_of(registrations: Iterable[Registration], definition: ToolDefinition) -> list[Any]:
+    """Return the hooks that can find the outcome of an effect of this tool."""
+    return [
+        one.hook
+        for one in registrations
+        if hasattr(one.hook, "reconcile") and not (one.is_class or one.is_shadow) and why_not(one, definition) is None
+    ]

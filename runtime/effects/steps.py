@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -23,7 +23,7 @@ from callgate.hooks.context import InvokeContext
 from callgate.hooks.effects import EffectRecorder
 from callgate.hooks.guards import traced
 from callgate.hooks.plan import Plan
-from callgate.hooks.selection import Registration, sort_for_stage, why_not
+from callgate.hooks.selection import sort_for_stage, why_not
 from callgate.hooks.stages import Stage
 from callgate.hooks.step import ASYNC, ASYNC_LEASE, SYNC, SYNC_LEASE, Compiled, Step
 from callgate.providers.ids import new_id
@@ -31,24 +31,26 @@ from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import (
     OPEN_STATES,
+    Alias,
     EffectRecord,
     EffectState,
     SuspensionState,
+    binds,
     claimable,
     overdue,
 )
 from callgate.providers.stores.ledger_writes import ChainRows, append
 from callgate.runtime.call.deadlines import begin_in_time
 from callgate.runtime.call.failure import as_invocation_error
-from callgate.runtime.effects.claims import CarriedClaim, Claim
-from callgate.runtime.effects.keys import Identify, identifier, shared_by_tenants
+from callgate.runtime.effects.claims import CarriedClaim, Claim, waits_for_itself
+from callgate.runtime.effects.keys import Identify, alias_of, identifier, shared_by_tenants
 from callgate.runtime.effects.ledger import Ledger
 from callgate.runtime.effects.receipts import AWAITED, answer_from, receipt_of
+from callgate.runtime.effects.reconciling import reconcilers_of
 from callgate.tools.definition import Effect as Kind
-from callgate.tools.definition import ToolDefinition
 
-Lookup: TypeAlias = Callable[[InvokeContext, str, EffectRecord], Awaitable[EffectRecord | None]]
-"""Claims an effect, or looks for it, by context and tenant; None if the effect is new."""
+Lookup: TypeAlias = Callable[[InvokeContext, str, EffectRecord, Alias | None], Awaitable[EffectRecord | None]]
+"""Claims an effect, or looks for it, by context, tenant and identities; None if the effect is new."""
 
 FIRST_LOOK, LAST_LOOK = 0.005, 0.25
 """Seconds between two lookups of an effect that another call runs: the shortest and the longest interval."""
@@ -93,23 +95,27 @@ class EffectSteps:
         self.within = record.within
         self.began = not record.injected and record.context_parameter is None  # no step runs in between: see ``bodies``
         self.identify: Identify = identifier(record, ledger.namespace)
-        self.shared = shared_by_tenants(record)
+        self.shared, self.declared = shared_by_tenants(record), bool(record.definition.key)
         self.together = _recorders(plan, ledger.store)
         self.step = Step(Stage.AROUND_EXECUTE, "intent")
         self.reconcilers = reconcilers_of(plan.registrations, record.definition)
         self.carried = plan.carries and hasattr(ledger.store, "effects_in")
         self.state = EffectState.CLAIMED if self.carried else EffectState.RUNNING
 
-    def _tenant(self, ctx: InvokeContext, given: str | None) -> str:
-        """Return the tenant of the row, if *given* is the key of the caller."""
-        return "" if self.shared and given is None else ctx.user.tenant or ""
+    def _tenant(self, ctx: InvokeContext) -> str:
+        """Return the tenant of the row."""
+        return "" if self.shared else ctx.user.tenant or ""
+
+    def _alias(self, ctx: InvokeContext) -> Alias | None:
+        """Return the identity by the caller's key, beside a declared key; ``_effect`` replaces the caller's key."""
+        return alias_of(ctx, self.plan.record, self.ledger.namespace) if self.declared else None
 
     def _effect(self, ctx: InvokeContext, key: str, input_hash: str) -> EffectRecord:
-        """Return the row that the ledger records before the tool runs."""
+        """Return the row that the ledger records before the tool runs; ``ctx.idempotency_key`` is its identity."""
         now, ledger, call, given = self.ledger.now(), self.ledger, ctx.run.tool_call, ctx.run.idempotency_key
-        user = f"{ctx.user.tenant or ''}/{ctx.user.id}" if self.shared and given is None else ctx.user.id
-        if given is None:
-            ctx.run.idempotency_key = key
+        user = f"{ctx.user.tenant or ''}/{ctx.user.id}" if self.shared else ctx.user.id
+        if given is None or self.declared:
+            ctx.run.idempotency_key, given = key, None
         return EffectRecord(
             key,
             self.tool,
@@ -133,17 +139,18 @@ class EffectSteps:
         """Claim in memory; return an awaitable if the call has to await more."""
         if ctx.run.deadline_at is not None:
             begin_in_time(ctx)
-        tenant, key = self._tenant(ctx, ctx.run.idempotency_key), self.identify(ctx)
+        tenant, key = self._tenant(ctx), self.identify(ctx)
         if key is None:  # no call can repeat it, so it needs no input hash and no receipt
             key = ctx.request_id if ctx.run.request_id is None else new_id()
             effect = self._effect(ctx, key, "")
         else:
+            alias = self._alias(ctx)
             effect = self._effect(ctx, key, ctx.input_hash)
-            if ctx.run.resumed is not None:
-                return self._answer_repeat(ctx, tenant, effect, self._claim)
+            if ctx.run.resumed is not None or alias is not None:
+                return self._answer_repeat(ctx, tenant, effect, self._claim, alias)
         mine, found = self.memory.claim_now(tenant, effect, self.again)
         if not mine:
-            return self._answer_repeat(ctx, tenant, effect, self._claim, found)
+            return self._answer_repeat(ctx, tenant, effect, self._claim, None, found)
         ctx.run.claim = Claim(self.plan.host, tenant, found, (), self.began)
         return None
 
@@ -165,9 +172,9 @@ class EffectSteps:
         """Claim the effect, or answer a repeat."""
         if ctx.run.deadline_at is not None:
             begin_in_time(ctx)
-        key = self.identify(ctx)
+        key, alias = self.identify(ctx), self._alias(ctx)
         effect = self._effect(ctx, new_id(), "") if key is None else self._effect(ctx, key, ctx.input_hash)
-        await self._answer_repeat(ctx, self._tenant(ctx, effect.idempotency_key), effect, self._claim)
+        await self._answer_repeat(ctx, self._tenant(ctx), effect, self._claim, alias)
 
     async def look(self, ctx: InvokeContext) -> None:
         """Answer a repeat of an effect; return if the effect may run. The call is authorised, and nothing is claimed.
@@ -176,12 +183,12 @@ class EffectSteps:
             ControlRespond: the recorded output.
             InvocationError: the recorded error; or the effect runs, is unknown, or had other arguments.
         """
-        key, given = self.identify(ctx), ctx.run.idempotency_key
+        key, alias, given = self.identify(ctx), self._alias(ctx), ctx.run.idempotency_key
         if key is not None:
             effect = self._effect(ctx, key, ctx.input_hash)
             ctx.run.idempotency_key = given  # the suspension records only a key of the caller
             try:
-                await self._answer_repeat(ctx, self._tenant(ctx, given), effect, self._known)
+                await self._answer_repeat(ctx, self._tenant(ctx), effect, self._known, alias)
             except ControlRespond:
                 raise
             except Exception:
@@ -211,7 +218,13 @@ class EffectSteps:
         return state, receipt_of(ctx.run.output, None if ctx.run.error is None else as_invocation_error(ctx)), until
 
     async def _answer_repeat(
-        self, ctx: InvokeContext, tenant: str, effect: EffectRecord, lookup: Lookup, found: EffectRecord | None = None
+        self,
+        ctx: InvokeContext,
+        tenant: str,
+        effect: EffectRecord,
+        lookup: Lookup,
+        alias: Alias | None,
+        found: EffectRecord | None = None,
     ) -> None:
         """Answer a repeat of *found*, or of what *lookup* finds; wait while another call runs the effect.
 
@@ -224,7 +237,7 @@ class EffectSteps:
         look = FIRST_LOOK
         while True:
             if found is None:
-                found = await lookup(ctx, tenant, effect)
+                found = await lookup(ctx, tenant, effect, alias)
             if found is None:
                 return
             if found.input_hash != effect.input_hash:
@@ -235,14 +248,28 @@ class EffectSteps:
                 await self._answer(ctx, tenant, found)
                 found = None  # the effect did not happen: it may run again
                 continue
-            if clock() >= until or _waits_for_itself(ctx, tenant, effect.key):
+            if clock() >= until or waits_for_itself(ctx, tenant, effect.key):
                 raise InFlight(f"{self.tool}: the same effect is running")
             await ledger.waiters.wait((tenant, effect.key), max(0.0, min(look, until - clock())))
             look, found = min(look * 1.5, LAST_LOOK), None
             now = ledger.now()  # the lease begins with the claim
             effect = replace(effect, began_at=now, lease_until=now + ledger.valid)
 
-    async def _known(self, ctx: InvokeContext, tenant: str, effect: EffectRecord) -> EffectRecord | None:
+    async def _find(self, tenant: str, effect: EffectRecord, alias: Alias | None) -> EffectRecord | None:
+        """Return the effect of either identity, the caller's key first."""
+        effects = self.ledger.effects
+        if alias is not None:
+            found = await effects.get(tenant, alias.key)
+            if found is not None and not claimable(found, effect, retry=self.again):
+                return found
+        found = await effects.get(tenant, effect.key)
+        if alias is not None and found is not None and binds(found, effect):
+            await effects.bind(tenant, found.key, alias)
+        return found
+
+    async def _known(
+        self, ctx: InvokeContext, tenant: str, effect: EffectRecord, alias: Alias | None
+    ) -> EffectRecord | None:
         """Return the effect that this one repeats; None if this one may be claimed.
 
         Raises:
@@ -250,10 +277,10 @@ class EffectSteps:
         """
         try:
             await self.ledger.flush(tenant, effect.key)
-            found = await self.ledger.effects.get(tenant, effect.key)
+            found = await self._find(tenant, effect, alias)
             if found is not None and found.state is EffectState.RUNNING and overdue(found, effect.began_at):
                 await self.ledger.effects.expire(effect.began_at)  # as a claim does
-                found = await self.ledger.effects.get(tenant, effect.key)
+                found = await self._find(tenant, effect, alias)
             if found is None or claimable(found, effect, retry=self.again):
                 return None
             waits = self.plan.host.waits
@@ -264,7 +291,9 @@ class EffectSteps:
             raise NotRecorded(f"{self.tool}: the ledger could not be read") from error
         return found
 
-    async def _claim(self, ctx: InvokeContext, tenant: str, effect: EffectRecord) -> EffectRecord | None:
+    async def _claim(
+        self, ctx: InvokeContext, tenant: str, effect: EffectRecord, alias: Alias | None
+    ) -> EffectRecord | None:
         """Claim the effect; None if this call got it, else the row in the ledger.
 
         Raises:
@@ -279,11 +308,11 @@ class EffectSteps:
             with answer_within(before_deadline(ctx.remaining())):
                 await ledger.flush(tenant, effect.key)
                 if ctx.run.resumed is None:
-                    mine, found = await ledger.writer.claim(tenant, effect, rows, retry=self.again)
+                    mine, found = await ledger.writer.claim(tenant, effect, rows, retry=self.again, alias=alias)
                 elif ctx.run.resumed.wait.state is not SuspensionState.WAITING:
-                    mine, found = await self._claim_again(tenant, effect, rows)
+                    mine, found = await self._claim_again(tenant, effect, alias, rows)
                 else:
-                    mine, found = await self._claim_resumed(ctx, tenant, effect, rows)
+                    mine, found = await self._claim_resumed(ctx, tenant, effect, alias, rows)
         except InvocationError:
             raise
         except BaseException as error:
@@ -295,42 +324,46 @@ class EffectSteps:
         if not mine:
             return found
         facts = (self.plan.host, tenant, found, self.together, self.began)
-        ctx.run.claim = CarriedClaim(ledger, *facts) if self.carried else Claim(*facts)
+        ctx.run.claim = claim = CarriedClaim(ledger, *facts) if self.carried else Claim(*facts)
+        if alias is not None:
+            claim.alias = alias
         return None
 
     async def _claim_resumed(
-        self, ctx: InvokeContext, tenant: str, effect: EffectRecord, rows: ChainRows
+        self, ctx: InvokeContext, tenant: str, effect: EffectRecord, alias: Alias | None, rows: ChainRows
     ) -> tuple[bool, EffectRecord]:
         """Use the approval, claim and write the audit rows in one transaction."""
         try:
-            return await self._in_one_transaction(ctx, tenant, effect, rows)
+            return await self._in_one_transaction(ctx, tenant, effect, alias, rows)
         except _Held as held:
             if held.effect.state is EffectState.UNKNOWN:  # the rollback may have undone the expiry
                 await self.ledger.effects.expire(effect.began_at)
             return False, held.effect
 
-    async def _claim_again(self, tenant: str, effect: EffectRecord, rows: ChainRows) -> tuple[bool, EffectRecord]:
+    async def _claim_again(
+        self, tenant: str, effect: EffectRecord, alias: Alias | None, rows: ChainRows
+    ) -> tuple[bool, EffectRecord]:
         """Claim the effect of an approval that a worker used up before it died.
 
         Raises:
             OutcomeUnknown: the claim, which was written with the use, is no longer in the ledger.
         """
-        found = await self.ledger.effects.get(tenant, effect.key)
+        found = await self._find(tenant, effect, alias)
         if found is None:
             raise OutcomeUnknown(f"{self.tool}: its approval was used, and the ledger has no record of the effect")
         if found.state is EffectState.COMMITTED:  # also where its receipt has expired: one approval is one effect
             return False, found
-        return await self.ledger.writer.claim(tenant, effect, rows, retry=self.again)
+        return await self.ledger.writer.claim(tenant, effect, rows, retry=self.again, alias=alias)
 
     async def _in_one_transaction(
-        self, ctx: InvokeContext, tenant: str, effect: EffectRecord, rows: ChainRows
+        self, ctx: InvokeContext, tenant: str, effect: EffectRecord, alias: Alias | None, rows: ChainRows
     ) -> tuple[bool, EffectRecord]:
         async with AsyncExitStack() as chains, self.ledger.store.transaction() as written:
             resumed = ctx.run.resumed
             assert resumed is not None
-            if not await written.suspensions.replace(tenant, resumed.used()):
+            if not await written.suspensions.replace(ctx.user.tenant or "", resumed.used()):
                 raise NotPending("another process resumed it meanwhile")
-            mine, found = await written.effects.claim(tenant, effect, retry=self.again)
+            mine, found = await written.effects.claim(tenant, effect, retry=self.again, alias=alias)
             if mine:
                 await append(written, tenant, rows, chains)
             elif found.state is not EffectState.COMMITTED:
@@ -365,23 +398,3 @@ def _recorders(plan: Plan, store: Store) -> tuple[EffectRecorder[InvokeContext],
         and one.hook.joins_ledger(store)
     ]
     return tuple(hook for hook in found if found.count(hook) == 1)
-
-
-def reconcilers_of(registrations: Iterable[Registration], definition: ToolDefinition) -> list[Any]:
-    """Return the hooks that can find the outcome of an effect of this tool."""
-    return [
-        one.hook
-        for one in registrations
-        if hasattr(one.hook, "reconcile") and not (one.is_class or one.is_shadow) and why_not(one, definition) is None
-    ]
-
-
-def _waits_for_itself(ctx: InvokeContext, tenant: str, key: str) -> bool:
-    """Return whether an outer call of this nested call runs the same effect."""
-    outer = ctx.run.outer
-    while outer is not None:
-        claim = outer.claim
-        if claim is not None and (claim.tenant, claim.effect.key) == (tenant, key):
-            return True
-        outer = outer.outer
-    return False

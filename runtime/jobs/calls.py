@@ -26,6 +26,7 @@ from callgate.runtime.call.calls import context_of_none
 from callgate.runtime.call.options import CallOptions
 from callgate.runtime.call.results import cancelled_call, run_to_result
 from callgate.runtime.call.streams import Progress
+from callgate.runtime.effects.keys import tenant_of
 from callgate.runtime.jobs.records import JobRequest, is_intact, key_id_of
 from callgate.runtime.plans import Plans
 from callgate.tools.arguments.parse_errors import ParseError
@@ -188,6 +189,10 @@ class JobCalls:
                 return given
 
         return hash_of(arguments(known.arguments)) == hash_of(arguments(request.arguments))
+
+    def tenant_of(self, user: User, tool: str) -> str:
+        """Return the tenant that the rows of a tool's effects have."""
+        return tenant_of(user, self._plans.of(tool).record)
 
     def may_replace(self, known: JobRequest, request: JobRequest) -> bool:
         """Return whether a request can take the key of a job without an effect under that key.

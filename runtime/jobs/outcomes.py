@@ -7,10 +7,10 @@ from callgate.hooks.facts import Suspension
 from callgate.providers.principal import User
 from callgate.providers.stores.effects import OPEN_STATES, EffectState
 from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState
-from callgate.runtime.effects.keys import given_key
+from callgate.runtime.effects.keys import given_key, shared_by_tenants
 from callgate.runtime.jobs.jobs import JobQueue
 from callgate.runtime.jobs.records import job_id_of
-from callgate.runtime.suspensions.keyed import is_open, suspensions_of
+from callgate.runtime.suspensions.keyed import chain_of, is_open, suspensions_in
 from callgate.runtime.suspensions.record_keeping import CallRecords
 from callgate.runtime.suspensions.resolution import CallOutcome, CallState, find_suspended, recorded_result, resolve
 from callgate.runtime.suspensions.resumption import SuspendedCall, handle_of
@@ -66,14 +66,17 @@ async def _of_key(records: CallRecords, jobs: JobQueue, key: str, user: User, to
         NotPending: no call of this user has the key.
     """
     tenant = user.tenant or ""
-    effect = await records.ledger.effects.get(tenant, given_key(user, tool, key, jobs.keys.namespace))
+    shared = tool in records.plans.registry and shared_by_tenants(records.plans.of(tool).record)
+    row = given_key(user, tool, key, jobs.keys.namespace)
+    effect = await records.ledger.effects.get("" if shared else tenant, row)
     if effect is not None and effect.state in OPEN_STATES:
         return _WORKING
     if effect is not None and effect.state is not EffectState.NO_EFFECT:
         return _ended(recorded_result(effect, "" if effect.call_id is None else effect.call_id, tool))
     last = None
-    async for id, wait in suspensions_of(records.store.suspensions, user, tool, key, jobs.keys.namespace):
-        last = last if wait is None else id
+    chain = chain_of(user, tool, key, jobs.keys.namespace)
+    async for _, wait in suspensions_in(records.store.suspensions, records.keys, tenant, chain):
+        last = last if wait is None else wait.id
     if last is not None:
         return await _of_handle(records, jobs, handle_of(records.keys, tenant, last), user)
     if effect is None:

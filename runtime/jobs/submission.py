@@ -147,7 +147,7 @@ class JobWriter:
             return False
         except Invalid:  # such a key has no effect: its calls are refused
             return True
-        effect = await within.effects.get(tenant, key)
+        effect = await within.effects.get(self._calls.tenant_of(request.user, job.tool), key)
         if effect is not None and effect.state is not EffectState.NO_EFFECT:
             return False
         return outcome == Outcome.INVALID or self._calls.may_replace(request, request_of(new))

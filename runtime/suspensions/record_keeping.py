@@ -33,8 +33,8 @@ from callgate.runtime.call.invoke import run
 from callgate.runtime.call.options import CallOptions, apply_options, check_deadline
 from callgate.runtime.call.results import result_of
 from callgate.runtime.effects.ledger import Effects, Ledger
-from callgate.runtime.effects.reconciling import reconcile
-from callgate.runtime.effects.steps import effect_step, reconcilers_of
+from callgate.runtime.effects.reconciling import reconcile, reconcilers_of
+from callgate.runtime.effects.steps import effect_step
 from callgate.runtime.engine import Engine
 from callgate.runtime.lifespan.background import KEPT, PRUNE_EVERY, BackgroundTask, prune_and_log
 from callgate.runtime.plans import Plans

@@ -28,7 +28,7 @@ from callgate.providers.stores.effects import OPEN_STATES, EffectRecord, EffectS
 from callgate.runtime.call.failure import error_info
 from callgate.runtime.call.options import apply_options
 from callgate.runtime.call.results import run_to_result
-from callgate.runtime.effects.keys import identifier, shared_by_tenants
+from callgate.runtime.effects.keys import alias_of, identifier, tenant_of
 from callgate.runtime.effects.receipts import answer_from
 from callgate.runtime.suspensions.record_keeping import CallRecords
 from callgate.runtime.suspensions.resumption import Resumed, SuspendedCall, context_of_resumed, handle_of, id_in
@@ -151,13 +151,19 @@ async def _resumed(records: CallRecords, wait: SuspensionRecord, bound: Suspende
         return Resolution(_failed_result(bound, Stale()))
     if ctx.run.plan.definition.effect is Effect.READ or PLACE in bound.answers:  # or an approver gave the output
         return Resolution(repeat=True)
-    record = ctx.run.plan.record
-    key = identifier(record, records.keys.namespace)(ctx)
-    shared = ctx.run.idempotency_key is None and shared_by_tenants(record)
-    effect = None if key is None else await records.ledger.effects.get("" if shared else user.tenant or "", key)
+    effect = await _effect(records, ctx)
     if effect is not None and effect.state in OPEN_STATES:
         return None
     return Resolution(recorded_result(effect, bound.call_id or "", bound.tool))
+
+
+async def _effect(records: CallRecords, ctx: InvokeContext) -> EffectRecord | None:
+    """Return the effect of a call, by either of its identities."""
+    record, namespace = ctx.run.plan.record, records.keys.namespace
+    alias, key = alias_of(ctx, record, namespace), identifier(record, namespace)(ctx)
+    tenant, get = tenant_of(ctx.user, record), records.ledger.effects.get
+    found = None if alias is None else await get(tenant, alias.key)
+    return await get(tenant, key) if found is None and key is not None else found
 
 
 def recorded_result(effect: EffectRecord | None, call_id: str, tool: str) -> ToolResult:

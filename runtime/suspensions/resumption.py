@@ -210,7 +210,7 @@ def bound_call(ctx: InvokeContext, asked: Suspension, policy: str) -> SuspendedC
         call_id=call.id,
         synthetic_id=call.synthetic_id,
         truncated=call.truncated,
-        idempotency_key=ctx.run.idempotency_key if ctx.run.claim is None else ctx.run.claim.effect.idempotency_key,
+        idempotency_key=caller_key(ctx),
         place=asked.place,
         prompt=asked.prompt,
         schema=None if asked.schema is None else thaw(asked.schema),
@@ -224,6 +224,14 @@ def bound_call(ctx: InvokeContext, asked: Suspension, policy: str) -> SuspendedC
         asked_hash=asked_hash or input_hash,
         changed=frozen and are_changed(ctx),
     )
+
+
+def caller_key(ctx: InvokeContext) -> str | None:
+    """Return the idempotency key that the caller passed: a claim puts its own in the place of the key of the context."""
+    claim = ctx.run.claim
+    if claim is None:
+        return ctx.run.idempotency_key
+    return claim.effect.idempotency_key if claim.alias is None else claim.alias.given
 
 
 def job_of(wait: SuspensionRecord) -> str | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from callgate.errors import Denied, NotPending, Stale, StoreConflict, UnknownTool
+from callgate.errors import Denied, InFlight, NotPending, Stale, StoreConflict, UnknownTool
 from callgate.hooks.approval import PLACE
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.facts import Answers, Suspension
@@ -32,7 +32,7 @@ from callgate.runtime.suspensions.decisions import (
     name_of,
     with_decision,
 )
-from callgate.runtime.suspensions.keyed import find_same, is_open, was_edited
+from callgate.runtime.suspensions.keyed import chains_of, find_same, is_open, link, was_edited
 from callgate.runtime.suspensions.resumption import (
     Answer,
     Resumed,
@@ -104,11 +104,12 @@ class SuspensionManager:
     # ------------------------------------------------------------------ suspending
 
     async def keep(self, ctx: InvokeContext, asked: Suspension) -> Suspension:
-        """Store a suspended call; return its suspension with the handle. A repeat with its key gets the same one.
+        """Store a suspended call; return its suspension with the handle. A repeat gets the same one.
 
         Raises:
             Denied: the call is nested, and a nested call cannot be resumed.
             Conflict: a call with other arguments is suspended under its key.
+            InFlight: the same call of another user or job is suspended.
             StoreError: the store failed.
         """
         if ctx.run.outer is not None:
@@ -119,57 +120,58 @@ class SuspensionManager:
         wait = SuspensionRecord("", asked.kind, ctx.tool_id, ctx.user.id, now, now + lasts, bound.dump(), "")
         if ctx.run.claim is not None or (resumed is not None and resumed.wait.state is not SuspensionState.WAITING):
             resumed = None  # its row is used up already
+        chains = chains_of(ctx, self.keys.namespace)
         while True:
-            known = await self._same(tenant, bound, None if resumed is None else resumed.id)
-            if not isinstance(known, str):
-                left = None if known.expires_at is None else known.expires_at - now
-                return replace(asked, expires=left, handle=handle_of(self.keys, tenant, known.id))
-            wait = signed(self.keys, tenant, replace(wait, id=known))
+            free, known = await self._same(tenant, bound, chains, None if resumed is None else resumed.id)
+            new = [] if known is not None else [signed(self.keys, tenant, replace(wait, id=(free or [new_id()])[0]))]
+            kept = new[0] if known is None else known
+            links = [link(self.keys, tenant, id, kept) for id in free if id != kept.id]
             try:
-                await self._put(tenant, wait, resumed)
+                await self._put(tenant, [*new, *links], resumed if new else None)
             except StoreConflict:
-                if (bound.idempotency_key or bound.job) is None:
+                if not chains:
                     raise
             else:
-                return replace(asked, expires=lasts, handle=handle_of(self.keys, tenant, wait.id))
+                left = lasts if new else None if kept.expires_at is None else kept.expires_at - now
+                return replace(asked, expires=left, handle=handle_of(self.keys, tenant, kept.id))
 
     async def was_edited(self, ctx: InvokeContext, asked: str, ran: str) -> bool:
-        """Return whether an approver replaced the arguments of an earlier call with this key. Arguments are hashes."""
-        tenant, key = ctx.user.tenant or "", ctx.run.idempotency_key
+        """Return whether an approver replaced the arguments of an earlier call with its keys. Arguments are hashes."""
+        tenant, chains = ctx.user.tenant or "", chains_of(ctx, self.keys.namespace)
         store, opened = self.store().suspensions, partial(self.opened, tenant)
-        return key is not None and await was_edited(
-            store, ctx.user, ctx.tool_id, key, self.keys.namespace, opened, (asked, ran)
-        )
+        return await was_edited(store, self.keys, tenant, chains, opened, (asked, ran))
 
-    async def _put(self, tenant: str, wait: SuspensionRecord, resumed: Answers | None) -> None:
-        """Store a new suspension; one transaction uses up the row of a call that was suspended before."""
-        if resumed is None:
-            await self.store().suspensions.put(tenant, wait)
+    async def _put(self, tenant: str, rows: Sequence[SuspensionRecord], resumed: Answers | None) -> None:
+        """Store a new suspension and its links; one transaction uses up the row of a call that was suspended before."""
+        if resumed is None and len(rows) <= 1:
+            for wait in rows:
+                await self.store().suspensions.put(tenant, wait)
             return
         async with self.store().transaction() as written:
-            if not await written.suspensions.replace(tenant, resumed.used()):
+            if resumed is not None and not await written.suspensions.replace(tenant, resumed.used()):
                 raise NotPending("another process resumed it meanwhile")
-            await written.suspensions.put(tenant, wait)
+            for wait in rows:
+                await written.suspensions.put(tenant, wait)
 
-    async def _same(self, tenant: str, bound: SuspendedCall, before: str | None) -> str | SuspensionRecord:
-        """Return the open suspension of the same call, or else the id of a new one. *before* is about to be used up."""
-        key = bound.idempotency_key or bound.job  # a job that a crash left asks again
-        if key is None:
-            return new_id()
+    async def _same(
+        self, tenant: str, bound: SuspendedCall, chains: Sequence[str], before: str | None
+    ) -> tuple[list[str], SuspensionRecord | None]:
+        """Return the free ids of the chains, and the open suspension of the same call; *before* is about to be used up."""
 
         def opened(wait: SuspensionRecord) -> SuspendedCall | None:
             return self.opened(tenant, wait) if wait.id != before and is_open(wait, self.now()) else None
 
         while True:
-            id, wait, known = await find_same(self.store().suspensions, bound, key, self.keys.namespace, opened)
-            if wait is None or known is None:
-                return id
-            if bound.job in {None, known.job}:
-                return wait
+            free, wait, known = await find_same(self.store().suspensions, self.keys, bound, chains, opened)
+            if wait is None or known is None or bound.job in {None, known.job}:
+                return free, wait
+            other = None if known.job is None else await self.store().jobs.get(tenant, known.job)
+            if other is not None and other.state is JobState.INPUT_REQUIRED:
+                raise InFlight(f"{bound.tool}: the same call of another job is suspended")
             adopted = replace(wait, number=wait.number + 1, body=replace(known, job=bound.job).dump())
             adopted = signed(self.keys, tenant, adopted)  # the same key as a call and as a job
             if await self.store().suspensions.replace(tenant, adopted):
-                return adopted
+                return free, adopted
 
     def policy_of(self, plan: Plan) -> str:
         """Return the digest of a tool's policies: the application's version, and each policy hook with its version."""

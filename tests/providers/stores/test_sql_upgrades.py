@@ -46,8 +46,10 @@ def at_revision(revision: str, monkeypatch: pytest.MonkeyPatch) -> Generator[Non
 
 async def insert(store: SqlStore, table: str, columns: Columns[Any], record: Any) -> None:
     """Write a row as the version did whose tables have no namespaces."""
-    sql = f"INSERT INTO {table} (tenant, version, {columns.listed}) VALUES ('t', 1, {columns.marks})"
-    await store._database.write(text(sql), columns.values(record))
+    values = columns.values(record)
+    values.pop("alias_of", None)  # revision 0006
+    sql = f"INSERT INTO {table} (tenant, version, {', '.join(values)}) VALUES ('t', 1, :{', :'.join(values)})"
+    await store._database.write(text(sql), values)
 
 
 @pytest.fixture(params=["sqlite-file", "postgresql"])

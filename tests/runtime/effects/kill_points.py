@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from callgate.providers.stores.effects import EffectRecord, EffectState, SuspensionRecord
+from callgate.providers.stores.effects import Alias, EffectRecord, EffectState, SuspensionRecord
 from callgate.providers.stores.sql import SqlStore, SqlTransaction
 from callgate.providers.stores.sql_effects import SqlEffects
 from callgate.providers.stores.sql_suspensions import SqlSuspensions
@@ -68,10 +68,12 @@ class FatalEffects(SqlEffects):
     fate: Fate
     wrote = "nothing"
 
-    async def claim(self, tenant: str, effect: EffectRecord, *, retry: bool = False) -> tuple[bool, EffectRecord]:
+    async def claim(
+        self, tenant: str, effect: EffectRecord, *, retry: bool = False, alias: Alias | None = None
+    ) -> tuple[bool, EffectRecord]:
         """See ``EffectStore``."""
         self.fate.passes("before a claim")
-        mine, found = await super().claim(tenant, effect, retry=retry)
+        mine, found = await super().claim(tenant, effect, retry=retry, alias=alias)
         self.wrote = "a claim" if mine else "nothing"
         return mine, found
 

@@ -89,8 +89,8 @@ class Checked(RuleBasedStateMachine):
         return known[which % len(known)]
 
     def without_key(self, which: int) -> Handle:
-        """One whose caller gave no key: the rows of a key are a chain, and one that is gone would be a hole in it."""
-        known = [one for one in self.handles if self.model.find(one.id).given is None]
+        """One that no other call repeats: the rows of a key are a chain, and one that is gone would be a hole in it."""
+        known = [one for one in self.handles if not self.model.find(one.id).chained]
         return known[which % len(known)]
 
     # ------------------------------------------------------------------ past the gate

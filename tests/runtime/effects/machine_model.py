@@ -81,6 +81,7 @@ class Waiting:
     answers: dict[str, Any] = field(default_factory=dict)
     state: str = "waiting"
     broken: bool = False
+    chained: bool = False  # other calls find it by an identity
     id: str = ""
     asked: dict[str, Any] | None = None  # the arguments of the caller, before an approver edited them
 
@@ -125,6 +126,10 @@ class Model:
         self.status: dict[tuple[str, str], str] = {}
         self.waits: list[Waiting] = []
         self.ledger: dict[tuple[Any, ...], Entry] = {}
+        self.aliases: dict[
+            tuple[Any, ...], tuple[tuple[Any, ...], Entry]
+        ] = {}  # of callers' keys: the key, and its claim
+        self.chains: dict[tuple[Any, ...], list[int]] = {}  # of identities: indices of what waits, or waited
         self.ran: list[Ran] = []
         self.requests = 0
 
@@ -166,18 +171,39 @@ class Model:
         if rules and not decided.met(rules, PLACE):
             if not resumed and (known := self._known(call, arguments, named)) is not None:
                 return known
-            return self._waits(call, decided, PLACE, rules, min(rule.expires for rule in rules), resumed)
+            return self._waits(call, decided, PLACE, rules, min(rule.expires for rule in rules), resumed, named)
         if not rules and resumed and PLACE in call.answers:  # to other arguments
             return "denied", "stale", None, False
         return self._effect(call, decided, resumed=resumed, named=named)
 
     def _waits(
-        self, call: Waiting, decided: Waiting, place: str, rules: tuple[Approval, ...], lasts: float, resumed: bool
+        self,
+        call: Waiting,
+        decided: Waiting,
+        place: str,
+        rules: tuple[Approval, ...],
+        lasts: float,
+        resumed: bool,
+        named: bool,
     ) -> Seen:
-        for one in self._of_key(call):
-            same = (one.version, one.policy, one.place) == (self.version, self.policy, place)
-            if same and self.is_open(one) and one.id != call.id:
-                return SUSPENDED if one.asked == decided.asked else CONFLICT
+        found, chains = None, self._identities(call, decided.arguments, named)
+        without = list[tuple[Any, ...]]()
+        for chain in chains:
+            for index in self.chains.get(chain, []):
+                one = self.waits[index]
+                same = (one.version, one.policy, one.place) == (self.version, self.policy, place)
+                if same and self.is_open(one) and one.id != call.id:
+                    if one.asked != decided.asked:
+                        return CONFLICT
+                    found = index if found is None else found
+                    break
+            else:
+                without.append(chain)
+        for chain in without:
+            self.chains.setdefault(chain, []).append(len(self.waits) if found is None else found)
+        if found is not None:
+            self.waits[found].chained = True
+            return SUSPENDED
         if resumed:
             self._use(call)
         waits = replace(
@@ -191,6 +217,7 @@ class Model:
             signer=self.keys[0],
             state="waiting",
             id="",
+            chained=bool(chains),
         )
         self.waits.append(waits)
         return SUSPENDED
@@ -201,27 +228,23 @@ class Model:
             kept = self.find(call.id)
             kept.state, kept.signer, kept.arguments = state, self.keys[0], call.arguments
 
-    def _of_key(self, call: Waiting) -> list[Waiting]:
-        """What waits, or waited, under the key that its caller gave, oldest first."""
-        whose = (call.user.id, call.user.tenant, call.tool, call.given)
-        return [
-            one
-            for one in self.waits
-            if call.given is not None and (one.user.id, one.user.tenant, one.tool, one.given) == whose
-        ]
+    def _identities(self, call: Waiting, arguments: Mapping[str, Any], named: bool) -> list[tuple[Any, ...]]:
+        """What makes a call the same as one that waits: the key of its caller, and its own."""
+        own = self._key(call, arguments, named) if call.tool in WITH_KEY else None
+        return [one for one in (self._given(call), own) if one is not None]
 
     def _known(self, call: Waiting, arguments: dict[str, Any], named: bool) -> Seen | None:
         """What the ledger answers before anybody is asked; None if the effect may run."""
         key = None if call.tool in READS else self._key(call, arguments, named)
-        entry = None if key is None else self.ledger.get(key)
-        if entry is None or entry.state == "no_effect" or (entry.until is not None and entry.until <= self.now):
+        entry = self._entry(call, key, arguments)
+        if self._is_free(entry, call, arguments):
             return None
         same = entry.arguments == arguments
-        if entry.state == "unknown" and same and call.tool in AGAIN:
-            return None
+        chains = (self.chains.get(one, []) for one in self._identities(call, arguments, named))
         edited = any(
             one.signer in self.keys and not one.broken and (one.asked, one.arguments) == (arguments, entry.arguments)
-            for one in self._of_key(call)
+            for chain in chains
+            for one in (self.waits[index] for index in chain)
         )
         if not (same or edited):
             return CONFLICT
@@ -232,19 +255,40 @@ class Model:
 
     def _key(self, call: Waiting, arguments: Mapping[str, Any], named: bool) -> tuple[Any, ...] | None:
         whose = (call.user.tenant, call.user.id, call.tool)
-        if call.given is not None:
-            return (*whose, "given", call.given)
         if call.tool in WITH_KEY:
             return (*whose, "declared", arguments["n"])
+        if call.given is not None:
+            return self._given(call)
         if call.tool in ONCE_A_WHILE:
             return (*whose, "arguments", text_of(arguments))
         return (*whose, "call", call.request, call.call) if named else None
 
+    def _given(self, call: Waiting) -> tuple[Any, ...] | None:
+        return None if call.given is None else (call.user.tenant, call.user.id, call.tool, "given", call.given)
+
+    def _is_free(self, entry: Entry, call: Waiting, arguments: Mapping[str, Any]) -> bool:
+        """Whether a call may claim an effect."""
+        over = entry.state == "committed" and entry.until is not None and entry.until <= self.now
+        again = entry.state == "unknown" and entry.arguments == arguments and call.tool in AGAIN
+        return entry.state == "no_effect" or over or again
+
+    def _entry(self, call: Waiting, key: tuple[Any, ...] | None, arguments: dict[str, Any]) -> Entry:
+        """The effect of a call, by the key of its caller or by its own; a repeat of it has both from then on."""
+        given = self._given(call) if call.tool in WITH_KEY else None
+        if given in self.aliases:
+            of, claim = self.aliases[given]
+            if self.ledger.get(of) is claim and not self._is_free(claim, call, arguments):
+                return claim
+        entry = Entry("no_effect", {}) if key is None else self.ledger.get(key, Entry("no_effect", {}))
+        if given is not None and key is not None and entry.state == "committed" and entry.arguments == arguments:
+            self.aliases[given] = key, entry
+        return entry
+
     def _effect(self, call: Waiting, decided: Waiting, *, resumed: bool, named: bool) -> Seen:
         if call.tool in READS:
-            return self._body(call, decided, Entry("read", {}), resumed=resumed)
+            return self._body(call, decided, Entry("read", {}), resumed=resumed, named=named)
         arguments, key = decided.arguments, self._key(call, decided.arguments, named)
-        entry = self.ledger.get(key, Entry("no_effect", {})) if key is not None else Entry("no_effect", {})
+        entry = self._entry(call, key, arguments)
         over = entry.until is not None and entry.until <= self.now
         same = entry.arguments == arguments
         if entry.state == "committed" and not over:
@@ -254,12 +298,14 @@ class Model:
             return ("unknown", "outcome_unknown", None, False) if same else ("conflict", "conflict", None, False)
         self._use(call)
         entry = Entry("running", arguments)
-        told = self._body(call, decided, entry, resumed=resumed)
+        told = self._body(call, decided, entry, resumed=resumed, named=named)
         if key is not None:
             self.ledger[key] = entry
+            if call.tool in WITH_KEY and (given := self._given(call)) is not None:
+                self.aliases[given] = key, entry
         return told
 
-    def _body(self, call: Waiting, decided: Waiting, entry: Entry, *, resumed: bool) -> Seen:
+    def _body(self, call: Waiting, decided: Waiting, entry: Entry, *, resumed: bool, named: bool) -> Seen:
         """What the tool does, and what its caller is told."""
         tool, how = call.tool, decided.arguments["how"]
         answer: Any = None
@@ -267,7 +313,8 @@ class Model:
             if BODY not in decided.answers:
                 entry.state = "no_effect"
                 rules = (IN_BODY,) if tool == "draft" else ()
-                return self._waits(call, decided, BODY, rules, IN_BODY.expires if rules else ANSWER, resumed=False)
+                lasts = IN_BODY.expires if rules else ANSWER
+                return self._waits(call, decided, BODY, rules, lasts, resumed=False, named=named)
             error, answer = decided.answers[BODY]
             if error:
                 entry.state, entry.told = "committed", ("error", "declined", None, False)

@@ -11,7 +11,7 @@ from callgate import Approve, Deny, Edit, Respond, User
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
 from tests.runtime.effects.machine_world import CALLERS, DECIDERS
 
-TOOLS = st.sampled_from(["pay", "pay", "pay", "send", "post", "ping", "peek", "draft", "fill"])
+TOOLS = st.sampled_from(["pay", "pay", "pay", "send", "send", "post", "ping", "peek", "draft", "fill"])
 AMOUNTS = st.sampled_from([20, 500, 1, 20, 500, 9, 99, 2, 30, "x"])
 HOWS = st.sampled_from([*["ok"] * 4, "responds", "tool_error", "raise", "abort", "later", "bad"])
 GIVEN = st.sampled_from([None, "k1", None, "k2"])

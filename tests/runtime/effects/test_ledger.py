@@ -111,13 +111,17 @@ async def test_a_key_makes_a_repeat_whatever_else_differs(
         assert desk.paid == [5]
 
 
-async def test_a_caller_with_a_key_of_its_own_runs_what_declared_fields_would_repeat() -> None:
-    """Design 7: the order of keys."""
+@EVERY_STORE
+async def test_a_callers_key_never_replaces_declared_fields(store: str) -> None:
+    """Design 12.2: see ``test_identities`` for all ways and stores."""
     desk = Desk()
-    async with gate_of(desk.tool(key=("cents",))) as gate:
+    async with gate_of(desk.tool(key=("cents",)), store=store) as gate:
         for key in (None, "k1", "k2", None, "k1", "k2"):
-            await gate.call(call(5), user=ANN, idempotency_key=key)
-        assert desk.paid == [5, 5, 5]
+            assert (await gate.call(call(5), user=ANN, idempotency_key=key)).output == "paid 1"
+        assert (await gate.call(call(6), user=ANN, idempotency_key="k2")).outcome is Outcome.CONFLICT
+        assert desk.paid == [5]
+        found = await gate.store.effects.list("acme")
+        assert desk.keys == [one.key for _, one in found]
 
 
 SCOPES: dict[str | None, list[tuple[User, User]]] = {

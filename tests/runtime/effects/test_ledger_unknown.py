@@ -116,7 +116,7 @@ async def test_an_approval_that_meets_an_unknown_effect_is_not_used_up_before_it
 
     desk, finds = Desk(), Finds(None, NoEffect())
     endings = iter(["raise", "ok"])
-    made = desk.tool(requires_approval=True, key=("cents",))
+    made = desk.tool(requires_approval=True)
 
     class Ends(Hook):
         def will_normalize_input(self, ctx: InvokeContext) -> None:
@@ -126,7 +126,7 @@ async def test_an_approval_that_meets_an_unknown_effect_is_not_used_up_before_it
     async with gate_of(made, [finds, Ends()]) as gate:
 
         async def approved() -> Any:
-            waiting = await gate.call(call(), user=ANN)
+            waiting = await gate.call(call(), user=ANN, request_id="r")
             return waiting.pending.handle
 
         first, handle = await approved(), await approved()

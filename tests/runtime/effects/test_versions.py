@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/how-to/upgrade.md"
 PEER = Path(__file__).parent / "version_peer.py"
 PARTS = ("hooks", "providers", "runtime", "tools")
-MIGRATION = "providers/stores/migrations/versions/v0005_namespaces.py"
+MIGRATION = "providers/stores/migrations/versions/v0006_aliases.py"
 
 
 def git(*arguments: str) -> bytes:
@@ -99,7 +99,7 @@ def test_calls_jobs_and_approvals_cross_two_versions_both_ways(kind: str, versio
         new = Peer("new", ROOT, address)
         ends.callback(new.end)
         assert new("approve", waiting) == "new transferred 7"
-        assert (old.revision, new.revision >= "0005") == ("0004", True)
+        assert (old.revision, new.revision >= "0006") == ("0005", True)
         for one, other in ((old, new), (new, old)):
             key = f"of {one.name}"
             assert one("call", key) == [f"{one.name} paid 5", False]
@@ -109,6 +109,12 @@ def test_calls_jobs_and_approvals_cross_two_versions_both_ways(kind: str, versio
             assert other("run") == "done"
             assert one("result", job) == f"{other.name} paid 5"
             assert other("approve", one("ask")) == f"{other.name} transferred 7"
+            order = [key, len(one.name)]
+            assert one("refund", order) == ["success", f"{one.name} refunded {order[1]}", False]
+            assert other("refund", order) == ["success", f"{one.name} refunded {order[1]}", True]
+            assert other("refund", [key, 99]) == ["conflict", None, False]
+            assert one("refund", [key, 99]) == ["conflict", None, False]
+        assert new("refund", ["another", len("new")]) == ["success", "new refunded 3", True]
 
 
 # ---------------------------------------------------------------------- roles

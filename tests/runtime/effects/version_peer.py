@@ -27,6 +27,12 @@ async def transfer(cents: int) -> str:
     return f"{NAME} transferred {cents}"
 
 
+@tool(effect="irreversible", key=("order",))
+async def refund(order: int) -> str:
+    """Refund."""
+    return f"{NAME} refunded {order}"
+
+
 async def work(gate: Gate, do: str, value: Any) -> Any:
     """Do what the test asks for, and return what it reads."""
     match do:
@@ -35,6 +41,12 @@ async def work(gate: Gate, do: str, value: Any) -> Any:
                 ToolCall(id="c", name="pay", arguments={"cents": 5}), user=ANN, idempotency_key=value
             )
             return [result.output, result.replayed]
+        case "refund":
+            key, order = value
+            result = await gate.call(
+                ToolCall(id="c", name="refund", arguments={"order": order}), user=ANN, idempotency_key=key
+            )
+            return [result.outcome, result.output, result.replayed]
         case "submit":
             return (await gate.submit(ToolCall(id="c", name="pay", arguments={"cents": 5}), user=ANN, key=value)).id
         case "run":
@@ -53,7 +65,7 @@ async def work(gate: Gate, do: str, value: Any) -> Any:
 async def main() -> None:
     """Serve until the input ends."""
     options: dict[str, Any] = {"effects": Effects(durable=True), "signing_keys": ["a key of the tests"]}
-    gate = Gate([pay, transfer], allow_unguarded=True, store=ADDRESS, jobs=EmbeddedJobs(0), **options)
+    gate = Gate([pay, refund, transfer], allow_unguarded=True, store=ADDRESS, jobs=EmbeddedJobs(0), **options)
     async with gate:
         print(json.dumps(HEAD), flush=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
