@@ -28,6 +28,11 @@ def shared_data() -> Path:
     return DATA
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the length of the mixed load."""
+    parser.addoption("--soak-seconds", default="600", help="seconds of mixed load in `make soak`")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what is marked ``needs_data`` where there is none."""
     if not HAS_DATA:

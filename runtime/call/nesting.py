@@ -16,6 +16,7 @@ from typing import Any
 
 from callgate.errors import Denied, InvocationError
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.facts import ClaimState
 from callgate.hooks.plan import Plan
 from callgate.hooks.run import Run
 from callgate.providers.ids import new_id
@@ -111,8 +112,8 @@ def _counted(beside: dict[tuple[str, ...], int], *what: str) -> list[Any]:
     return [*what, number]
 
 
-def place_in_outer(inner: Run[Any]) -> list[Any]:
-    """Return the identity of a nested effect: the nearest outer effect, else the caller's call, and the way to it."""
+def place_in_outer(inner: Run[Any]) -> tuple[ClaimState[Any] | None, list[Any]]:
+    """Return the nearest outer effect of a nested one, and the way to it; without one, the way to the caller's call."""
     way: list[Any] = []
     while inner.outer is not None:
         if inner.place is None:
@@ -120,8 +121,16 @@ def place_in_outer(inner: Run[Any]) -> list[Any]:
         way.append(inner.place)
         inner = inner.outer
         if inner.claim is not None:
-            return [inner.claim.effect.key, *way]
-    return [_identity(inner), *way]
+            return inner.claim, way
+    return None, [_identity(inner), *way]
+
+
+def tenant_of_outer(inner: Run[Any]) -> str:
+    """Return the tenant of a nested effect: that of the nearest outer one, which all tenants may share."""
+    outer = inner.outer
+    while outer is not None and outer.claim is None:
+        outer = outer.outer
+    return inner.user.tenant or "" if outer is None or outer.claim is None else outer.claim.tenant
 
 
 def _identity(root: Run[Any]) -> list[Any]:

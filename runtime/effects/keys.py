@@ -71,7 +71,10 @@ def identifier(record: ToolRecord, namespace: str = "") -> Identify:
         elif ctx.run.outer is not None:
             from callgate.runtime.call.nesting import place_in_outer  # few tools call others
 
-            what = ["nested", *place_in_outer(ctx.run)]
+            outer, place = place_in_outer(ctx.run)
+            if outer is not None:  # its key has its scope: another user who runs it again repeats its effects, too
+                return hash_of([*([namespace] if namespace else []), "nested", tool, outer.effect.key, *place])
+            what = ["nested", *place]
         elif ctx.run.tool_call is not None and ctx.run.request_id is not None and not ctx.run.tool_call.synthetic_id:
             what = ["call", ctx.run.session_id, ctx.run.request_id, ctx.run.tool_call.id]
         elif ctx.run.resumed is not None:

@@ -28,6 +28,7 @@ from callgate.hooks.stages import Stage
 from callgate.hooks.step import ASYNC, ASYNC_LEASE, SYNC, SYNC_LEASE, Compiled, Step
 from callgate.providers.ids import new_id
 from callgate.providers.logs import LogEvent, emit
+from callgate.providers.principal import ANONYMOUS
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import (
     OPEN_STATES,
@@ -96,6 +97,7 @@ class EffectSteps:
         self.began = not record.injected and record.context_parameter is None  # no step runs in between: see ``bodies``
         self.identify: Identify = identifier(record, ledger.namespace)
         self.shared, self.declared = shared_by_tenants(record), bool(record.definition.key)
+        self.placed = not self.declared and record.dedupe is None  # in a nested call, its place identifies the effect
         self.together = _recorders(plan, ledger.store)
         self.step = Step(Stage.AROUND_EXECUTE, "intent")
         self.reconcilers = reconcilers_of(plan.registrations, record.definition)
@@ -104,6 +106,10 @@ class EffectSteps:
 
     def _tenant(self, ctx: InvokeContext) -> str:
         """Return the tenant of the row."""
+        if ctx.run.outer is not None and self.placed:
+            from callgate.runtime.call.nesting import tenant_of_outer  # few tools call others
+
+            return tenant_of_outer(ctx.run)
         return "" if self.shared else ctx.user.tenant or ""
 
     def _alias(self, ctx: InvokeContext) -> Alias | None:
@@ -113,7 +119,8 @@ class EffectSteps:
     def _effect(self, ctx: InvokeContext, key: str, input_hash: str) -> EffectRecord:
         """Return the row that the ledger records before the tool runs; ``ctx.idempotency_key`` is its identity."""
         now, ledger, call, given = self.ledger.now(), self.ledger, ctx.run.tool_call, ctx.run.idempotency_key
-        user = f"{ctx.user.tenant or ''}/{ctx.user.id}" if self.shared else ctx.user.id
+        everywhere = self.shared or (ctx.run.outer is not None and self.placed)
+        user = f"{ctx.user.tenant or ''}/{ctx.user.id}" if everywhere else ctx.user.id
         if given is None or self.declared:
             ctx.run.idempotency_key, given = key, None
         return EffectRecord(
@@ -242,7 +249,7 @@ class EffectSteps:
                 return
             if found.input_hash != effect.input_hash:
                 raise Conflict(f"{self.tool}: this key was used with other arguments")
-            if found.user != effect.user and found.state not in OPEN_STATES:
+            if found.state not in OPEN_STATES and _is_of_another(ctx, found, effect):
                 raise Conflict(f"{self.tool}: another user's call has this key")
             if found.state not in OPEN_STATES and not (found.receipt == AWAITED and found.lease_until > ledger.now()):
                 await self._answer(ctx, tenant, found)
@@ -380,6 +387,17 @@ class EffectSteps:
         if not ctx.run.replayed:
             raise OutcomeUnknown(f"{self.tool}: its outcome is unknown; see `callgate effects`")
         answer_from(found.receipt)
+
+
+def _is_of_another(ctx: InvokeContext, found: EffectRecord, effect: EffectRecord) -> bool:
+    """Return True if another caller made the effect. Only a session, a job or an outer call identifies an anonymous one."""
+    if found.user != effect.user or ctx.user.id != ANONYMOUS.id:
+        return found.user != effect.user
+    if effect.session_id is not None:
+        return found.session_id != effect.session_id
+    run = ctx.run
+    known = run.job is not None or run.resumed is not None or run.outer is not None
+    return not known or found.request_id != effect.request_id
 
 
 def _recorders(plan: Plan, store: Store) -> tuple[EffectRecorder[InvokeContext], ...]:

@@ -12,15 +12,19 @@ import orjson
 from callgate.errors import ControlRespond, HookError
 from callgate.hooks.base import Hook, Step
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.host import CallPlan
 from callgate.hooks.stock.capacity.single_flight import InFlightCall, Miss, SingleFlight
 from callgate.hooks.stock.options import HookOptions, check_seconds, checked, set_options
 from callgate.hooks.stock.store_time import store_time
 from callgate.providers.principal import ANONYMOUS
+from callgate.providers.ranks import Rank
+from callgate.providers.recipes import Recipe
 from callgate.providers.stores.base import CacheEntry, CacheStore, Store
 from callgate.providers.stores.memory import MemoryCache
 from callgate.providers.stores.memory_changes import MemoryKey
 from callgate.tools.definition import Effect
 from callgate.tools.naming import did_you_mean
+from callgate.tools.record import Style
 from callgate.tools.values import canonical, compact, digest, thaw
 
 Vary: TypeAlias = Callable[[InvokeContext], Any]
@@ -48,7 +52,9 @@ class Cache(Hook):
         ttl: seconds for which an entry is fresh.
         stale: further seconds in which an entry may be served while one caller renews it.
         shared: True gives all users of a tenant the same entries; by default each user has their own. Calls without a
-            tenant are one group. Anonymous calls have entries per session, and none without a session.
+            tenant are one group. Anonymous calls have entries per session, and none without a session. Where a provider
+            of the scope ``"session"`` or ``"request"`` feeds the tool or one of its hooks, or the tool takes its context,
+            entries are those of one user and session.
         vary_by: what else the output depends on: ``"session"``, ``"roles"``, ``"scopes"``, or functions of the context
             that return a JSON value.
         entry_tags: names for ``drop_tags``, or a function of the context that returns them.
@@ -103,7 +109,7 @@ class Cache(Hook):
         self._given: Store | None = None if part is backend else backend
         self._last: CacheStore | None = None
         self.single_flight = SingleFlight()
-        self._prefixes: dict[Any, tuple[Any, Any]] = {}
+        self._prefixes: dict[Any, tuple[tuple[Any, Any], bool]] = {}
 
     # ------------------------------------------------------------------ stages
 
@@ -230,28 +236,45 @@ class Cache(Hook):
         user = ctx.user
         tenant = user.tenant or ""
         owner: Any = None
-        if not self.shared:
+        prefix, fed = self._prefixes.get(ctx.run.plan) or self._prefix(ctx)
+        if fed:
+            if user.id == ANONYMOUS.id and not ctx.run.session_id:
+                return None
+            owner = [user.id, ctx.run.session_id]
+        elif not self.shared:
             owner = user.id
             if owner == ANONYMOUS.id:  # only the session separates one anonymous caller from another
                 if not ctx.run.session_id:
                     return None
                 owner = [ctx.run.session_id]
         varies = [read(ctx) for read in self._vary] if self._vary else None
-        prefix = self._prefixes.get(ctx.run.plan) or self._prefix(ctx)
         hashed = prefix[ctx.run.step.shadow].copy()
         hashed.update(_bytes(tenant, owner, varies, ctx.run.input))
         return tenant, hashed.hexdigest()
 
-    def _prefix(self, ctx: InvokeContext) -> tuple[Any, Any]:
-        """Hash the part that all keys of a plan share: the tool, its version and its schemas."""
+    def _prefix(self, ctx: InvokeContext) -> tuple[tuple[Any, Any], bool]:
+        """Hash what all keys of a plan share: the tool, its version and its schemas; add whether a session feeds it."""
         tool = ctx.run.plan.definition
         shape = digest([thaw(tool.parameters), thaw(tool.output_schema)])
         common = [tool.name, tool.version, shape, self._varied]
         value, seen = (blake2b(canonical([kind, *common]), digest_size=20) for kind in ("value", "seen"))
         if len(self._prefixes) >= _MAX_PLANS:  # a plan is rebuilt when hooks are added or removed
             self._prefixes.clear()
-        self._prefixes[ctx.run.plan] = value, seen
-        return value, seen
+        made = self._prefixes[ctx.run.plan] = (value, seen), _fed_by_session(ctx.run.plan)
+        return made
+
+
+def _fed_by_session(plan: CallPlan[InvokeContext]) -> bool:
+    """Return True if the output may depend on the session or the request: on a provider, or on the context of the tool."""
+    if plan.record.context_parameter is not None or plan.record.style is Style.RECORD:
+        return True
+    wanted = [recipe for supply in plan.supplies.values() for _, recipe in supply.wanted]
+    return any(_is_of_session(recipe) for recipe in wanted)
+
+
+def _is_of_session(recipe: Recipe) -> bool:
+    """Return True for a provider of a session or a request, and for one of an execution that needs such a provider."""
+    return recipe.rank in (Rank.SESSION, Rank.REQUEST) or any(map(_is_of_session, recipe.needs))
 
 
 def _vary(given: str | Vary) -> tuple[str, Vary]:

@@ -197,3 +197,23 @@ async def test_repeats_of_a_read_call_make_its_effects_once_and_other_calls_thei
             await gate.call("pay_through", {"to": "b"}, user=ANN, idempotency_key="k")
             await gate.call("pay_through", {"to": "c"}, user=ANN, request_id="r")
     assert shop.paid == {"a": 1, "b": 1, "c": 2}
+
+
+@pytest.mark.parametrize("scope", ["tenant", "global"])
+async def test_another_user_who_runs_an_outer_effect_again_makes_no_nested_effect_again(scope: Any) -> None:
+    """I4: the nested effects belong to the outer one, whoever runs it; the receipts stay with their user."""
+    shop = Shop()
+    users = [ANN, User("bob", tenant="acme"), User("ann", tenant="umbrella" if scope == "global" else "acme")]
+
+    @tool(effect="idempotent", key=("n",), key_scope=scope)
+    async def outer(n: int, ctx: ToolContext) -> Any:
+        shop.attempts += 1
+        told = await asyncio.gather(ctx.call("pay", {"to": "a"}), branch(ctx, shop, "b"), return_exceptions=True)
+        if shop.attempts < 3:
+            raise ConnectionError
+        return [type(one).__name__ for one in told]
+
+    async with Gate(tools=[*inner_tools([shop]), outer], allow_unguarded=True, effects=Effects(durable=False)) as gate:
+        for user in users:
+            await gate.call("outer", {"n": 1}, user=user)
+    assert (shop.attempts, shop.paid) == (3, {"a": 1, "b": 1})
