@@ -27,6 +27,12 @@ def checked_id(name: str, text: object) -> None:
         raise Invalid(problem, stage="call", code="bad_id", public=f"The call is not valid: {problem}.", no_effect=True)
 
 
+def checked_ids(**ids: object) -> None:
+    """Refuse ids that a database cannot keep; see ``checked_id``."""
+    for name, text in ids.items():
+        checked_id(name, text)
+
+
 class CallOptions(TypedDict, total=False):
     """Options of one call.
 

@@ -15,7 +15,7 @@ from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.jobs import FINAL_STATES, Job, JobState
-from callgate.runtime.call.options import check_deadline, checked_id
+from callgate.runtime.call.options import check_deadline, checked_ids
 from callgate.runtime.call.waiting import Waiters
 from callgate.runtime.jobs.backend import JobBackend
 from callgate.runtime.jobs.calls import JobCalls, as_fault, stops
@@ -197,13 +197,10 @@ class JobQueue:
         """Return the signed job of a call, which is not stored yet, and its request.
 
         Raises:
-            BadCall: the deadline is no time in seconds.
-            Invalid: an id cannot be stored.
+            BadCall, Invalid: the deadline is no time in seconds; an id cannot be stored.
         """
         check_deadline(deadline)
-        ids = {"call id": call.id, "key": key, "queue": queue, "session_id": session_id, "request_id": request_id}
-        for name, text in ids.items():
-            checked_id(name, text)
+        checked_ids(call_id=call.id, key=key, queue=queue, session_id=session_id, request_id=request_id)
         tenant, now = user.tenant or "", self.now()
         id = new_id() if key is None else job_id_of(user, call.name, key, self.keys.namespace)
         run_at = time_of(now, at, delay)
