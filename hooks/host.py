@@ -51,8 +51,8 @@ class CallsUnderWay(Protocol[C_contra]):
         """Note the first call that begins in this iteration of the loop."""
         ...
 
-    def ended(self, ctx: C_contra, finished: float, /) -> None:
-        """Forget a call. Report it if it took long, and blocked the loop all the time."""
+    def ended(self, ctx: C_contra, /) -> None:
+        """Report a call that took long, if it blocked the loop all the time."""
         ...
 
     def admit(self, ctx: C_contra) -> asyncio.Task[Any] | None:
@@ -68,6 +68,8 @@ class CallsUnderWay(Protocol[C_contra]):
         ...
 
     def __setitem__(self, ctx: object, task: asyncio.Task[Any] | None, /) -> None: ...
+
+    def __delitem__(self, ctx: object, /) -> None: ...
 
 
 class Host(Protocol[C_contra]):

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import inspect
 from asyncio import AbstractEventLoop, current_task, get_running_loop
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import Context, copy_context
+from types import CoroutineType
 from typing import Any
 
 from callgate.errors import ControlRespond
@@ -27,6 +28,7 @@ from callgate.runtime.call.closing import close, closing_steps, end_scope, resto
 from callgate.runtime.call.deadlines import LEAKS, arm, begin_in_time, forget_leaked, stand_down
 from callgate.runtime.call.failure import counted, fail, ignored_deadline
 from callgate.runtime.call.leases import awaited, finish_acquire, set_mark, taking
+from callgate.runtime.call.under_way import BLOCKED
 from callgate.tools.values import SCALARS
 
 # The first test is for truth: SYNC is 0, and most steps are SYNC.
@@ -49,15 +51,8 @@ async def run(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> Any:  # noqa
                 elif kind == SYNC_LEASE:
                     if (answer := call(ctx)) is None:
                         state.leases = (step.release, state.leases)  # type: ignore[assignment]  # by its kind
-                else:  # an acquire: driven here up to its first wait; the rest is shielded
-                    set_mark(acquiring := call(ctx))
-                    try:
-                        pending = acquiring.send(None)
-                    except StopIteration as stop:
-                        if (answer := stop.value) is None:
-                            state.leases = (step.release, state.leases)  # type: ignore[assignment]  # by its kind
-                    else:
-                        answer = await finish_acquire(ctx, acquiring, pending, step)
+                elif (answer := begin_acquire(ctx, call, step)).__class__ is CoroutineType:  # it waits
+                    answer = await answer
                 if answer is not None:
                     await answered(ctx, step, answer)
             if plan.straight is None:
@@ -95,10 +90,24 @@ async def run(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> Any:  # noqa
         await end_scope(ctx)
     if outside is not None:
         restore_context(outside)
-    under_way.ended(ctx, plan.now() if state.finished is None else state.finished)
+    del under_way[ctx]
+    if state.deadline_at is not None or plan.now() - state.started > BLOCKED:
+        under_way.ended(ctx)
     if state.special and (state.error is not None or state.deferred is not None):
         raise plan.surface(ctx)
     return state.output
+
+
+def begin_acquire(ctx: InvokeContext, call: Callable[[InvokeContext], Any], step: Step) -> Any:
+    """Drive an asynchronous acquire up to its first wait; return its answer, or the coroutine that finishes it shielded."""
+    set_mark(acquiring := call(ctx))
+    try:
+        pending = acquiring.send(None)
+    except StopIteration as stop:
+        if stop.value is None:
+            ctx.run.leases = (step.release, ctx.run.leases)  # type: ignore[assignment]  # by its kind
+        return stop.value
+    return finish_acquire(ctx, acquiring, pending, step)
 
 
 def _opened(plan: CallPlan[InvokeContext], ctx: InvokeContext, loop: AbstractEventLoop) -> Context | None:

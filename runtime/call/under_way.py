@@ -72,17 +72,15 @@ class UnderWay(dict[object, "asyncio.Task[Any] | None"]):
             _report_blocked(one, until, stage=one.run.step.stage, hook=one.run.step.name)
             until = one.run.started
 
-    def ended(self, ctx: InvokeContext, finished: float) -> None:
-        """Forget a call. Report it if it took long, and did so in one iteration of the loop."""
-        del self[ctx]
-        first, run = self.first, ctx.run
-        run.finished = finished
-        if first is None or (finished - run.started <= BLOCKED and run.deadline_at is None):
+    def ended(self, ctx: InvokeContext) -> None:
+        """Report a call that took long, and did so in one iteration of the loop."""
+        first = self.first
+        if first is None:
             return
         if self.watched is not asyncio.get_running_loop():  # that loop has ended
             self.first = None
         elif first.run.started <= ctx.run.started:
-            _report_blocked(ctx, finished)
+            _report_blocked(ctx, ctx.run.plan.host.monotonic())
 
     def start(self) -> None:
         """Accept calls in the running loop."""
