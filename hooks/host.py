@@ -42,6 +42,19 @@ class CallsUnderWay(Protocol[C_contra]):
 
     loop: asyncio.AbstractEventLoop | None
 
+    @property
+    def first(self) -> object | None:
+        """The call that began first in this iteration of the loop."""
+        ...
+
+    def watch(self, ctx: C_contra, loop: asyncio.AbstractEventLoop, /) -> None:
+        """Note the first call that begins in this iteration of the loop."""
+        ...
+
+    def ended(self, ctx: C_contra, finished: float, /) -> None:
+        """Forget a call. Report it if it took long, and blocked the loop all the time."""
+        ...
+
     def admit(self, ctx: C_contra) -> asyncio.Task[Any] | None:
         """Return the task of a call, or refuse the call."""
         ...
@@ -55,8 +68,6 @@ class CallsUnderWay(Protocol[C_contra]):
         ...
 
     def __setitem__(self, ctx: object, task: asyncio.Task[Any] | None, /) -> None: ...
-
-    def __delitem__(self, ctx: object, /) -> None: ...
 
 
 class Host(Protocol[C_contra]):

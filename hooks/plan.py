@@ -127,7 +127,6 @@ class Plan:
             straight is None or not own or self.will_execute or self.did_execute
         )
         self.straight = straight if own and not self.in_units else None
-        self.restores = self.observed or self.straight is None  # hooks or providers may set context variables
         self.merged = merges and own and not self.in_units
         if self.merged:  # the tool runs once, so its steps are inlined before and after it
             self.before += self.will_execute
@@ -148,6 +147,7 @@ class Plan:
 
     def _set_closing(self, stages: dict[Stage, tuple[Compiled, ...]]) -> None:
         """Set the closing steps: records that cannot wait (``early``), those that may (``late``), and finals."""
+        self.restores = self.observed or self.straight is None  # hooks or providers may set context variables
         self.records = _join(stages, *RECORDS)
         self.finals = stages[Stage.WILL_FINALIZE_INVOKE]
         self.closing = self.records + self.finals

@@ -80,6 +80,12 @@ class LogEvent(StrEnum):
         "validated no_schema_mode",
         "a call of a tool without a schema was admitted; every event of such a call has these fields",
     )
+    CALL_BLOCKED = (
+        "call.blocked",
+        WARNING,
+        "seconds stage hook",
+        "a call blocked the event loop, before its first wait, for longer than 250 ms or its deadline; all others waited",
+    )
     CALL_ABANDONED = (
         "call.abandoned",
         ERROR,

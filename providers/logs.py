@@ -177,6 +177,17 @@ def emit_invalid_output(ctx: LoggedCall, reason: str, **fields: object) -> None:
             _print(f"callgate: {ctx.tool_id}: {reason}")
 
 
+def emit_blocked(ctx: LoggedCall, seconds: float, **fields: object) -> None:
+    """Log that a call blocked the event loop; in development mode, print it. Never raises."""
+    emit(LogEvent.CALL_BLOCKED, ctx, seconds=round(seconds, 3), **fields)
+    if ctx.run.plan.host.development:
+        with suppress(Exception):
+            _print(
+                f"callgate: {ctx.tool_id} blocked the event loop for {seconds:.3f} s; await in it, use a plain `def` "
+                "tool, which runs in a thread, or asyncio.to_thread"
+            )
+
+
 def emit_suppressed(ctx: LoggedCall, error: BaseException) -> None:
     """Log an ignored failure of the current step; the event depends on the step."""
     step = ctx.run.step

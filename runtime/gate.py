@@ -40,7 +40,7 @@ from callgate.runtime.faces.changes import Changes
 from callgate.runtime.faces.deferred import DeferredCalls
 from callgate.runtime.faces.guesses import GATE
 from callgate.runtime.faces.keywords import GATE_KEYWORDS, explain_keywords
-from callgate.runtime.faces.options import Mode, Options, Sessions, check_seconds
+from callgate.runtime.faces.options import Mode, Options, Sessions
 from callgate.runtime.faces.placement import Placement, RunOn
 from callgate.runtime.faces.sync import SyncGate
 from callgate.runtime.faces.views import Views
@@ -105,7 +105,6 @@ class Gate(Views, Changes, DeferredCalls):
     ) -> None:
         if mode not in ("production", "development"):
             raise ValueError(f'mode is {mode!r}; write Gate(mode="production") or Gate(mode="development")')
-        check_seconds("Gate: deadline", deadline)
         sessions, effects, options = sessions or Sessions(), effects or Effects(), options or Options()
         clock = options.clock or SystemClock()
         self.mode, self.allow_unguarded, self.deadline = mode, allow_unguarded, deadline

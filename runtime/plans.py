@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
-from callgate.errors import ProviderError
+from callgate.errors import ProviderError, RegistrationError
 from callgate.hooks.builtin import BuiltIns
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.plan import Plan
@@ -17,6 +17,7 @@ from callgate.providers.principal import User
 from callgate.runtime.engine import Engine
 from callgate.runtime.policy import Hooked, Policy
 from callgate.tools.definition import Effect, ToolDefinition
+from callgate.tools.limits import fault_of_seconds
 from callgate.tools.record import ToolRecord
 from callgate.tools.registry import ToolRegistry
 
@@ -82,6 +83,8 @@ class Plans:
         self.check: Callable[[Policy, Policy], None] | None = None
         self.registry = registry
         self._engine = engine
+        if (fault := fault_of_seconds(deadline)) is not None:
+            raise RegistrationError(f"Gate: deadline {fault}")
         self._deadline = deadline
         self._changes = threading.RLock()  # for changes; reading takes no lock
         self._builtins: dict[str, tuple[ToolRecord, BuiltIns]] = {}

@@ -9,9 +9,9 @@ closing: audit, metrics, releases in reverse, finalise, request providers; on ev
 from __future__ import annotations
 
 import inspect
-from asyncio import current_task, get_running_loop
+from asyncio import AbstractEventLoop, current_task, get_running_loop
 from collections.abc import Iterable
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from typing import Any
 
 from callgate.errors import ControlRespond
@@ -37,9 +37,7 @@ async def run(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> Any:  # noqa
     state, shaping, under_way = ctx.run, plan.shaping, plan.host.under_way
     task = current_task(loop) if (loop := get_running_loop()) is under_way.loop else under_way.admit(ctx)
     under_way[ctx], state.requests = task, task.cancelling() if LEAKS and task is not None else 0
-    outside = copy_context() if plan.restores else None
-    if state.special:
-        state.alarm = arm(ctx.remaining() or 0.0)
+    outside = _opened(plan, ctx, loop) if plan.restores or state.special or under_way.first is None else None
     try:
         try:
             for kind, call, step in plan.before:
@@ -97,10 +95,19 @@ async def run(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> Any:  # noqa
         await end_scope(ctx)
     if outside is not None:
         restore_context(outside)
-    del under_way[ctx]
+    under_way.ended(ctx, plan.now() if state.finished is None else state.finished)
     if state.special and (state.error is not None or state.deferred is not None):
         raise plan.surface(ctx)
     return state.output
+
+
+def _opened(plan: CallPlan[InvokeContext], ctx: InvokeContext, loop: AbstractEventLoop) -> Context | None:
+    """Arm the deadline, watch for calls that block the loop, and return the context to which the call is undone."""
+    if plan.host.under_way.first is None:
+        plan.host.under_way.watch(ctx, loop)
+    if ctx.run.special:
+        ctx.run.alarm = arm(ctx.remaining() or 0.0)
+    return copy_context() if plan.restores else None
 
 
 async def attempt(plan: Plan, ctx: InvokeContext) -> Any:

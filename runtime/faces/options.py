@@ -20,7 +20,7 @@ Mode: TypeAlias = Literal["production", "development"]
 """``"production"`` refuses to open half-configured; ``"development"`` opens, and reports on stderr."""
 
 
-def check_seconds(what: str, value: object, *, least: float | None = None, none: bool = True) -> None:
+def check_time(what: str, value: object, *, least: float | None = None, none: bool = True) -> None:
     """Refuse a setting of a gate that is no time in seconds; see ``fault_of_seconds``.
 
     Raises:
@@ -96,7 +96,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("drain", "closing"):
-            check_seconds(f"Options: {name}", getattr(self, name), least=0.0, none=False)
+            check_time(f"Options: {name}", getattr(self, name), least=0.0, none=False)
         if not re.fullmatch(r"[a-z0-9._-]{0,63}", self.namespace):
             raise RegistrationError(
                 f"Options: namespace is {self.namespace!r}; give at most 63 of a-z, 0-9, '.', '_' and '-'"

@@ -415,8 +415,8 @@ async def test_remaining_time_counts_down_to_the_deadline_and_not_below() -> Non
     assert await invoke(record(), *hooks, clock=clock, deadline=60) == 4
     assert seen == [60.0, 20.0, 0.0]
     seen.clear()
-    assert await invoke(record(deadline=30), *hooks, clock=clock, deadline=60) == 4
-    assert seen == [30.0, 0.0, 0.0]
+    assert await invoke(record(deadline=50), *hooks, clock=clock, deadline=60) == 4
+    assert seen == [50.0, 10.0, 0.0]
 
 
 async def test_user_and_tenant_belong_to_the_invocation() -> None:

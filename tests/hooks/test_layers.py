@@ -122,7 +122,7 @@ async def test_the_same_writes_are_found_where_a_shadow_has_the_context_of_the_c
     """The control."""
     from callgate.hooks import guards
 
-    monkeypatch.setattr(guards, "in_shadow", lambda _hook, call: call)
+    monkeypatch.setattr(guards, "in_shadow", lambda _hook, call, *_: call)
     plain = await seen_with(fails=False)
     for write, stage in [
         ("input", Stage.WILL_NORMALIZE_INPUT),

@@ -30,6 +30,7 @@ NAMES = {
     "audit.row",
     "call.abandoned",
     "call.attempt_failed",
+    "call.blocked",
     "call.cancelled",
     "call.failed",
     "call.not_validated",

@@ -29,7 +29,6 @@ from callgate.runtime.hosts.a2a.task_runner import TaskRunner
 from callgate.runtime.hosts.a2a.task_store import TaskStore
 from callgate.runtime.suspensions.pending import PendingTasks
 from callgate.tools.calls import ANONYMOUS, User
-from callgate.tools.limits import fault_of_seconds
 
 DEADLINE = 300.0
 """Timeout of one run of a task, in seconds: from a message to an answer or a suspension."""
@@ -74,8 +73,6 @@ def agent(
         RegistrationError: *authenticate* is None, *deadline* is no time in seconds, or the extra is not installed.
     """
     _require_sdk()
-    if (fault := fault_of_seconds(deadline, none=False)) is not None:
-        raise RegistrationError(f"a2a.agent: deadline {fault}")
     if authenticate is None:
         raise RegistrationError(
             "a2a.agent: each task has an owner: give a2a.agent(gate, authenticate=...) a function that finds the user"

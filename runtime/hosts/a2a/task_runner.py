@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from callgate.errors import Denied, Invalid, InvocationError, NotPending, StoreConflict
+from callgate.errors import Denied, Invalid, InvocationError, NotPending, RegistrationError, StoreConflict
 from callgate.runtime.call.failure import error_info
 from callgate.runtime.call.options import CallOptions
 from callgate.runtime.call.result_json import result_as_json, result_from_json
@@ -26,6 +26,7 @@ from callgate.runtime.suspensions.pending import PendingTask, PendingTasks, Want
 from callgate.runtime.suspensions.resolution import in_session
 from callgate.tools.calls import Outcome, ToolCall, ToolResult, User
 from callgate.tools.execution import TaskIds
+from callgate.tools.limits import fault_of_seconds
 
 DECISIONS = ("approval", "consent")
 """Kinds of suspension that an approver decides; the owner answers all others."""
@@ -57,6 +58,8 @@ class TaskRunner:
         self.gate = gate
         self.model = model
         self.pending = pending
+        if (fault := fault_of_seconds(deadline, none=False)) is not None:
+            raise RegistrationError(f"a2a.agent: deadline {fault}")
         self.deadline = deadline
 
     def gate_for(self, pending: PendingTask) -> Gate:
