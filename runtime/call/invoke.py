@@ -62,10 +62,8 @@ async def run(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> Any:  # noqa
                 if state.deadline_at is not None:
                     begin_in_time(ctx)
                 output = await plan.straight(**(state.input if prepare is None else prepare(state.input)))
-                state.output = output if output.__class__ in SCALARS else plan.copied(state, output)
-                if state.output is MISSING:
-                    state.output = await converted(ctx, output)
-                state.executed = True
+                own = output if output.__class__ in SCALARS else plan.copied(state, output)
+                state.output, state.executed = own if own is not MISSING else await converted(ctx, output), True
                 if plan.watched:
                     state.returned()
         except (ControlRespond, BaseExceptionGroup) as response:
