@@ -55,7 +55,7 @@ class RedisConnection:
         return Redis.from_pool(pool_at(self._url, self._pool_size, None if self.shared else ANSWER_LIMIT))
 
     async def close(self) -> None:
-        """Disconnect, if nobody else has it open. The connection can be opened again."""
+        """Disconnect, unless another gate has it open. The connection can be opened again."""
         self._users = max(self._users - 1, 0)
         if self._users:
             return

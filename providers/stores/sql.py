@@ -177,7 +177,7 @@ class SqlStore:
         return await self._database.revision()
 
     async def close(self) -> None:
-        """Disconnect, if nobody else has it open: several gates may use one store. It can be opened again."""
+        """Disconnect, unless another gate has it open, too. The store can be opened again."""
         self._database.users -= 1
         if self._database.users > 0:
             return

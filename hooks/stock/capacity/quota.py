@@ -193,7 +193,7 @@ class Quota(Hook):
         """Reserve units; ``did_release_quota`` settles them."""
         only, cost = self._only, self._cost
         if only is not None:
-            quotas = self._quotas(ctx)
+            quotas = ctx.run.plan.host.store.quotas if self._store is None else self._quotas(ctx)
             if type(quotas) is MemoryQuotas:  # in memory: no await, so no coroutine
                 key = self._key_of(ctx)
                 if quotas.take_now(key, only, cost):
@@ -209,7 +209,7 @@ class Quota(Hook):
         if held is None or not self._refunds(ctx):
             return None
         if isinstance(held, tuple):  # the units of a single limit in memory
-            quotas: Any = self._quotas(ctx)
+            quotas: Any = ctx.run.plan.host.store.quotas if self._store is None else self._quotas(ctx)
             quotas.give_back_now(held, self.limits[0], self._cost)
             return None
         return held.give_back(ctx)
