@@ -49,6 +49,7 @@ class RedisStore:
     ) -> None:
         self._connection, self._now = RedisConnection(url, prefix, pool_size, client), now
         self._namespaces: dict[str, RedisStore] = {}
+        self.origin = self  # the same for all namespaces, which share the connections
         self._bind("")
 
     def _bind(self, namespace: str) -> None:

@@ -31,14 +31,12 @@ class RedisConnection:
         self._pool_size = pool_size
         self._given = client
         self._client: Any = client
-        self._users = 0
         self._answers = ServerAnswers("redis")
         self.shared = RedisBatches(self._opened, pool_size) if client is None else None
 
     async def open(self) -> None:
         """Connect, and check that the server responds."""
         if self._client is not None and self._given is None:
-            self._users += 1
             return
         if self._given is None:
             self._client = self._connect()
@@ -47,7 +45,6 @@ class RedisConnection:
         except BaseException:
             await self.close()
             raise
-        self._users += 1
 
     def _connect(self) -> Any:
         from redis.asyncio import Redis
@@ -55,10 +52,7 @@ class RedisConnection:
         return Redis.from_pool(pool_at(self._url, self._pool_size, None if self.shared else ANSWER_LIMIT))
 
     async def close(self) -> None:
-        """Disconnect, unless another gate has it open. The connection can be opened again."""
-        self._users = max(self._users - 1, 0)
-        if self._users:
-            return
+        """Disconnect. The connection can be opened again."""
         if self._given is None and self._client is not None:
             if self.shared is not None:
                 await self.shared.close()

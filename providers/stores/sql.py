@@ -48,6 +48,7 @@ class SqlStore:
         self.durable = not self._database.in_memory
         self._shared = None if self._database.in_memory else SharedWriter(self._database)
         self._namespaces: dict[str, SqlStore] = {}
+        self.origin = self  # the same for all namespaces, which share the connections
         self._bind("")
         self.notices = None if self._database.lite else JobNotices(self._database)
         self.ledger = None if self._database.in_memory else SqlLedgerWriter(self._database, self.effects)
@@ -177,10 +178,7 @@ class SqlStore:
         return await self._database.revision()
 
     async def close(self) -> None:
-        """Disconnect, unless another gate has it open, too. The store can be opened again."""
-        self._database.users -= 1
-        if self._database.users > 0:
-            return
+        """Disconnect, in every namespace. The store can be opened again."""
         try:
             if self.notices is not None:
                 await self.notices.close()

@@ -82,7 +82,7 @@ class Database:
         self._keeper: Any = None
         self._write_lock = asyncio.Lock()
         self._holders = set[Any]()
-        self.users = self._writes = 0  # users have it open, and the last one disconnects
+        self._writes = 0
         self._answers = ServerAnswers("postgresql")
 
     def __repr__(self) -> str:
@@ -95,11 +95,10 @@ class Database:
 
     async def open(self) -> None:
         """Connect, and migrate the schema if it is not up to date, or refuse it."""
-        if self._engines is None and self._has_no_file() and not self.migrates:
-            raise self._outdated(None)
-        self.users += 1
         if self._engines is not None:
             return
+        if self._has_no_file() and not self.migrates:
+            raise self._outdated(None)
         try:
             self._connect()
             await self._migrate()
@@ -124,7 +123,7 @@ class Database:
     async def close(self) -> None:
         """Disconnect. The database can be opened again."""
         engines, keeper = self._engines, self._keeper
-        self.users, self._engines, self._keeper = 0, None, None
+        self._engines = self._keeper = None
         try:
             if engines is not None:
                 await engines.dispose()

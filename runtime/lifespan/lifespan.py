@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Protocol
 
 from callgate.errors import RegistrationError
 from callgate.providers.registry import ProviderRegistry
+from callgate.providers.stores.base import Store
 from callgate.runtime.call.leases import Carried, awaited
 from callgate.runtime.engine import Engine
 from callgate.runtime.lifespan.background import BackgroundTask, BackgroundTasks
@@ -108,12 +110,12 @@ class Lifespan:
 
     async def _start(self) -> None:
         self._until = None
-        await self._engine.store.open()
+        await _open_shared(self._engine.store)
         try:
             await self._engine.synchronise()
             await self._globals.open()
         except BaseException:
-            await self._engine.store.close()
+            await _close_shared(self._engine.store)
             raise
         self.background.start()
 
@@ -132,7 +134,7 @@ class Lifespan:
     async def _shut(self) -> None:
         """Call the functions of ``at_close``, then close the global instances and the store, even if one of them fails."""
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(self._call_in_time, self._engine.store.close)
+            stack.push_async_callback(self._call_in_time, partial(_close_shared, self._engine.store))
             stack.push_async_callback(self._globals.close)
             for close in self._engine.closers:
                 stack.push_async_callback(self._call_in_time, close)
@@ -162,3 +164,24 @@ class Lifespan:
             raise
         if carried.held is not None:
             raise carried.held
+
+
+_USERS: dict[int, tuple[object, int]] = {}
+"""The stores that gates of this process have open, each with the number of the gates."""
+
+
+async def _open_shared(store: Store) -> None:
+    """Open a store for one more gate."""
+    await store.open()
+    origin: object = getattr(store, "origin", store)
+    _USERS[id(origin)] = origin, _USERS.get(id(origin), (origin, 0))[1] + 1
+
+
+async def _close_shared(store: Store) -> None:
+    """Close a store after the last of the gates that have it open."""
+    origin: object = getattr(store, "origin", store)
+    _, users = _USERS.pop(id(origin), (origin, 1))
+    if users > 1:
+        _USERS[id(origin)] = origin, users - 1
+    else:
+        await store.close()
