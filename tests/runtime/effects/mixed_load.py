@@ -326,7 +326,7 @@ class Load:
                     await self.gate.submit(call, user=user)
                     self.outcomes["submitted"] += 1
                 continue
-            await self._call(call, user)
+            await self._call(call, user, **({"idempotency_key": f"k{order}"} if draw.random() < 0.3 else {}))
 
     async def _call(self, call: ToolCall, user: User, **options: Any) -> None:
         draw = self.oracle.random
