@@ -131,6 +131,12 @@ class Recipes:
         """True when a provider has the scope ``"execution"``."""
         return any(is_unit(one) for one in (*self._sources.values(), *self._names))
 
+    @property
+    def has_sessions(self) -> bool:
+        """True when an instance of a session or of a request can be had, such as by ``ctx.get``."""
+        found = [*map(self.of, self._sources), *self.scoped_in_container()]
+        return any(one.rank in (Rank.SESSION, Rank.REQUEST) for one in found)
+
     def for_provider(self, provider: Any) -> Recipe:
         """Return the recipe of a provider, such as an overriding one."""
         return self._compile(provider, provider, describe_token(provider), ())

@@ -33,7 +33,7 @@ from callgate.providers.stores.sql_connections import (
     sqlite_file,
 )
 from callgate.providers.stores.sql_engines import Engines
-from callgate.providers.stores.sql_schema import upgrade_schema, without_waiting
+from callgate.providers.stores.sql_schema import alone, upgrade_schema, without_waiting
 
 HEAD = "0006"
 """The newest revision in ``migrations/versions``."""
@@ -336,7 +336,7 @@ class Database:
     async def _upgrade(self, lock_wait: int) -> None:
         from sqlalchemy import text
 
-        async with self.writing(durable=True) as connection:
+        async with alone(), self.writing(durable=True) as connection:
             if not self.lite:  # other migrations are waited for: they hold no lock that the service needs meanwhile
                 await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATING})
                 await connection.execute(text(f"SET LOCAL lock_timeout = {lock_wait}"))

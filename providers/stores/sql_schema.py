@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,20 @@ async def without_waiting(upgrade: Callable[[int], Awaitable[None]]) -> None:
         "postgresql: the tables could not be migrated, because a transaction has kept them locked for a minute; end it "
         "(see pg_stat_activity for the oldest xact_start), and open the store again"
     )
+
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+@asynccontextmanager
+async def alone() -> AsyncGenerator[None]:
+    """Wait until no other store of this process migrates: alembic keeps the running migration in its module."""
+    while not _ONE_AT_A_TIME.acquire(blocking=False):  # noqa: ASYNC110  (the other store may be in another event loop)
+        await asyncio.sleep(0.01)
+    try:
+        yield
+    finally:
+        _ONE_AT_A_TIME.release()
 
 
 def upgrade_schema(connection: Any) -> None:

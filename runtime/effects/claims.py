@@ -9,7 +9,11 @@ from typing import Any
 from callgate.errors import ControlRespond, InvocationError, ProviderError, StoreConflict, ToolError
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.effects import EffectRecorder
+from callgate.hooks.plan import Plan
+from callgate.hooks.selection import sort_for_stage, why_not
+from callgate.hooks.stages import Stage
 from callgate.providers.exits import PlainThreads
+from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import Alias, EffectRecord, EffectState, EffectStore
 from callgate.runtime.effects.receipts import AWAITED
 
@@ -200,3 +204,21 @@ def waits_for_itself(ctx: InvokeContext, tenant: str, key: str) -> bool:
             return True
         outer = outer.outer
     return False
+
+
+def recorders_of(plan: Plan, store: Store) -> tuple[EffectRecorder[InvokeContext], ...]:
+    """Return the hooks that write their rows in the ledger's transaction, in the order of ``will_audit``.
+
+    Each hook locks its chain of rows during the transaction. To avoid deadlocks, all calls lock in the same order and
+    lock each chain once. A hook that is registered twice writes its rows outside of the transaction.
+    """
+    found = [
+        one.hook
+        for one in sort_for_stage(Stage.WILL_AUDIT, plan.registrations)
+        if hasattr(one.hook, "joins_ledger")
+        and Stage.WILL_AUDIT in one.all_stages()
+        and why_not(one, plan.definition) is None
+        and (one.filter, one.tenants, one.is_class, one.option("mode", "enforce")) == (None, None, False, "enforce")
+        and one.hook.joins_ledger(store)
+    ]
+    return tuple(hook for hook in found if found.count(hook) == 1)

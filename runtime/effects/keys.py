@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 from callgate.errors import Invalid
 from callgate.hooks.context import InvokeContext
-from callgate.providers.principal import User
-from callgate.providers.stores.effects import Alias
+from callgate.providers.principal import ANONYMOUS, User
+from callgate.providers.stores.effects import Alias, EffectRecord
 from callgate.tools.definition import Effect
 from callgate.tools.record import KeyScope, ToolRecord
 from callgate.tools.values import hash_of
@@ -120,3 +120,14 @@ def _checked(given: Any) -> str:
             public=f"An idempotency key is a text of 1 to {LONGEST} characters.",
         )
     return given
+
+
+def is_of_another(ctx: InvokeContext, found: EffectRecord, effect: EffectRecord) -> bool:
+    """Return True if another caller made the effect. Only a session, a job or an outer call identifies an anonymous one."""
+    if found.user != effect.user or ctx.user.id != ANONYMOUS.id:
+        return found.user != effect.user
+    if effect.session_id is not None:
+        return found.session_id != effect.session_id
+    run = ctx.run
+    known = run.job is not None or run.resumed is not None or run.outer is not None
+    return not known or found.request_id != effect.request_id

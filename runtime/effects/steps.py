@@ -20,16 +20,12 @@ from callgate.errors import (
     StoreError,
 )
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.effects import EffectRecorder
 from callgate.hooks.guards import traced
 from callgate.hooks.plan import Plan
-from callgate.hooks.selection import sort_for_stage, why_not
 from callgate.hooks.stages import Stage
 from callgate.hooks.step import ASYNC, ASYNC_LEASE, SYNC, SYNC_LEASE, Compiled, Step
 from callgate.providers.ids import new_id
 from callgate.providers.logs import LogEvent, emit
-from callgate.providers.principal import ANONYMOUS
-from callgate.providers.stores.base import Store
 from callgate.providers.stores.effects import (
     OPEN_STATES,
     Alias,
@@ -43,8 +39,8 @@ from callgate.providers.stores.effects import (
 from callgate.providers.stores.ledger_writes import ChainRows, append
 from callgate.runtime.call.deadlines import begin_in_time
 from callgate.runtime.call.failure import as_invocation_error
-from callgate.runtime.effects.claims import CarriedClaim, Claim, waits_for_itself
-from callgate.runtime.effects.keys import Identify, alias_of, identifier, shared_by_tenants
+from callgate.runtime.effects.claims import CarriedClaim, Claim, recorders_of, waits_for_itself
+from callgate.runtime.effects.keys import Identify, alias_of, identifier, is_of_another, shared_by_tenants
 from callgate.runtime.effects.ledger import Ledger
 from callgate.runtime.effects.receipts import AWAITED, answer_from, receipt_of
 from callgate.runtime.effects.reconciling import reconcilers_of
@@ -98,7 +94,7 @@ class EffectSteps:
         self.identify: Identify = identifier(record, ledger.namespace)
         self.shared, self.declared = shared_by_tenants(record), bool(record.definition.key)
         self.placed = not self.declared and record.dedupe is None  # in a nested call, its place identifies the effect
-        self.together = _recorders(plan, ledger.store)
+        self.together = recorders_of(plan, ledger.store)
         self.step = Step(Stage.AROUND_EXECUTE, "intent")
         self.reconcilers = reconcilers_of(plan.registrations, record.definition)
         self.carried = plan.carries and hasattr(ledger.store, "effects_in")
@@ -249,7 +245,7 @@ class EffectSteps:
                 return
             if found.input_hash != effect.input_hash:
                 raise Conflict(f"{self.tool}: this key was used with other arguments")
-            if found.state not in OPEN_STATES and _is_of_another(ctx, found, effect):
+            if found.state not in OPEN_STATES and is_of_another(ctx, found, effect):
                 raise Conflict(f"{self.tool}: another user's call has this key")
             if found.state not in OPEN_STATES and not (found.receipt == AWAITED and found.lease_until > ledger.now()):
                 await self._answer(ctx, tenant, found)
@@ -387,32 +383,3 @@ class EffectSteps:
         if not ctx.run.replayed:
             raise OutcomeUnknown(f"{self.tool}: its outcome is unknown; see `callgate effects`")
         answer_from(found.receipt)
-
-
-def _is_of_another(ctx: InvokeContext, found: EffectRecord, effect: EffectRecord) -> bool:
-    """Return True if another caller made the effect. Only a session, a job or an outer call identifies an anonymous one."""
-    if found.user != effect.user or ctx.user.id != ANONYMOUS.id:
-        return found.user != effect.user
-    if effect.session_id is not None:
-        return found.session_id != effect.session_id
-    run = ctx.run
-    known = run.job is not None or run.resumed is not None or run.outer is not None
-    return not known or found.request_id != effect.request_id
-
-
-def _recorders(plan: Plan, store: Store) -> tuple[EffectRecorder[InvokeContext], ...]:
-    """Return the hooks that write their rows in the ledger's transaction, in the order of ``will_audit``.
-
-    Each hook locks its chain of rows during the transaction. To avoid deadlocks, all calls lock in the same order and
-    lock each chain once. A hook that is registered twice writes its rows outside of the transaction.
-    """
-    found = [
-        one.hook
-        for one in sort_for_stage(Stage.WILL_AUDIT, plan.registrations)
-        if hasattr(one.hook, "joins_ledger")
-        and Stage.WILL_AUDIT in one.all_stages()
-        and why_not(one, plan.definition) is None
-        and (one.filter, one.tenants, one.is_class, one.option("mode", "enforce")) == (None, None, False, "enforce")
-        and one.hook.joins_ledger(store)
-    ]
-    return tuple(hook for hook in found if found.count(hook) == 1)

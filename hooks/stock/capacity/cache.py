@@ -53,8 +53,8 @@ class Cache(Hook):
         stale: further seconds in which an entry may be served while one caller renews it.
         shared: True gives all users of a tenant the same entries; by default each user has their own. Calls without a
             tenant are one group. Anonymous calls have entries per session, and none without a session. Where a provider
-            of the scope ``"session"`` or ``"request"`` feeds the tool or one of its hooks, or the tool takes its context,
-            entries are those of one user and session.
+            of the scope ``"session"`` or ``"request"`` feeds the tool or one of its hooks, or such a provider exists and the
+            tool takes its context, entries are those of one user and session.
         vary_by: what else the output depends on: ``"session"``, ``"roles"``, ``"scopes"``, or functions of the context
             that return a JSON value.
         entry_tags: names for ``drop_tags``, or a function of the context that returns them.
@@ -267,7 +267,7 @@ class Cache(Hook):
 def _fed_by_session(plan: CallPlan[InvokeContext]) -> bool:
     """Return True if the output may depend on the session or the request: on a provider, or on the context of the tool."""
     if plan.record.context_parameter is not None or plan.record.style is Style.RECORD:
-        return True
+        return plan.host.registry.recipes.has_sessions  # the context gives all of them
     wanted = [recipe for supply in plan.supplies.values() for _, recipe in supply.wanted]
     return any(_is_of_session(recipe) for recipe in wanted)
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import itertools
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Annotated, Any
 
 from callgate import (
@@ -54,7 +53,10 @@ class Unreadable(Exception):
 
 
 class Unit:
-    """What the provider of the execution makes."""
+    """A unit of work: what is paid in it is paid when it is committed."""
+
+    def __init__(self) -> None:
+        self.paid: list[tuple[str | None, str]] = []
 
 
 class Oracle:
@@ -94,15 +96,28 @@ class Oracle:
 
 def output_of(oracle: Oracle) -> Any:
     """Draw an odd output."""
-    kinds = (1, {"a": 1}, object(), {1: {2}}, float("nan"), (n for n in range(3)), b"\xff", {"deep": [[[[]]]]})
+    kinds: tuple[Any, ...] = (
+        1,
+        {"a": 1},
+        object(),
+        {1: {2}},
+        float("nan"),
+        (n for n in range(3)),
+        b"\xff",
+        {"deep": [[[[]]]]},
+    )
     return oracle.random.choice(kinds)
+
+
+def paying(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Declare an irreversible tool: an order is paid once, whoever asks for it."""
+    return tool(effect="irreversible", key=("order",), **options)
 
 
 def paying_tools(oracle: Oracle) -> list[Any]:
     """Return irreversible tools of every kind of body; ``order`` is the effect, whoever asks for it."""
-    declare: Any = functools.partial(tool, effect="irreversible", key=("order",))
 
-    async def misbehave(ctx: ToolContext, order: str, *, pays: bool = True) -> Any:
+    async def misbehave(ctx: ToolContext, order: str, unit: Unit | None = None) -> Any:
         match oracle.draw("early", "nothing", "late", "hang", "stubborn", "block", "odd", "good", "good"):
             case "early":
                 raise oracle.errors()
@@ -115,8 +130,10 @@ def paying_tools(oracle: Oracle) -> list[Any]:
                     await asyncio.sleep(0.02)
             case "block":
                 time.sleep(0.005)  # noqa: ASYNC251  (a fault on purpose)
-        if pays:
+        if unit is None:
             oracle.pay(ctx.tenant, order)
+        else:
+            unit.paid.append((ctx.tenant, order))
         match oracle.draw("late", "sleep", "odd", "good", "good"):
             case "late":
                 raise oracle.errors()
@@ -126,11 +143,11 @@ def paying_tools(oracle: Oracle) -> list[Any]:
                 return output_of(oracle)
         return "paid"
 
-    @declare(name="pay")
+    @paying(name="pay")
     async def pay(order: str, ctx: ToolContext) -> Any:
         return await misbehave(ctx, order)
 
-    @declare(name="pay_plain", max_threads=4)
+    @paying(name="pay_plain", max_threads=4)
     def pay_plain(order: str, ctx: ToolContext) -> Any:
         if oracle.draw("early", "good", "good") == "early":
             raise ValueError
@@ -140,19 +157,19 @@ def paying_tools(oracle: Oracle) -> list[Any]:
             raise StopIteration
         return output_of(oracle)
 
-    @declare(name="pay_wrapped", max_threads=4)
+    @paying(name="pay_wrapped", max_threads=4)
     def pay_wrapped(order: str, ctx: ToolContext) -> Any:
         return misbehave(ctx, order)
 
-    @declare(name="pay_hard", hard_deadline=True)
+    @paying(name="pay_hard", hard_deadline=True)
     async def pay_hard(order: str, ctx: ToolContext) -> Any:
         return await misbehave(ctx, order)
 
-    @declare(name="pay_in_unit")
+    @paying(name="pay_in_unit")
     async def pay_in_unit(order: str, ctx: ToolContext, unit: Annotated[Unit, Provide[Unit]]) -> Any:
-        return await misbehave(ctx, order)
+        return await misbehave(ctx, order, unit)
 
-    @declare(name="pay_streaming")
+    @paying(name="pay_streaming")
     async def pay_streaming(order: str, ctx: ToolContext) -> AsyncGenerator[Any]:
         yield "begun"
         await misbehave(ctx, order)
@@ -182,13 +199,18 @@ def swallowing_provider(oracle: Oracle) -> Any:
     async def swallowing() -> AsyncGenerator[Unit]:
         if oracle.draw("no provider", "good", "good") == "no provider":
             raise OSError("no connection")
+        unit = Unit()
         try:
-            yield Unit()
+            yield unit
         except Exception:
             if oracle.draw("swallow", "good") == "good":
                 raise
         if oracle.draw("no commit", "good", "good") == "no commit":
             raise ConnectionError("no commit")
+        for tenant, order in unit.paid:
+            oracle.pay(tenant, order)
+        if oracle.draw("cut off", "good", "good") == "cut off":
+            raise ConnectionError("committed, and the answer was lost")
 
     return swallowing
 
@@ -304,7 +326,7 @@ class Load:
                     await self.gate.submit(call, user=user)
                     self.outcomes["submitted"] += 1
                 continue
-            await self._call(call, user)
+            await self._call(call, user, **({"idempotency_key": f"k{order}"} if draw.random() < 0.3 else {}))
 
     async def _call(self, call: ToolCall, user: User, **options: Any) -> None:
         draw = self.oracle.random

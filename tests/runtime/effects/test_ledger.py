@@ -375,3 +375,31 @@ async def test_the_key_is_there_for_the_tool_to_pass_on(store: str) -> None:
         assert desk.tokens[-4:] == [1, 2, 3, 4]
         await gate.call(call(), user=ANN, idempotency_key="mine")
         assert desk.keys[-1] == "mine"
+
+
+@EVERY_STORE
+@pytest.mark.parametrize("how", ["a caller's key", "a declared key", "the same call"])
+async def test_anonymous_callers_never_share_a_receipt(how: str, store: str) -> None:
+    """I4, I9: the effect happens once, and only a session shows that the caller is the same."""
+    desk = Desk()
+    options: dict[str, Any] = {"key": ("cents",)} if how == "a declared key" else {}
+    asked: dict[str, Any] = {
+        "a caller's key": {"idempotency_key": "k"},
+        "a declared key": {},
+        "the same call": {"request_id": "r"},
+    }[how]
+    nobody = User("anonymous")
+    async with gate_of(desk.tool(**options), store=store) as gate:
+        assert (await gate.call(call(5), user=nobody, **asked)).ok
+        repeat = await gate.call(call(5), user=nobody, **asked)
+        assert (repeat.outcome, repeat.output, repeat.replayed) == (Outcome.CONFLICT, None, False)
+        assert desk.paid == [5]
+        desk.paid.clear()
+        asked = {**asked, **({"idempotency_key": "l"} if how == "a caller's key" else {})}
+        sums = 6
+        for replayed in (False, True):
+            result = await gate.call(call(sums), user=nobody, session_id="s", **asked)
+            assert (result.ok, result.replayed) == (True, replayed)
+        other = await gate.call(call(sums), user=nobody, session_id="t", **asked)
+        assert other.outcome is Outcome.CONFLICT or how == "the same call"  # of another session it is another call
+        assert not other.replayed

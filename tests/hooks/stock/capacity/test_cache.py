@@ -7,13 +7,27 @@ import random
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callgate import Denied, Gate, InvokeContext, Stage, ToolDefinition, ToolError, ToolFailed, User, tool
+from callgate import (
+    Denied,
+    Gate,
+    Hook,
+    InvokeContext,
+    Provide,
+    Scoped,
+    Stage,
+    ToolContext,
+    ToolDefinition,
+    ToolError,
+    ToolFailed,
+    User,
+    tool,
+)
 from callgate.errors import HookError
 from callgate.hooks.stock.capacity.cache import Cache, _bytes
 from callgate.providers.principal import ANONYMOUS
@@ -694,3 +708,69 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_wrong_options_are_refused_with_what_to_do(options: Any, says: str) -> None:
     with pytest.raises(HookError, match=says):
         Cache(**options)
+
+
+# ---------------------------------------------------------------------- what a session feeds
+
+
+class Locale:
+    """What a provider gives a tool."""
+
+
+class Inner:
+    """What the provider of an execution needs."""
+
+
+def needs_inner(inner: Annotated[Inner, Provide[Inner]]) -> Locale:
+    return Locale()
+
+
+class Feeding(Hook):
+    """A hook that takes a provider."""
+
+    async def will_execute(self, ctx: Any, *, locale: Annotated[Locale, Provide[Locale]] = ...) -> None:  # type: ignore[assignment]  # the gate gives it
+        assert isinstance(locale, Locale)
+
+
+def providers(scope: str) -> dict[Any, Any]:
+    """Return the providers by the scope of what feeds the tool; *through* is of an execution and needs a session."""
+    if scope == "through":
+        return {Locale: Scoped("execution", needs_inner), Inner: Scoped("session", Inner)}
+    return {Locale: Scoped(cast("Any", scope), Locale)}
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("fed", ["the tool", "a hook", "the context", "nothing"])
+@pytest.mark.parametrize("scope", ["request", "session", "through", "execution", "global"])
+async def test_values_are_those_of_one_session_where_a_session_feeds_them(scope: str, fed: str, shared: bool) -> None:
+    """Contract 54; I9."""
+    ran: list[int] = []
+
+    async def plain() -> int:
+        ran.append(1)
+        return len(ran)
+
+    async def taking(locale: Annotated[Locale, Provide[Locale]]) -> int:
+        return await plain()
+
+    async def knowing(ctx: ToolContext) -> int:
+        return await plain()
+
+    body: Any = {"the tool": taking, "the context": knowing}.get(fed, plain)
+    hooks = [Cache(60, shared=shared), *([Feeding()] if fed == "a hook" else [])]
+    own = fed != "nothing" and scope in {"request", "session", "through"}
+    bob = User("bob", tenant="acme")
+    tools = [tool(name="echo", effect="read")(body)]
+    async with Gate(tools, hooks, provide=providers(scope), allow_unguarded=True) as gate:
+        for _ in range(2):
+            await ask(gate, session_id="s")
+        assert len(ran) == 1
+        await ask(gate, session_id="t")
+        assert len(ran) == (2 if own else 1)
+        before = len(ran)
+        await ask(gate, user=bob, session_id="u")
+        assert len(ran) - before == (1 if own or not shared else 0)
+        before = len(ran)
+        for _ in range(2):
+            await ask(gate, user=ANONYMOUS)
+        assert len(ran) - before == (2 if own or not shared else 1)  # without a tenant they are a group of their own
