@@ -137,11 +137,8 @@ class Gate(Views, Changes, DeferredCalls):
         )
         self._jobs = self._make_jobs(self._records, jobs if isinstance(jobs, Jobs) else Jobs(engine=jobs))
         self._lifespan.background.tasks += self._records.tasks
-        shared: list[Registration] = []
-        for hook in hooks:
-            shared += register_by_stage(hook, "gate") if isinstance(hook, Mapping) else [register(hook, "gate")]
         self._engine.development = mode == "development"
-        self._plans.start(shared)
+        self._plans.start(_registered(hooks))
         for tool in tools:
             self.add(tool)
         if not self.lazy:
@@ -392,3 +389,11 @@ class Gate(Views, Changes, DeferredCalls):
         by = user if isinstance(user, User) else ANONYMOUS
         call, known = nearest_call(tool, arguments), known_options(options)
         return context_of_none(self._plans.of_none(), call, by, refusal_of(error), known)
+
+
+def _registered(hooks: Iterable[Any]) -> list[Registration]:
+    """Register the hooks of a gate; a mapping holds hooks by stage."""
+    found: list[Registration] = []
+    for hook in hooks:
+        found += register_by_stage(hook, "gate") if isinstance(hook, Mapping) else [register(hook, "gate")]
+    return found

@@ -21,7 +21,6 @@ from callgate.providers.principal import User
 from callgate.providers.principal_json import user_as_json, user_from_json
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
-from callgate.runtime.call.changed_arguments import are_changed
 from callgate.tools.approval import Approval, met
 from callgate.tools.arguments.hydration import Repair
 from callgate.tools.calls import ToolCall
@@ -197,6 +196,8 @@ def bound_call(ctx: InvokeContext, asked: Suspension, policy: str) -> SuspendedC
     input_hash = ctx.input_hash if frozen else decided_on
     if decided_on not in {None, input_hash}:  # earlier decisions apply to other arguments
         before = None
+    from callgate.runtime.call.changed_arguments import are_changed  # few calls are suspended
+
     return SuspendedCall(
         tool=ctx.tool_id,
         version=ctx.tool.binding_digest,
