@@ -202,7 +202,7 @@ class Decided(Protocol):
 
     @property
     def changed(self) -> bool:
-        """Whether a hook or an approver has changed the arguments of the caller."""
+        """True if a hook or an approver has changed the arguments of the caller."""
         ...
 
     @property

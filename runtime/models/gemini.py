@@ -17,7 +17,7 @@ from callgate.runtime.models.wire.members import members
 from callgate.runtime.models.wire.names import GEMINI_NAME
 from callgate.runtime.models.wire.reading import NO_REASON, RawCall, count, text_or_empty, text_or_none, with_calls
 from callgate.runtime.models.wire.reply import Usage
-from callgate.runtime.models.wire.result_text import ran_with, result_text
+from callgate.runtime.models.wire.result_text import changed_note, result_text
 from callgate.runtime.models.wire.schema_views import View
 from callgate.runtime.models.wire.shapes import items, mapping
 from callgate.tools.arguments.parsing import parse_strict
@@ -207,7 +207,7 @@ def _response(result: ToolResult, translation: Translation | None) -> dict[str, 
     call_id = provider_call_id(result)
     response = {"output": thaw(result.output)} if result.ok else parse_strict(result_text(result))
     if result.ok and result.ran_with is not None:
-        response["ran_with"] = ran_with(result)
+        response["ran_with"] = changed_note(result)
     return {**({"id": call_id} if call_id else {}), "name": name or "unnamed", "response": response}
 
 

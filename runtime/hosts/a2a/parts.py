@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from callgate.runtime.hosts.a2a.integers import encode_integers
-from callgate.runtime.models.wire.result_text import ran_with, result_text
+from callgate.runtime.models.wire.result_text import changed_note, result_text
 from callgate.runtime.suspensions.pending import Wanted
 from callgate.tools.calls import ToolResult
 from callgate.tools.values import dump
@@ -64,4 +64,4 @@ def result_data(result: ToolResult) -> dict[str, Any]:
     if not result.ok:
         shown: dict[str, Any] = json.loads(result_text(result))
         return data | shown
-    return data | {"result": result.output} | ({} if result.ran_with is None else {"ran_with": ran_with(result)})
+    return data | {"result": result.output} | ({} if result.ran_with is None else {"ran_with": changed_note(result)})

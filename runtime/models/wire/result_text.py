@@ -25,13 +25,13 @@ def result_text(result: ToolResult) -> str:
     if result.ran_with is None:
         return text
     shown = {"output": result.output} if result.ok else json.loads(text)
-    told = dump(shown | {"ran_with": ran_with(result)}).decode()
+    told = dump(shown | {"ran_with": changed_note(result)}).decode()
     if not result.ok and len(told.encode()) > MAX_ERROR_BYTES:
         return dump(shown | {"ran_with": {"note": CHANGED}}).decode()
     return told
 
 
-def ran_with(result: ToolResult) -> dict[str, Any]:
+def changed_note(result: ToolResult) -> dict[str, Any]:
     """The arguments of a call that ran with others than the model's, and a sentence that says so."""
     return {"note": CHANGED, "arguments": result.ran_with}
 
