@@ -21,7 +21,6 @@ from callgate.providers.principal import User
 from callgate.providers.principal_json import user_as_json, user_from_json
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
-from callgate.runtime.call.changed_arguments import are_changed
 from callgate.tools.approval import Approval, met
 from callgate.tools.arguments.hydration import Repair
 from callgate.tools.calls import ToolCall
@@ -188,6 +187,8 @@ def id_in(keys: SigningKeys, tenant: str, handle: Any) -> str:
 
 def bound_call(ctx: InvokeContext, asked: Suspension, policy: str) -> SuspendedCall:
     """Return the facts of a call that asks for a decision; *policy* is the digest of its policies."""
+    from callgate.runtime.call.changed_arguments import are_changed  # few calls wait
+
     frozen = ctx.run.input_state == FROZEN
     raw = ctx.raw_input if not isinstance(ctx.raw_input, Mapping) else thaw(dict(ctx.raw_input))
     call, resumed = ctx.tool_call, ctx.run.resumed
