@@ -187,6 +187,8 @@ def id_in(keys: SigningKeys, tenant: str, handle: Any) -> str:
 
 def bound_call(ctx: InvokeContext, asked: Suspension, policy: str) -> SuspendedCall:
     """Return the facts of a call that asks for a decision; *policy* is the digest of its policies."""
+    from callgate.runtime.call.changed_arguments import are_changed  # few calls wait
+
     frozen = ctx.run.input_state == FROZEN
     raw = ctx.raw_input if not isinstance(ctx.raw_input, Mapping) else thaw(dict(ctx.raw_input))
     call, resumed = ctx.tool_call, ctx.run.resumed
@@ -196,8 +198,6 @@ def bound_call(ctx: InvokeContext, asked: Suspension, policy: str) -> SuspendedC
     input_hash = ctx.input_hash if frozen else decided_on
     if decided_on not in {None, input_hash}:  # earlier decisions apply to other arguments
         before = None
-    from callgate.runtime.call.changed_arguments import are_changed  # few calls are suspended
-
     return SuspendedCall(
         tool=ctx.tool_id,
         version=ctx.tool.binding_digest,

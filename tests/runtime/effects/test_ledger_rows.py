@@ -86,9 +86,9 @@ async def test_a_gate_refuses_to_open_where_effects_would_be_forgotten(effect: A
         async with Gate([desk.tool(effect="read")], store=store):
             pass
     async with Gate([made], allow_unguarded=True, store=f"sqlite:///{tmp_path}/store.db") as gate:
-        assert (await gate.call(call(), user=ANONYMOUS, idempotency_key="k")).ok
+        assert (await gate.call(call(), user=ANN, idempotency_key="k")).ok
     async with Gate([made], allow_unguarded=True, store=f"sqlite:///{tmp_path}/store.db") as gate:
-        assert (await gate.call(call(), user=ANONYMOUS, idempotency_key="k")).replayed, "and it is not forgotten"
+        assert (await gate.call(call(), user=ANN, idempotency_key="k")).replayed, "and it is not forgotten"
 
 
 async def test_a_wrong_answer_to_a_key_is_no_news_to_the_model() -> None:
