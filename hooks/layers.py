@@ -146,7 +146,7 @@ class ShadowContext(InvokeContext):
 
     def __init__(self, ctx: InvokeContext) -> None:
         run: Any = Layer(ctx.run)
-        self.run, self.data = run, _ShadowData({}, ctx.data)
+        self.run, self.data = run, _ShadowData({}, getattr(ctx, "data", {}))  # a replayed call has none
         self.call_context = ctx
         self.context = copy_context()  # what the hook sets in context variables is its own
         self.left = False  # a stage of it was left behind, so the others do not run

@@ -213,7 +213,8 @@ def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, A
 
 def _is_wrapper(item: Any) -> bool:
     call = mapping(item)
-    return call.get("type") == "function_call" and qualified(call.get("name"), call.get("namespace")) in PARALLEL
+    name = qualified(call.get("name"), call.get("namespace"))
+    return call.get("type") == "function_call" and isinstance(name, str) and name in PARALLEL
 
 
 def _unpacked(item: Any) -> list[Any]:

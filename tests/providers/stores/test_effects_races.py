@@ -189,17 +189,17 @@ BETWEEN = pytest.mark.parametrize("durable", ["sqlite-memory", "sqlite-file", "p
 def meanwhile(ledger: Backend, monkeypatch: pytest.MonkeyPatch, *, before: Any = None, after: Any = None) -> None:
     """Others act just before, or just after, a claim that was refused reads what is there."""
     effects: Any = ledger.store.effects
-    get = effects.get
+    row = effects._row
 
     async def interrupted(tenant: str, key: str) -> Any:
         if before is not None:
             await before()
-        found = await get(tenant, key)
+        found = await row(tenant, key)
         if after is not None:
             await after()
         return found
 
-    monkeypatch.setattr(effects, "get", interrupted)
+    monkeypatch.setattr(effects, "_row", interrupted)
 
 
 @BETWEEN
