@@ -183,7 +183,7 @@ def what_was_set_after_validation_is_not_validated(patch: pytest.MonkeyPatch) ->
 
 
 def a_shadow_has_the_context_of_the_call(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(guards, "in_shadow", lambda _hook, call: call)
+    patch.setattr(guards, "in_shadow", lambda _hook, call, *_: call)
 
 
 def a_shadow_may_fail_a_call(patch: pytest.MonkeyPatch) -> None:
