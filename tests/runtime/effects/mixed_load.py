@@ -37,6 +37,8 @@ from callgate.stores import EffectState, JobState
 USERS = User("ann", tenant="acme"), User("bob", tenant="acme"), User("ann", tenant="umbrella")
 AT_ONCE = 8
 """Permits of the gate, and the clients of the load."""
+SETTLES = 30
+"""Seconds within which maintenance writes what a busy store did not take; less than the lease of a dead process."""
 PAYING = ("pay", "pay_plain", "pay_wrapped", "pay_hard", "pay_in_unit", "pay_streaming", "pay_nested")
 READING = ("look", "endless")
 ENDED = {JobState.DONE, JobState.DEAD, JobState.CANCELLED}
@@ -374,7 +376,13 @@ class Load:
 
     async def _ledger(self) -> list[str]:
         open_states = (EffectState.RUNNING, EffectState.CLAIMED)
-        return [f"ledger: {row}" for row in await self.gate.store.effects.list(None, states=open_states, limit=5)]
+        rows: Any = ()
+        for _ in range(SETTLES * 10):  # an outcome that the store failed to take is written by the next maintenance
+            rows = await self.gate.store.effects.list(None, states=open_states, limit=5)
+            if not rows:
+                return []
+            await asyncio.sleep(0.1)
+        return [f"ledger: {row}" for row in rows]
 
     async def _jobs(self) -> list[str]:
         counted = await self.gate.store.jobs.count()
