@@ -138,7 +138,8 @@ class AuditSegment:
     """A segment of the audit log. Numbers and hash are of its stored rows; 0 and ``""`` without rows.
 
     ``anchored`` is the number of its last anchor, ``exported`` the position of the cursor that was asked for.
-    ``checkpoints`` are sorted by number.
+    ``checkpoints`` are sorted by number. ``dropped`` is of a store of limited size: the number of the last row that it has
+    dropped, and the hash that the next row continues.
     """
 
     name: str
@@ -148,6 +149,7 @@ class AuditSegment:
     anchored: int
     exported: int
     checkpoints: tuple[AuditCheckpoint, ...]
+    dropped: tuple[int, str] | None = None
 
 
 class AuditSnapshot(Protocol):

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import orjson
 
 from callgate.errors import StoreError
+from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import AuditRow
 from callgate.providers.stores.ledger_writes import ChainRows, sealing
 from callgate.tools.values import FLOAT, PLAIN, hash_of
@@ -92,6 +93,8 @@ class Chain:
         self.noted: list[tuple[Any, ...]] = []
         self._closed = False
         self.deferred = False
+        self.trim: Callable[[], None] = lambda: None
+        self.room = 0  # the number of noted rows beyond which the store drops the oldest
         self.head = ""
         self.unanchored = 0
         self._begin()
@@ -135,12 +138,13 @@ class Chain:
 
     # ------------------------------------------------------------------ in memory
 
-    def defer(self) -> None:
+    def defer(self, trim: Callable[[], None]) -> None:
         """Hash rows only in ``settle``: a store in memory calls it before each read.
 
         Until then ``noted`` has them: a tenant, a function, and the facts that the function makes the row of. No other
-        code may change these facts.
+        code may change these facts. *trim* drops the oldest rows; ``will_audit`` calls it when there is no room.
         """
+        self.trim = trim
         self.deferred = True
 
     def settle(self, limit: int) -> int:
@@ -152,6 +156,13 @@ class Chain:
         if self._closed and not self.noted:
             _at_once(self.anchor())
         return len(self.noted)
+
+    def drop(self, count: int) -> tuple[str, int, str]:
+        """Drop the first noted rows: their numbers are used, and they are never hashed. See ``NotingChain``."""
+        del self.noted[:count]
+        self.number += count
+        self.unanchored = 0  # what it counted is older than the dropped rows, and dropped with them
+        return self.segment, self.number, self.head
 
     # ------------------------------------------------------------------ writing
 
@@ -222,6 +233,22 @@ class Chain:
             if segment == self.segment:
                 self.unanchored += count
             raise
+
+
+class Closing:
+    """Writes the last anchor when the gate closes. Its failures do not stop other cleanups."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+
+    async def __call__(self) -> None:
+        """Write the last anchor."""
+        try:
+            await self.chain.close()
+        except (Exception, asyncio.CancelledError) as error:
+            emit(LogEvent.PROVIDER_FAILED, provider="audit", phase="anchor", error=error)
+            if not isinstance(error, Exception):
+                raise
 
 
 def _at_once(work: Coroutine[Any, Any, None]) -> None:

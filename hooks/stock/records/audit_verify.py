@@ -61,7 +61,8 @@ class AuditReport:
     """The result of a verification. ``unanchored`` counts rows after the last anchor; their loss cannot be detected.
 
     ``rows`` counts the rows that were read. ``skipped`` counts the segments that began at a checkpoint of verified rows,
-    ``pruned`` the segments that began at a pruning checkpoint.
+    ``pruned`` the segments that began at a pruning checkpoint. ``dropped`` counts the rows that a store of limited size
+    has dropped.
     """
 
     rows: int = 0
@@ -70,6 +71,7 @@ class AuditReport:
     unanchored: int = 0
     skipped: int = 0
     pruned: int = 0
+    dropped: int = 0
     problems: list[AuditProblem] = field(default_factory=list)
 
     @property
@@ -96,6 +98,7 @@ class AuditReport:
             ),
             (self.skipped, "segments were verified from a signed checkpoint on: earlier rows were not read again"),
             (self.pruned, "segments begin after rows that were removed under a signed checkpoint"),
+            (self.dropped, "rows were dropped by a store of limited size: what is left was verified"),
         )
         return tuple(f"{count} {text}" for count, text in limits if count)
 
@@ -167,13 +170,18 @@ class Verifier:
         pruned, verified = self._signed(segment)
         outside = self._outside.pop(name, [])
         self.report.segments += bool(segment.hash)
-        number = 0 if pruned is None else pruned.number
-        head: str | None = "" if pruned is None else pruned.hash
+        number, kept_head = (0, "") if pruned is None else (pruned.number, pruned.hash)
+        dropped = segment.dropped if segment.dropped is not None and segment.dropped[0] > number else None
+        if dropped is not None:
+            self.report.dropped += dropped[0] - number
+            number, kept_head = dropped
+            verified = None if verified is None or verified.number <= number else verified
+        head: str | None = kept_head
         if pruned is not None:
             self.report.pruned += 1
             if segment.hash and segment.first <= pruned.number:
                 self._found("checkpoint", name, segment.first, "rows that a pruning checkpoint covers are stored")
-        first = min(segment.first - 1, 0) if pruned is None else number
+        first = min(segment.first - 1, 0) if pruned is None and dropped is None else number
         marks = [*outside] if verified is None else [*outside, _Mark(verified.number, verified.hash, "checkpoint")]
         if verified is not None and self._incremental:
             self.report.skipped += 1
@@ -185,7 +193,7 @@ class Verifier:
         walk = _Walk(self, segment, number, head)
         await self._walk_rows(walk, segment, first, self._marks(segment, first, sorted(marks)))
         self.report.unanchored += walk.unanchored
-        if walk.head is None or walk.number <= (0 if verified is None else verified.number):
+        if walk.head is None or not segment.hash or walk.number <= (0 if verified is None else verified.number):
             return None
         return walk.number, walk.head
 
@@ -241,7 +249,7 @@ class Verifier:
         links, self._links = self._links, []
         known = await self._snapshot.known_hashes({hash for _, hash in links}) if links else set()
         for segment, hash in links:
-            if hash not in known:
+            if hash not in known and not self.report.dropped:
                 self._found("cut", segment, 1, "it continues a row of another segment, and that row is missing")
 
     def _cut(self, segment: str, mark: _Mark, last: int) -> None:
