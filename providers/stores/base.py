@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from callgate.providers.stores.effects import EffectStore, PinStore, SuspensionStore
 from callgate.providers.stores.jobs import JobStore
@@ -109,6 +109,12 @@ class AuditRow:
     body: Mapping[str, Any]
     previous: str
     hash: str
+
+
+AuditTip: TypeAlias = tuple[str, int, str]
+"""The last row of a segment: its segment, number and hash."""
+MAX_TIPS = 8
+"""The number of segments that a new segment links to: so many gates may start at once, and each is linked to later."""
 
 
 class CheckpointKind(StrEnum):

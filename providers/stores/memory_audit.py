@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from callgate.errors import StoreConflict
 from callgate.providers.log_events import LogEvent
 from callgate.providers.logs import emit
-from callgate.providers.stores.base import AuditCheckpoint, AuditRow, AuditSegment, CheckpointKind
+from callgate.providers.stores.base import MAX_TIPS, AuditCheckpoint, AuditRow, AuditSegment, AuditTip, CheckpointKind
 
 SLICE = 200
 """Rows that are hashed in one turn of the event loop: about 10 ms."""
@@ -107,6 +107,14 @@ class MemoryAudit:
         self.claim(rows)
         self.rows += [(tenant, row) for row in rows]
         self.trim()
+
+    async def tips(self) -> list[AuditTip]:
+        """See ``TippedAudit``. Rows that are not hashed yet have no hash to link to."""
+        last = {row.segment: (row.segment, row.number, row.hash) for _, row in self._all_rows()}
+        return [last[segment] for segment in sorted(last, reverse=True)[:MAX_TIPS]]
+
+    def _all_rows(self) -> Sequence[tuple[str, AuditRow]]:
+        return self.rows
 
     async def read(
         self, tenant: str | None, *, since: float = 0.0, until: float | None = None
@@ -220,6 +228,9 @@ class HeldAudit(MemoryAudit):
     def __init__(self, outer: MemoryAudit) -> None:
         super().__init__()
         self._outer = outer
+
+    def _all_rows(self) -> Sequence[tuple[str, AuditRow]]:
+        return [*self._outer.rows, *self.rows]
 
     def trim(self) -> None:
         """Do nothing: the rows are counted when they are in the log."""

@@ -279,6 +279,7 @@ class Audit(Hook):
                 limit=self._timeout,
                 every=self._every,
                 append=None if writer is None else writer.append,
+                audit=kept,
             )
             if isinstance(kept, MemoryAudit) and in_memory and self._on_anchor is None:
                 chain.defer(kept.trim)

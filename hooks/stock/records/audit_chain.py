@@ -17,7 +17,7 @@ import orjson
 
 from callgate.errors import StoreError
 from callgate.providers.logs import LogEvent, emit
-from callgate.providers.stores.base import AuditRow
+from callgate.providers.stores.base import AuditRow, AuditStore, AuditTip
 from callgate.providers.stores.ledger_writes import ChainRows, sealing
 from callgate.tools.values import FLOAT, PLAIN, hash_of
 
@@ -79,7 +79,9 @@ class Chain:
         limit: float,
         every: int,
         append: Append | None = None,
+        audit: AuditStore | None = None,
     ) -> None:
+        self._audit = audit
         self._put = put
         self._append = append
         self._anchor = anchor
@@ -105,6 +107,7 @@ class Chain:
         self.segment = f"{began:%Y%m%dT%H%M%S}.{secrets.token_hex(8)}"
         self.number = 0
         self.unanchored = 0
+        self.links: Sequence[AuditTip] | None = None
 
     async def add(self, tenant: str, body: dict[str, Any]) -> None:
         """Hash a row and write it; returns when it is written. The time of the row is ``at_us`` in the body.
@@ -190,7 +193,7 @@ class Chain:
             self._waiting.clear()
 
     async def _write(self, tenant: str, bodies: Sequence[dict[str, Any]]) -> None:
-        async with sealing(self, bodies) as rows:
+        async with sealing(self, bodies, self._audit) as rows:
             await self._put(tenant, rows)
 
     def seal(self, bodies: Sequence[Mapping[str, Any]]) -> list[AuditRow]:
@@ -199,6 +202,8 @@ class Chain:
         number, head = self.number, self.head
         for body in bodies:
             number += 1
+            if number == 1 and self.links:
+                body = {**body, "links": [list(link) for link in self.links]}
             hash = _own_row_hash(body, self.segment, number, head)
             rows.append(AuditRow(self.segment, number, body["at_us"] / 1_000_000, body, head, hash))
             head = hash
