@@ -245,6 +245,12 @@ class LogEvent(StrEnum):
         "segment number hash",
         "the last row of an audit segment; a stored copy proves later whether rows are missing",
     )
+    AUDIT_DROPPED = (
+        "audit.dropped",
+        WARNING,
+        "max_rows",
+        "the audit log in memory is full: from now on the oldest rows are dropped; sent once for each log",
+    )
     TOOL_SYSTEM_FAILED = (
         "tool_system.failed",
         ERROR,

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from callgate.providers.stores.effects import EffectStore, PinStore, SuspensionStore
 from callgate.providers.stores.jobs import JobStore
@@ -111,6 +111,12 @@ class AuditRow:
     hash: str
 
 
+AuditTip: TypeAlias = tuple[str, int, str]
+"""The last row of a segment: its segment, number and hash."""
+MAX_TIPS = 8
+"""The number of segments that a new segment links to: so many gates may start at once, and each is linked to later."""
+
+
 class CheckpointKind(StrEnum):
     """The kind of a checkpoint of the audit log."""
 
@@ -138,7 +144,8 @@ class AuditSegment:
     """A segment of the audit log. Numbers and hash are of its stored rows; 0 and ``""`` without rows.
 
     ``anchored`` is the number of its last anchor, ``exported`` the position of the cursor that was asked for.
-    ``checkpoints`` are sorted by number.
+    ``checkpoints`` are sorted by number. ``dropped`` is of a store of limited size: the number of the last row that it has
+    dropped, and the hash that the next row continues.
     """
 
     name: str
@@ -148,6 +155,7 @@ class AuditSegment:
     anchored: int
     exported: int
     checkpoints: tuple[AuditCheckpoint, ...]
+    dropped: tuple[int, str] | None = None
 
 
 class AuditSnapshot(Protocol):

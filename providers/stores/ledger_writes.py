@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from callgate.providers.stores.base import AuditRow, Store
+from callgate.providers.stores.base import AuditRow, AuditStore, AuditTip, Store
 from callgate.providers.stores.effects import OPEN_STATES, Alias, EffectRecord, EffectState, EffectStore
 
 
@@ -16,6 +16,8 @@ class RowChain(Protocol):
     """A hash chain of audit rows. Its lock is held from the sealing of rows to the end of their transaction."""
 
     lock: asyncio.Lock
+    links: Sequence[AuditTip] | None
+    """The last rows of other segments, which the first row of this one names; None until the store is asked for them."""
 
     def seal(self, bodies: Sequence[Mapping[str, Any]]) -> list[AuditRow]:
         """Return the next rows of the chain. They enter it with ``written``."""
@@ -27,6 +29,15 @@ class RowChain(Protocol):
 
     def doubtful(self) -> None:
         """Record that it is unknown whether the sealed rows are written: their numbers are not used again."""
+        ...
+
+
+@runtime_checkable
+class TippedAudit(Protocol):
+    """An audit log that knows its newest segments. A store of another package may be without."""
+
+    async def tips(self) -> Sequence[AuditTip]:
+        """Return the last row of each of the ``MAX_TIPS`` newest segments."""
         ...
 
 
@@ -127,7 +138,7 @@ async def append(written: Any, tenant: str, rows: ChainRows, chains: AsyncExitSt
     that holds the chain.
     """
     for chain, body in by_chain(rows):
-        sealed = await chains.enter_async_context(sealing(chain, [body]))
+        sealed = await chains.enter_async_context(sealing(chain, [body], written.audit))
         await written.audit.append(tenant, sealed)
 
 
@@ -137,9 +148,16 @@ def by_chain(rows: ChainRows) -> ChainRows:
 
 
 @asynccontextmanager
-async def sealing(chain: RowChain, bodies: Sequence[Mapping[str, Any]]) -> AsyncGenerator[list[AuditRow], None]:
-    """Give the next rows of a chain to the caller, who writes them in this context, under the lock of the chain."""
+async def sealing(
+    chain: RowChain, bodies: Sequence[Mapping[str, Any]], audit: AuditStore | None = None
+) -> AsyncGenerator[list[AuditRow], None]:
+    """Give the next rows of a chain to the caller, who writes them in this context, under the lock of the chain.
+
+    The first row of a segment links to the last rows of others in *audit*, if that is a store with ``tips``.
+    """
     async with chain.lock:
+        if chain.links is None and isinstance(audit, TippedAudit):
+            chain.links = await audit.tips()
         rows = chain.seal(bodies)
         try:
             yield rows

@@ -10,7 +10,7 @@ from copy import copy
 from dataclasses import dataclass
 
 from callgate.providers.stores.base import CacheEntry, Grant, Limit, Taken
-from callgate.providers.stores.memory_audit import HeldAudit, MemoryAudit
+from callgate.providers.stores.memory_audit import MAX_ROWS, HeldAudit, MemoryAudit
 from callgate.providers.stores.memory_changes import MemoryKey
 from callgate.providers.stores.memory_effects import MemoryEffects
 from callgate.providers.stores.memory_jobs import MemoryJobs
@@ -23,15 +23,22 @@ class MemoryStore:
 
     *cache_size* is the maximum number of cached values, *max_effects* the maximum number of ended effects. Beyond it the
     effects that ended first are deleted, and their keys may be claimed again. Open and unknown effects are never deleted.
+    *max_audit_rows* is the maximum number of audit rows in each namespace; beyond it the oldest are dropped.
     """
 
     name = "memory"
     durable = False
 
     def __init__(
-        self, now: Callable[[], float] = time.time, *, cache_size: int = 10_000, max_effects: int = 100_000
+        self,
+        now: Callable[[], float] = time.time,
+        *,
+        cache_size: int = 10_000,
+        max_effects: int = 100_000,
+        max_audit_rows: int = MAX_ROWS,
     ) -> None:
         self._now, self._cache_size, self._max_effects = now, cache_size, max_effects
+        self._max_audit_rows = max_audit_rows
         self._namespaces: dict[str, MemoryStore] = {}
         self._bind("")
 
@@ -40,7 +47,7 @@ class MemoryStore:
         self.cache = MemoryCache(self._now, self._cache_size)
         self.quotas = MemoryQuotas(self._now)
         self.semaphores = MemorySemaphores(self._now)
-        self.audit = MemoryAudit()
+        self.audit = MemoryAudit(self._max_audit_rows)
         self.consents = MemoryConsents(self._now)
         self.pins = MemoryPins()
         self.effects = MemoryEffects(self._max_effects)

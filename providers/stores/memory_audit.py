@@ -3,35 +3,87 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any, Protocol
 
 from callgate.errors import StoreConflict
-from callgate.providers.stores.base import AuditCheckpoint, AuditRow, AuditSegment, CheckpointKind
+from callgate.providers.log_events import LogEvent
+from callgate.providers.logs import emit
+from callgate.providers.stores.base import MAX_TIPS, AuditCheckpoint, AuditRow, AuditSegment, AuditTip, CheckpointKind
 
 SLICE = 200
 """Rows that are hashed in one turn of the event loop: about 10 ms."""
 
+MAX_ROWS = 100_000
+"""Rows that a log keeps by default: about 110 MB of calls with small arguments."""
+
+
+class NotingChain(Protocol):
+    """A chain whose rows are hashed when the log is read. ``noted`` has what they are made of, oldest first."""
+
+    noted: list[tuple[Any, ...]]
+    room: int
+    """The number of noted rows beyond which the chain calls ``MemoryAudit.trim``."""
+
+    def settle(self, limit: int) -> int:
+        """Hash and write the first noted rows. Return how many are left."""
+        ...
+
+    def drop(self, count: int) -> tuple[str, int, str]:
+        """Drop the first noted rows. Return their segment, the last number, and the hash that the next row continues."""
+        ...
+
 
 class MemoryAudit:
-    """The audit log as a list of rows."""
+    """The audit log as a ring: beyond *max_rows* the oldest rows are dropped, with a warning the first time.
 
-    def __init__(self) -> None:
+    ``dropped`` has for each segment the number of its last dropped row, and the hash that the next row continues.
+    """
+
+    def __init__(self, max_rows: int = MAX_ROWS) -> None:
+        self.max_rows = max_rows
+        self.dropped: dict[str, tuple[int, str]] = {}
         self.rows: list[tuple[str, AuditRow]] = []  # with their tenants
         self.heads: list[tuple[str, int, str, float]] = []
         self._claimed: set[tuple[str, int]] = set()
-        self.before_reading: list[
-            Callable[[int], int]
-        ] = []  # each adds so many noted rows, and returns how many are left
+        self.noting: list[NotingChain] = []
         self.checkpoints: list[AuditCheckpoint] = []
         self.positions: dict[tuple[str, str], int] = {}  # of cursors
 
     async def _flush(self) -> None:
         """Add the rows that hooks have noted until now, in slices that leave turns to other tasks."""
-        for flush in self.before_reading:
-            for _ in range(-(-flush(SLICE) // SLICE)):
+        self.trim()
+        for chain in self.noting:
+            for _ in range(-(-chain.settle(SLICE) // SLICE)):
                 await asyncio.sleep(0)
-                flush(SLICE)
+                chain.settle(SLICE)
+        self.trim()
+
+    def trim(self) -> None:
+        """Drop the oldest rows beyond the maximum. Chains call it once in a while, so up to 1/64 more are kept meanwhile."""
+        over = len(self.rows) + sum(len(chain.noted) for chain in self.noting) - self.max_rows
+        if over > 0:
+            if not self.dropped:
+                emit(LogEvent.AUDIT_DROPPED, max_rows=self.max_rows)
+            self._drop(over)
+        step = max(1, self.max_rows // 64)
+        for chain in self.noting:
+            chain.room = len(chain.noted) + step
+
+    def _drop(self, count: int) -> None:
+        gone = [row for _, row in self.rows[:count]]
+        del self.rows[:count]
+        for row in gone:
+            self.dropped[row.segment] = max(self.dropped.get(row.segment, (0, "")), (row.number, row.hash))
+        self.release(gone)
+        count -= len(gone)
+        for chain in sorted(self.noting, key=lambda chain: -len(chain.noted)):
+            if noted := min(count, len(chain.noted)):
+                segment, number, hash = chain.drop(noted)
+                self.dropped[segment] = (number, hash)
+                count -= noted
+        self.heads[:] = [head for head in self.heads if head[1] > self.dropped.get(head[0], (0, ""))[0]]
 
     def claim(self, rows: Sequence[AuditRow]) -> None:
         """Reserve the numbers of rows, all or none.
@@ -40,7 +92,8 @@ class MemoryAudit:
             StoreConflict: a row has that segment and number already.
         """
         numbers = {(row.segment, row.number) for row in rows}
-        if len(numbers) < len(rows) or not self._claimed.isdisjoint(numbers):
+        dropped = any(number <= self.dropped.get(segment, (0, ""))[0] for segment, number in numbers)
+        if dropped or len(numbers) < len(rows) or not self._claimed.isdisjoint(numbers):
             raise StoreConflict(
                 "an audit row of that segment and number exists already; append the row with the next number"
             )
@@ -53,6 +106,15 @@ class MemoryAudit:
     async def append(self, tenant: str, rows: Sequence[AuditRow]) -> None:
         self.claim(rows)
         self.rows += [(tenant, row) for row in rows]
+        self.trim()
+
+    async def tips(self) -> list[AuditTip]:
+        """See ``TippedAudit``. Rows that are not hashed yet have no hash to link to."""
+        last = {row.segment: (row.segment, row.number, row.hash) for _, row in self._all_rows()}
+        return [last[segment] for segment in sorted(last, reverse=True)[:MAX_TIPS]]
+
+    def _all_rows(self) -> Sequence[tuple[str, AuditRow]]:
+        return self.rows
 
     async def read(
         self, tenant: str | None, *, since: float = 0.0, until: float | None = None
@@ -73,7 +135,7 @@ class MemoryAudit:
     @asynccontextmanager
     async def snapshot(self) -> AsyncGenerator[MemoryAuditSnapshot, None]:
         await self._flush()
-        yield MemoryAuditSnapshot(self.rows, self.heads, self.checkpoints, self.positions)
+        yield MemoryAuditSnapshot(self.rows, self.heads, self.checkpoints, self.positions, self.dropped)
 
     async def checkpoint(self, checkpoints: Sequence[AuditCheckpoint]) -> int:
         await self._flush()
@@ -109,7 +171,9 @@ class MemoryAuditSnapshot:
         heads: Iterable[tuple[str, int, str, float]] = (),
         checkpoints: Iterable[AuditCheckpoint] = (),
         positions: Mapping[tuple[str, str], int] | None = None,
+        dropped: Mapping[str, tuple[int, str]] | None = None,
     ) -> None:
+        self._dropped = dict(dropped or {})
         self._rows: dict[str, list[tuple[str, AuditRow]]] = {}
         for owner, row in sorted(rows, key=lambda pair: pair[1].number):
             self._rows.setdefault(row.segment, []).append((owner, row))
@@ -122,7 +186,7 @@ class MemoryAuditSnapshot:
         self._positions = dict(positions or {})
 
     async def segments(self, after: str = "", *, cursor: str | None = None) -> AsyncIterator[AuditSegment]:
-        for name in sorted({*self._rows, *self._anchors, *self._checkpoints}):
+        for name in sorted({*self._rows, *self._anchors, *self._checkpoints, *self._dropped}):
             if name > after:
                 rows, anchors = self._rows.get(name, []), self._anchors.get(name, [])
                 yield AuditSegment(
@@ -133,6 +197,7 @@ class MemoryAuditSnapshot:
                     anchors[-1][0] if anchors else 0,
                     self._positions.get((cursor or "", name), 0),
                     tuple(self._checkpoints.get(name, ())),
+                    self._dropped.get(name),
                 )
 
     async def rows(self, segment: str, after: int = 0) -> AsyncIterator[tuple[str, AuditRow]]:
@@ -149,6 +214,7 @@ class MemoryAuditSnapshot:
         pruned = {
             one.hash for found in self._checkpoints.values() for one in found if one.kind is CheckpointKind.PRUNED
         }
+        pruned |= {hash for _, hash in self._dropped.values()}
         return (pruned | {row.hash for rows in self._rows.values() for _, row in rows}) & set(hashes)
 
     async def continued_hashes(self, hashes: Collection[str]) -> set[str]:
@@ -162,6 +228,12 @@ class HeldAudit(MemoryAudit):
     def __init__(self, outer: MemoryAudit) -> None:
         super().__init__()
         self._outer = outer
+
+    def _all_rows(self) -> Sequence[tuple[str, AuditRow]]:
+        return [*self._outer.rows, *self.rows]
+
+    def trim(self) -> None:
+        """Do nothing: the rows are counted when they are in the log."""
 
     def claim(self, rows: Sequence[AuditRow]) -> None:
         """Reserve the numbers of rows in the whole log."""
@@ -184,7 +256,8 @@ class HeldAudit(MemoryAudit):
     async def snapshot(self) -> AsyncGenerator[MemoryAuditSnapshot, None]:
         """Read the committed rows and anchors, and those of this transaction."""
         outer = self._outer
-        yield MemoryAuditSnapshot(outer.rows + self.rows, outer.heads + self.heads, outer.checkpoints, outer.positions)
+        rows, heads = outer.rows + self.rows, outer.heads + self.heads
+        yield MemoryAuditSnapshot(rows, heads, outer.checkpoints, outer.positions, outer.dropped)
 
     async def checkpoint(self, checkpoints: Sequence[AuditCheckpoint]) -> int:
         """Store checkpoints at once: in memory they are not part of the transaction."""
@@ -202,6 +275,7 @@ class HeldAudit(MemoryAudit):
         """Add the rows and anchors to the log."""
         self._outer.rows += self.rows
         self._outer.heads += self.heads
+        self._outer.trim()
 
     def roll_back(self) -> None:
         """Add nothing, and free the numbers of the rows."""

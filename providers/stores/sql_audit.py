@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from callgate.errors import StoreConflict, StoreError
-from callgate.providers.stores.base import AuditCheckpoint, AuditRow, CheckpointKind
+from callgate.providers.stores.base import MAX_TIPS, AuditCheckpoint, AuditRow, AuditTip, CheckpointKind
 from callgate.providers.stores.namespaces import from_table, in_table, range_of
 from callgate.providers.stores.sql_audit_reading import SqlAuditSnapshot
 from callgate.providers.stores.sql_connections import shielded
@@ -39,6 +39,22 @@ SELECT tenant, segment, number, version, at, body, previous, hash FROM {given}
     previous="text",
     hash="text",
 )
+_TIPS = f"""SELECT segment, number, hash FROM (WITH RECURSIVE found(name, low, n) AS (
+  SELECT (SELECT max(segment) FROM callgate_audit WHERE segment >= {{low}} AND segment < {{high}}), {{low}}, 1 {{of}}
+  UNION ALL
+  SELECT (SELECT max(segment) FROM callgate_audit WHERE segment >= low AND segment < name), low, n + 1 FROM found
+  WHERE name IS NOT NULL AND n < {MAX_TIPS}
+)
+SELECT last.segment, last.number, last.hash FROM found JOIN callgate_audit AS last ON last.segment = name
+WHERE last.number = (SELECT max(number) FROM callgate_audit WHERE segment = name)) AS tips ORDER BY segment DESC
+"""  # noqa: S608  (constants)
+TIPS = Statement(
+    _TIPS.format(low=":low", high=":high", of=""),
+    _TIPS.format(low="given.low", high="given.high", of="FROM {given}"),
+    low='text COLLATE "C"',
+    high='text COLLATE "C"',
+)
+"""The last row of each of the newest segments of a namespace: the index on segments answers it."""
 _READ = """
 SELECT segment, number, version, at, body, previous, hash FROM callgate_audit
 WHERE (at, segment, number) > (:at, :segment, :number) AND at >= :since AND segment >= :low AND segment < :high
@@ -107,6 +123,11 @@ class SqlAudit(SqlPart):
             if len(page) < _PAGE:
                 return
             values |= {"segment": page[-1][0], "number": page[-1][1], "at": page[-1][3]}
+
+    async def tips(self) -> list[AuditTip]:
+        """See ``TippedAudit``."""
+        found = await self._rows(TIPS.lite, self._range)
+        return [(self._read(segment), number, hash) for segment, number, hash in found]
 
     async def anchor(self, segment: str, number: int, hash: str, at: float) -> None:
         values = {"segment": in_table(self.namespace, segment), "number": number, "hash": hash, "at": float(at)}

@@ -11,9 +11,11 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import Any, Protocol, TypeAlias
 
 from callgate.errors import StoreConflict, StoreError
+from callgate.providers.stores.base import AuditTip
 from callgate.providers.stores.group_commit import RolledBack
 from callgate.providers.stores.ledger_writes import RowChain
-from callgate.providers.stores.sql_audit import APPEND, append_values
+from callgate.providers.stores.namespaces import from_table, range_of
+from callgate.providers.stores.sql_audit import APPEND, TIPS, append_values
 from callgate.providers.stores.sql_connections import advised
 from callgate.providers.stores.sql_database import Database
 from callgate.providers.stores.sql_statements import Statement
@@ -68,11 +70,15 @@ class Batch(ABC):
         The chains are locked here and not earlier: a transaction that waits for a row must hold no chain.
         """
         bodies: dict[RowChain, list[Mapping[str, Any]]] = {}
-        for _, chain, body, _ in rows:
+        names: dict[RowChain, str] = {}
+        for _, chain, body, namespace in rows:
             bodies.setdefault(chain, []).append(body)
+            names[chain] = namespace
         async with AsyncExitStack() as locks:
             for chain in sorted(bodies, key=id):
                 await locks.enter_async_context(chain.lock)
+                if chain.links is None:
+                    chain.links = await self._tips(names[chain])
             sealed = {chain: chain.seal(given) for chain, given in bodies.items()}
             places = {chain: iter(given) for chain, given in sealed.items()}
             values = [append_values(tenant, next(places[chain]), namespace) for tenant, chain, _, namespace in rows]
@@ -84,6 +90,11 @@ class Batch(ABC):
                 raise
             for chain, given in sealed.items():
                 chain.written(given)
+
+    async def _tips(self, namespace: str) -> list[AuditTip]:
+        low, high = range_of(namespace)
+        found = await self.run(TIPS, [{"low": low, "high": high}])
+        return [(from_table(namespace, segment), number, hash) for segment, number, hash in found]
 
 
 class Batches(Protocol):

@@ -189,7 +189,7 @@ async def _settled(store: Store, tenant: str, effect: EffectRecord, found: Findi
     }
     # The row is a segment of its own.
     chain = Chain(store.audit.append, None, time.time, in_place=True, limit=WRITE_LIMIT, every=1)
-    async with sealing(chain, [body]) as rows, store.transaction() as written:
+    async with store.transaction() as written, sealing(chain, [body], written.audit) as rows:
         done = await settle_unknown(written.effects, now, tenant, effect, found, note=f"{by}: {note}")
         if done:
             await written.audit.append(tenant, rows)

@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ANN = User("ann", tenant="acme")
 NAMES = {
     "audit.anchored",
+    "audit.dropped",
     "audit.row",
     "call.abandoned",
     "call.attempt_failed",

@@ -16,7 +16,7 @@ from callgate.hooks.context import InvokeContext
 from callgate.hooks.facts import FROZEN
 from callgate.hooks.host import CallPlan, Host
 from callgate.hooks.stock.options import HookOptions, check_count, check_seconds, checked, set_options
-from callgate.hooks.stock.records.audit_chain import Anchor, Chain, micros
+from callgate.hooks.stock.records.audit_chain import Anchor, Chain, Closing, micros
 from callgate.hooks.stock.records.audit_sinks import is_async, to_function, to_log
 from callgate.hooks.stock.records.masking import ShownInput
 from callgate.hooks.stock.store_time import store_time
@@ -118,12 +118,17 @@ class Audit(Hook):
             return self._add(ctx, chain, self._ended(ctx), RECORD_GRACE)
         facts = _facts(ctx)
         # One flat tuple: fewer objects for the garbage collector to visit.
-        chain.noted.append((tenant, dict, self._ended(ctx)) if facts is None else (tenant, self._from_facts, *facts))
+        noted = chain.noted
+        noted.append((tenant, dict, self._ended(ctx)) if facts is None else (tenant, self._from_facts, *facts))
+        if len(noted) > chain.room:
+            chain.trim()
         return None
 
     def did_audit(self, ctx: InvokeContext) -> Any:
         """Anchor the head if enough rows were written since the last anchor."""
-        chain = self._chain_of(ctx.run.plan.host)
+        chain, host = self._chain, ctx.run.plan.host
+        if chain is None or host is not self._host:
+            chain = self._chain_of(host)
         return chain.anchor_if_due() if chain.unanchored >= self._every else None
 
     @staticmethod
@@ -256,7 +261,7 @@ class Audit(Hook):
         chain = self._chains.get(host)
         if chain is None:
             chain = self._chains[host] = self._open(host)
-            host.at_close(_Closing(chain))
+            host.at_close(Closing(chain))
         self._host, self._chain = host, chain
         return chain
 
@@ -274,10 +279,12 @@ class Audit(Hook):
                 limit=self._timeout,
                 every=self._every,
                 append=None if writer is None else writer.append,
+                audit=kept,
             )
             if isinstance(kept, MemoryAudit) and in_memory and self._on_anchor is None:
-                chain.defer()
-                kept.before_reading.append(chain.settle)
+                chain.defer(kept.trim)
+                kept.noting.append(chain)
+                kept.trim()
             return chain
         put = to_log if sink == "log" else to_function(sink)
         in_place = sink == "log" or not is_async(sink)
@@ -301,21 +308,6 @@ class Audit(Hook):
                 await on_anchor(segment, number, hash, at)
 
         return anchor
-
-
-class _Closing:
-    """Writes the last anchor when the gate closes. Its failures do not stop other cleanups."""
-
-    def __init__(self, chain: Chain) -> None:
-        self.chain = chain
-
-    async def __call__(self) -> None:
-        try:
-            await self.chain.close()
-        except (Exception, asyncio.CancelledError) as error:
-            emit(LogEvent.PROVIDER_FAILED, provider="audit", phase="anchor", error=error)
-            if not isinstance(error, Exception):
-                raise
 
 
 _NAMES = (

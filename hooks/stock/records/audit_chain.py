@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 import orjson
 
 from callgate.errors import StoreError
-from callgate.providers.stores.base import AuditRow
+from callgate.providers.logs import LogEvent, emit
+from callgate.providers.stores.base import AuditRow, AuditStore, AuditTip
 from callgate.providers.stores.ledger_writes import ChainRows, sealing
 from callgate.tools.values import FLOAT, PLAIN, hash_of
 
@@ -78,7 +79,9 @@ class Chain:
         limit: float,
         every: int,
         append: Append | None = None,
+        audit: AuditStore | None = None,
     ) -> None:
+        self._audit = audit
         self._put = put
         self._append = append
         self._anchor = anchor
@@ -92,6 +95,8 @@ class Chain:
         self.noted: list[tuple[Any, ...]] = []
         self._closed = False
         self.deferred = False
+        self.trim: Callable[[], None] = lambda: None
+        self.room = 0  # the number of noted rows beyond which the store drops the oldest
         self.head = ""
         self.unanchored = 0
         self._begin()
@@ -102,6 +107,7 @@ class Chain:
         self.segment = f"{began:%Y%m%dT%H%M%S}.{secrets.token_hex(8)}"
         self.number = 0
         self.unanchored = 0
+        self.links: Sequence[AuditTip] | None = None
 
     async def add(self, tenant: str, body: dict[str, Any]) -> None:
         """Hash a row and write it; returns when it is written. The time of the row is ``at_us`` in the body.
@@ -135,12 +141,13 @@ class Chain:
 
     # ------------------------------------------------------------------ in memory
 
-    def defer(self) -> None:
+    def defer(self, trim: Callable[[], None]) -> None:
         """Hash rows only in ``settle``: a store in memory calls it before each read.
 
         Until then ``noted`` has them: a tenant, a function, and the facts that the function makes the row of. No other
-        code may change these facts.
+        code may change these facts. *trim* drops the oldest rows; ``will_audit`` calls it when there is no room.
         """
+        self.trim = trim
         self.deferred = True
 
     def settle(self, limit: int) -> int:
@@ -152,6 +159,13 @@ class Chain:
         if self._closed and not self.noted:
             _at_once(self.anchor())
         return len(self.noted)
+
+    def drop(self, count: int) -> tuple[str, int, str]:
+        """Drop the first noted rows: their numbers are used, and they are never hashed. See ``NotingChain``."""
+        del self.noted[:count]
+        self.number += count
+        self.unanchored = 0  # what it counted is older than the dropped rows, and dropped with them
+        return self.segment, self.number, self.head
 
     # ------------------------------------------------------------------ writing
 
@@ -179,7 +193,7 @@ class Chain:
             self._waiting.clear()
 
     async def _write(self, tenant: str, bodies: Sequence[dict[str, Any]]) -> None:
-        async with sealing(self, bodies) as rows:
+        async with sealing(self, bodies, self._audit) as rows:
             await self._put(tenant, rows)
 
     def seal(self, bodies: Sequence[Mapping[str, Any]]) -> list[AuditRow]:
@@ -188,6 +202,8 @@ class Chain:
         number, head = self.number, self.head
         for body in bodies:
             number += 1
+            if number == 1 and self.links:
+                body = {**body, "links": [list(link) for link in self.links]}
             hash = _own_row_hash(body, self.segment, number, head)
             rows.append(AuditRow(self.segment, number, body["at_us"] / 1_000_000, body, head, hash))
             head = hash
@@ -222,6 +238,22 @@ class Chain:
             if segment == self.segment:
                 self.unanchored += count
             raise
+
+
+class Closing:
+    """Writes the last anchor when the gate closes. Its failures do not stop other cleanups."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+
+    async def __call__(self) -> None:
+        """Write the last anchor."""
+        try:
+            await self.chain.close()
+        except (Exception, asyncio.CancelledError) as error:
+            emit(LogEvent.PROVIDER_FAILED, provider="audit", phase="anchor", error=error)
+            if not isinstance(error, Exception):
+                raise
 
 
 def _at_once(work: Coroutine[Any, Any, None]) -> None:

@@ -75,7 +75,7 @@ async def _next_batch(
 async def _without_gaps(snapshot: AuditSnapshot, segment: AuditSegment) -> AsyncIterator[tuple[str, AuditRow]]:
     """Read the rows after the cursor up to the first missing number: that row may be committed later."""
     pruned = max((one.number for one in segment.checkpoints if one.kind is CheckpointKind.PRUNED), default=0)
-    number = max(segment.exported, pruned)
+    number = max(segment.exported, pruned, 0 if segment.dropped is None else segment.dropped[0])
     async for owner, row in snapshot.rows(segment.name, number):
         if row.number != number + 1:
             return

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from callgate.errors import HookError
 from callgate.hooks.stock.records.audit_chain import micros, row_hash
 from callgate.hooks.stock.records.audit_checkpoints import is_signed, signed_checkpoint
+from callgate.hooks.stock.records.audit_links import Links
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import (
     AuditCheckpoint,
@@ -27,8 +28,6 @@ Head: TypeAlias = tuple[str, int, str, float]
 Progress: TypeAlias = Callable[["AuditReport"], None]
 """Called from time to time with the report of the rows so far."""
 
-_LINKS = 500
-"""First rows of segments whose previous hash is looked up in one query."""
 _SLICE = 200
 """Rows after which other tasks of the event loop have a turn: hashing these takes about 10 ms."""
 _PROGRESS = 10_000
@@ -39,7 +38,7 @@ _PROGRESS = 10_000
 class AuditProblem:
     """One problem in an audit log. ``number`` is the row in its segment; None for a problem of the whole log.
 
-    ``kind``: ``altered`` (the hash does not match), ``missing`` (rows are missing), ``twice`` (a duplicate number),
+    ``kind``: ``altered`` (the hash does not match), ``missing`` (rows or a whole segment), ``twice`` (a duplicate number),
     ``order`` (the row does not follow the one before), ``cut`` (rows covered by an anchor are missing), ``moved`` (the
     row is stored under another tenant), ``checkpoint`` (a checkpoint has no valid signature, or removed rows are stored),
     ``unread`` (the log cannot be read).
@@ -61,7 +60,8 @@ class AuditReport:
     """The result of a verification. ``unanchored`` counts rows after the last anchor; their loss cannot be detected.
 
     ``rows`` counts the rows that were read. ``skipped`` counts the segments that began at a checkpoint of verified rows,
-    ``pruned`` the segments that began at a pruning checkpoint.
+    ``pruned`` the segments that began at a pruning checkpoint. ``dropped`` counts the rows that a store of limited size
+    has dropped.
     """
 
     rows: int = 0
@@ -70,6 +70,7 @@ class AuditReport:
     unanchored: int = 0
     skipped: int = 0
     pruned: int = 0
+    dropped: int = 0
     problems: list[AuditProblem] = field(default_factory=list)
 
     @property
@@ -96,6 +97,7 @@ class AuditReport:
             ),
             (self.skipped, "segments were verified from a signed checkpoint on: earlier rows were not read again"),
             (self.pruned, "segments begin after rows that were removed under a signed checkpoint"),
+            (self.dropped, "rows were dropped by a store of limited size: what is left was verified"),
         )
         return tuple(f"{count} {text}" for count, text in limits if count)
 
@@ -140,7 +142,7 @@ class Verifier:
         self._keys = keys
         self._incremental = incremental
         self._progress = progress
-        self._links: list[tuple[str, str]] = []
+        self._links = Links(snapshot, self._found)
         self._outside: dict[str, list[_Mark]] = {}
         for name, number, hash, _ in sorted(set(anchors)):
             self._outside.setdefault(name, []).append(_Mark(number, hash, "anchor"))
@@ -156,7 +158,7 @@ class Verifier:
             head = await self._verify_segment(segment)
             if head is not None and len(self.report.problems) == before:
                 self.heads.append((segment.name, *head))
-        await self._verify_links()
+        await self._links.verify()
         for name, marks in self._outside.items():
             for mark in marks:
                 self._cut(name, mark, 0)
@@ -167,13 +169,19 @@ class Verifier:
         pruned, verified = self._signed(segment)
         outside = self._outside.pop(name, [])
         self.report.segments += bool(segment.hash)
-        number = 0 if pruned is None else pruned.number
-        head: str | None = "" if pruned is None else pruned.hash
+        number, kept_head = (0, "") if pruned is None else (pruned.number, pruned.hash)
+        dropped = segment.dropped if segment.dropped is not None and segment.dropped[0] > number else None
+        if dropped is not None:
+            self.report.dropped += dropped[0] - number
+            number, kept_head = dropped
+            verified = None if verified is None or verified.number <= number else verified
+        head: str | None = kept_head
+        self._links.add_segment(segment, number)
         if pruned is not None:
             self.report.pruned += 1
             if segment.hash and segment.first <= pruned.number:
                 self._found("checkpoint", name, segment.first, "rows that a pruning checkpoint covers are stored")
-        first = min(segment.first - 1, 0) if pruned is None else number
+        first = min(segment.first - 1, 0) if pruned is None and dropped is None else number
         marks = [*outside] if verified is None else [*outside, _Mark(verified.number, verified.hash, "checkpoint")]
         if verified is not None and self._incremental:
             self.report.skipped += 1
@@ -185,7 +193,7 @@ class Verifier:
         walk = _Walk(self, segment, number, head)
         await self._walk_rows(walk, segment, first, self._marks(segment, first, sorted(marks)))
         self.report.unanchored += walk.unanchored
-        if walk.head is None or walk.number <= (0 if verified is None else verified.number):
+        if walk.head is None or not segment.hash or walk.number <= (0 if verified is None else verified.number):
             return None
         return walk.number, walk.head
 
@@ -197,13 +205,14 @@ class Verifier:
                 self._cut(segment.name, mark, segment.last)
                 mark = await anext(marks, None)
             walk.row(owner, row)
+            if walk.first is not None:
+                await self._links.add(walk.first)
+                walk.first = None
             if self.report.rows % _SLICE == 0:
                 await asyncio.sleep(0)
             while mark is not None and mark.number == row.number:
                 walk.compare(row, mark)
                 mark = await anext(marks, None)
-            if len(self._links) >= _LINKS:
-                await self._verify_links()
         while mark is not None:
             self._cut(segment.name, mark, segment.last)
             mark = await anext(marks, None)
@@ -236,14 +245,6 @@ class Verifier:
         for mark in others:
             yield mark
 
-    async def _verify_links(self) -> None:
-        """Look for the rows that other segments continue."""
-        links, self._links = self._links, []
-        known = await self._snapshot.known_hashes({hash for _, hash in links}) if links else set()
-        for segment, hash in links:
-            if hash not in known:
-                self._found("cut", segment, 1, "it continues a row of another segment, and that row is missing")
-
     def _cut(self, segment: str, mark: _Mark, last: int) -> None:
         self.report.anchors += mark.what == "anchor"
         self._found("cut", segment, mark.number, f"its {mark.what} covers {mark.number} rows; the last row is {last}")
@@ -263,6 +264,7 @@ class _Walk:
         self.number = number
         self.head = head
         self.unanchored = 0
+        self.first: AuditRow | None = None  # the row with number 1, until its links are noted
 
     def row(self, owner: str, row: AuditRow) -> None:
         """Check the hash, the tenant, the number and the previous hash of one row."""
@@ -286,8 +288,7 @@ class _Walk:
             text = f"row {gone} is" if number == gone + 1 else f"rows {gone} to {number - 1} are"
             self._found("missing", self._name, number, f"{text} missing before it")
         elif number == 1 and self.head is not None:
-            if row.previous:
-                self._verifier._links.append((self._name, row.previous))
+            self.first = row
         elif self.head is not None and not _follows(row, self.head):
             self._found("order", self._name, number, "its previous hash is not the hash of the row before it")
         self.number, self.head = number, row.hash
@@ -335,8 +336,8 @@ async def verify_audit(
 ) -> AuditReport:
     """Verify one snapshot of the audit log of a store against its own anchors and the given ones.
 
-    It finds every altered, missing, duplicate or reordered row, and missing rows that an anchor covers. It cannot find a
-    truncation after the last anchor, or a log rewritten together with its anchors. Against a rewrite, give anchors that
+    It finds every altered, missing, duplicate or reordered row, and missing rows and segments that
+    an anchor or a link covers. It cannot find a truncation after the last of them, or a log rewritten together with its anchors. Against a rewrite, give anchors that
     are kept where the writer of the log has no access. The memory does not grow with the number of rows. Processes may
     write meanwhile.
 

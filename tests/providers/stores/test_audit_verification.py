@@ -206,7 +206,7 @@ async def test_a_problem_stores_no_checkpoint(fresh: Backend) -> None:
 
 async def test_links_between_many_segments_are_followed(fresh: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Issue 16 D1: a segment that continues another one, in any order of names, and beyond one query."""
-    monkeypatch.setattr("callgate.hooks.stock.records.audit_verify._LINKS", 2)
+    monkeypatch.setattr("callgate.hooks.stock.records.audit_links.MAX_PENDING", 2)
     previous = ""
     for name in ("c", "a", "e", "b", "d"):
         rows = chained(2, name=name, previous=previous)
