@@ -265,6 +265,7 @@ def _fail(entry: _Entry[Any], error: BaseException) -> None:
         return
     # One exception for each caller: a shared one would collect the tracebacks of all.
     known = type(error) if isinstance(error, StoreError) else StoreError
-    failure = known(str(error) or f"the change was not written: {type(error).__name__}")
+    text = str(error) or f"the change was not written: {type(error).__name__}"
+    failure = known(text, sqlstate=getattr(error, "sqlstate", None))
     failure.__cause__ = error
     entry.done.set_exception(failure)

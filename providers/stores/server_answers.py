@@ -52,8 +52,7 @@ def time_left(most: float) -> float:
 
 def is_locked(error: BaseException) -> bool:
     """Return True if the server has answered that the wait for a lock was too long."""
-    code = getattr(getattr(error.__cause__, "orig", error.__cause__), "sqlstate", None)
-    return code == "55P03"  # lock_not_available
+    return getattr(error, "sqlstate", None) == "55P03"  # lock_not_available
 
 
 class ServerAnswers:

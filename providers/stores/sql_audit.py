@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from callgate.errors import StoreConflict, StoreError
 from callgate.providers.stores.base import MAX_TIPS, AuditCheckpoint, AuditRow, AuditTip, CheckpointKind
@@ -16,6 +16,8 @@ from callgate.providers.stores.sql_connections import shielded
 from callgate.providers.stores.sql_database import Database
 from callgate.providers.stores.sql_part import SqlPart, statement
 from callgate.providers.stores.sql_statements import Statement
+
+T = TypeVar("T")
 
 _VERSION = 1
 _PAGE = 500
@@ -93,13 +95,15 @@ class SqlAudit(SqlPart):
             return
         from sqlalchemy.exc import IntegrityError
 
-        async with self._writing() as connection:
+        async def write(connection: Any) -> None:
             try:
                 await connection.execute(statement(APPEND.lite), values)
             except IntegrityError as error:
                 raise StoreConflict(
                     "an audit row of that segment and number exists already; append the row with the next number"
                 ) from error
+
+        await self._transact(write)
 
     async def read(
         self, tenant: str | None, *, since: float = 0.0, until: float | None = None
@@ -152,8 +156,9 @@ class SqlAudit(SqlPart):
                 await shielded(connection.exec_driver_sql("ROLLBACK"))
 
     async def checkpoint(self, checkpoints: Sequence[AuditCheckpoint]) -> int:
-        removed = 0
-        async with self._writing() as connection:
+
+        async def write(connection: Any) -> int:
+            removed = 0
             for one in checkpoints:
                 place = {"segment": in_table(self.namespace, one.segment), "number": one.number}
                 values = asdict(one) | {"kind": str(one.kind), **place}
@@ -165,26 +170,27 @@ class SqlAudit(SqlPart):
                 else:
                     await connection.execute(statement(_REPLACE), {"segment": place["segment"], "kind": str(one.kind)})
                     await connection.execute(statement(_CHECKPOINT), values)
-        return removed
+            return removed
+
+        return await self._transact(write)
 
     async def advance(self, cursor: str, moves: Sequence[tuple[str, int, int]]) -> None:
-        async with self._writing() as connection:
+        async def write(connection: Any) -> None:
             for segment, before, number in moves:
                 place = in_table(self.namespace, segment)
                 values = {"name": cursor, "segment": place, "before": before, "number": number}
                 if not (await connection.execute(statement(_ADVANCE), values)).rowcount:
                     raise StoreConflict("another process has moved this cursor; give each exporter a cursor of its own")
 
+        await self._transact(write)
+
     async def cursors(self) -> set[str]:
         return {name for (name,) in await self._rows(_CURSORS, self._range)}
 
-    @asynccontextmanager
-    async def _writing(self) -> AsyncGenerator[Any, None]:
+    async def _transact(self, work: Callable[[Any], Awaitable[T]]) -> T:
         if self._within is not None:
-            yield self._within
-            return
-        async with self._database.writing(durable=True) as connection:
-            yield connection
+            return await work(self._within)
+        return await self._database.transact(work, durable=True)
 
 
 def append_values(tenant: str, row: AuditRow, namespace: str = "") -> dict[str, Any]:

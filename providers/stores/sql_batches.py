@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from callgate.errors import StoreConflict, StoreError
 from callgate.providers.stores.base import AuditTip
@@ -16,9 +16,18 @@ from callgate.providers.stores.group_commit import RolledBack
 from callgate.providers.stores.ledger_writes import RowChain
 from callgate.providers.stores.namespaces import from_table, range_of
 from callgate.providers.stores.sql_audit import APPEND, TIPS, append_values
-from callgate.providers.stores.sql_connections import advised
+from callgate.providers.stores.sql_connections import advised, postgres_error
 from callgate.providers.stores.sql_database import Database
 from callgate.providers.stores.sql_statements import Statement
+from callgate.providers.stores.sql_states import (
+    READ_ONLY,
+    SessionLost,
+    is_cut,
+    is_read_only,
+    is_session_lost,
+    retried,
+    wrote_nothing,
+)
 
 LOCK_WAIT_MS = 200
 """Milliseconds that a batch waits for a row. A change that waits longer gets a connection of its own."""
@@ -29,15 +38,12 @@ ASIDE_WAIT_MS = 10_000
 ANSWER_LIMIT = 10.0
 """Seconds until a server that does not answer is given up, and with it the connection."""
 
+T = TypeVar("T")
 Values: TypeAlias = Mapping[str, Any]
 SealedBody: TypeAlias = tuple[str, RowChain, Mapping[str, Any], str]
 """A tenant, and the body of an audit row with its chain."""
 Step: TypeAlias = tuple[Statement, Sequence[Values]]
 """A statement, and the values for each time that it runs. Without values it does not run."""
-
-
-class ConnectionCut(StoreError):
-    """The connection was cut before the COMMIT, so nothing was written, and another connection may do."""
 
 
 class Batch(ABC):
@@ -114,6 +120,18 @@ class Batches(Protocol):
         ...
 
 
+async def run_batch(
+    batches: Batches, work: Callable[[Batch], Awaitable[T]], *, aside: bool = False, retry: bool = False
+) -> T:
+    """Return the result of *work* on a transaction, which runs again as ``retried`` says; see ``Batches.begin``."""
+
+    async def once() -> T:
+        async with batches.begin(aside=aside, retry=retry) as batch:
+            return await work(batch)
+
+    return await retried(once)
+
+
 # ---------------------------------------------------------------------- PostgreSQL
 
 
@@ -130,13 +148,14 @@ class PostgresBatches:
         """See ``Batches``."""
         import psycopg
 
-        connection, batch = None, None
+        connection: Any = None
+        batch: _PostgresBatch | None = None
         try:
             async with asyncio.timeout(ANSWER_LIMIT + ASIDE_WAIT_MS / 1000 * aside):
-                connection, settings = await self._connected(aside=aside)
+                connection, settings, fresh = await self._connected(aside=aside)
                 if retry:
                     settings = (*settings, f"SET LOCAL lock_timeout = {RETRY_WAIT_MS}")
-                batch = _PostgresBatch(connection, settings)
+                batch = _PostgresBatch(connection, settings, fresh=fresh)
                 yield batch
         except (TimeoutError, asyncio.CancelledError) as error:
             if connection is not None:
@@ -145,27 +164,36 @@ class PostgresBatches:
                 raise
             raise StoreError(f"postgresql: no answer in {ANSWER_LIMIT:.0f} seconds") from error
         except Exception as error:
-            is_there = await _roll_back(connection)
-            uncommitted = batch is not None and not batch.committing
-            failure = store_error(error) if isinstance(error, psycopg.Error | UnicodeError) else error
+            failure = postgres_error(error) if isinstance(error, psycopg.Error | UnicodeError) else error
+            is_lost = is_session_lost(error)
+            is_there = not is_lost and await _roll_back(connection)
+            if not is_there and connection is not None:
+                await connection.close()
             # An error of a server that is still there has a code. Without one it is unknown whether it got the COMMIT.
-            if is_there and (uncommitted or getattr(error, "sqlstate", None)):
+            if is_there and ((batch is not None and not batch.committing) or getattr(error, "sqlstate", None)):
                 waited = isinstance(error, psycopg.errors.LockNotAvailable)
                 raise RolledBack(_as_store_error(failure), waited=waited) from error
-            if uncommitted and isinstance(error, psycopg.OperationalError):
-                raise ConnectionCut(str(failure)) from error
+            is_lost = is_lost or isinstance(error, psycopg.OperationalError)
+            if is_lost and batch is not None and batch.may_run_again(getattr(error, "sqlstate", None)):
+                raise SessionLost(str(failure), sqlstate=getattr(error, "sqlstate", None)) from error
             raise failure from error
         finally:
             if aside and connection is not None:
                 await connection.close()
 
-    async def _connected(self, *, aside: bool) -> tuple[Any, tuple[str, ...]]:
-        """Return a connection, and the settings for each of its transactions."""
+    async def _connected(self, *, aside: bool) -> tuple[Any, tuple[str, ...], bool]:
+        """Return a connection, the settings for each of its transactions, and whether it is new."""
+        connect = self._database.engines.connect_driver
         if aside:
-            return await self._database.engines.connect_driver(ASIDE_WAIT_MS)
-        if self._connection is None or _is_cut(self._connection):
-            self._connection, self._settings = await self._database.engines.connect_driver(LOCK_WAIT_MS)
-        return self._connection, self._settings
+            return (*await connect(ASIDE_WAIT_MS), True)
+        old = self._connection
+        if old is not None and not is_cut(old) and (self._settings or not is_read_only(old)):
+            return old, self._settings, False
+        self._connection = None
+        if old is not None:
+            await old.close()
+        self._connection, self._settings = await connect(LOCK_WAIT_MS)
+        return self._connection, self._settings, True
 
     async def close(self) -> None:
         """See ``Batches``."""
@@ -187,21 +215,14 @@ async def _roll_back(connection: Any) -> bool:
     return True
 
 
-def _is_cut(connection: Any) -> bool:
-    """Return True if the server has closed a connection that was idle, as after a restart. Sends nothing."""
-    import psycopg
-
-    try:
-        connection.pgconn.consume_input()
-    except psycopg.OperationalError:
-        return True
-    return bool(connection.closed)
-
-
 class _PostgresBatch(Batch):
-    def __init__(self, connection: Any, settings: Sequence[str]) -> None:
-        self._connection, self._settings = connection, settings
-        self._begun = False
+    def __init__(self, connection: Any, settings: Sequence[str], *, fresh: bool) -> None:
+        self._connection, self._settings, self._fresh = connection, settings, fresh
+        self._begun = self._alone = False
+
+    def may_run_again(self, code: str | None) -> bool:
+        """Return True if nothing was written before the session was lost, and a new session may differ."""
+        return wrote_nothing(code, sent=self.committing, alone=self._alone) and not (code == READ_ONLY and self._fresh)
 
     async def run(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
         if not values:
@@ -217,6 +238,7 @@ class _PostgresBatch(Batch):
         given = statement.parameters([values])
         self.committing = True
         if not self._settings:
+            self._alone = True
             return list(await (await self._connection.execute(statement.postgres, given)).fetchall())
         async with self._connection.pipeline():
             await self._begin()
@@ -257,17 +279,6 @@ class _PostgresBatch(Batch):
 
     async def _rows(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
         return list(await (await self._connection.execute(statement.postgres, statement.parameters(values))).fetchall())
-
-
-def store_error(error: Exception) -> StoreError:
-    """Return an error of psycopg as one of the store; see ``sql_errors``."""
-    import psycopg
-
-    if isinstance(error, psycopg.IntegrityError):
-        return StoreConflict("postgresql: a row with that key exists already")
-    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-        return StoreError(f"postgresql: {advised(str(error))}")
-    return StoreError(f"postgresql: {type(error).__name__}")
 
 
 def _as_store_error(error: Exception) -> StoreError:

@@ -98,13 +98,16 @@ class SqlQuotas:
             return
         seconds = float(limit.seconds)
         where = {"tenant": tenant, "key": key, "seconds": seconds}
-        async with self._database.writing() as connection:
+
+        async def put_back(connection: Any) -> None:
             row = (await connection.execute(self._find_to_change, where)).first()
             if row is None:
                 return
             counts = counts_at(self._database.now(), seconds, (row[0], row[1], row[2]))
             number, used, before = returned(counts, cost)
             await connection.execute(self._put_back, {**where, "period": number, "used": used, "used_before": before})
+
+        await self._database.transact(put_back)
 
     async def look(self, tenant: str, key: str, limit: Limit) -> Taken:
         return looked(await self._counts(in_table(self._namespace, tenant), key, limit), limit)
@@ -134,15 +137,18 @@ class SqlSemaphores:
             request = PermitRequest(tenant, key, token, permits, float(ttl))
             return bool(await self.shared.ask(request, withdraw=True))
         where = {"tenant": tenant, "key": key}
-        async with self._database.writing() as connection:
+
+        async def take(connection: Any) -> bool:
             if self._lock is not None:
                 await connection.execute(self._lock, {"lock": lock_of(tenant, key)})
             now = float(self._database.now())
             await connection.execute(self._free, {**where, "now": now})
             values = {**where, "token": token, "ends": now + ttl, "permits": permits}
-            taken = (await connection.execute(self._acquire, values)).rowcount > 0
+            return bool((await connection.execute(self._acquire, values)).rowcount > 0)
+
+        taken = await self._database.transact(take)
         await self._database.wrote()
-        return bool(taken)
+        return taken
 
     async def release(self, tenant: str, key: str, token: str) -> bool:
         tenant = in_table(self._namespace, tenant)

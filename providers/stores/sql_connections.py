@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from callgate.errors import StoreConflict, StoreError
 from callgate.providers.stores.server_answers import shut_socket
-from callgate.providers.stores.sql_engines import OPENING
+from callgate.providers.stores.sql_engines import FRESH, OPENING
+from callgate.providers.stores.sql_states import READ_ONLY, SessionLost, is_read_only, shown_message, wrote_nothing
 
+_EXISTS = "a row with that key exists already"
 _ADVICE = {
     "database or disk is full": "; free space on the disk of its file and try again: committed data is intact",
     "unsupported startup parameter": "; the pooler refuses options=... in the address: set them with ALTER ROLE ... SET",
@@ -25,11 +27,6 @@ _ADVICE = {
     "in statement pooling mode": "; the store needs transactions: set pool_mode = transaction in the pooler",
 }
 """Advice for errors whose text from the driver has none, by a part of that text."""
-_ENDED_BY_OTHERS = frozenset({"40001", "40P01"})
-"""SQLSTATE codes of serialization failures and deadlocks."""
-_ATTEMPTS = 5
-
-T = TypeVar("T")
 
 
 def advised(text: str) -> str:
@@ -38,11 +35,45 @@ def advised(text: str) -> str:
     return line + next((advice for part, advice in _ADVICE.items() if part in line), "")
 
 
+class Attempt:
+    """The connection of one statement or transaction, once it is open.
+
+    ``fresh``: it was opened for this attempt. ``sent`` and ``alone``: see ``wrote_nothing``.
+    """
+
+    __slots__ = ("alone", "connection", "fresh", "sent")
+
+    def __init__(self) -> None:
+        self.connection: Any = None
+        self.fresh = self.sent = self.alone = False
+
+    def is_lost(self, error: StoreError) -> bool:
+        """Return True if the session was lost and nothing was written. A new session that is read-only is not lost."""
+        if self.connection is None or not getattr(error.__cause__, "connection_invalidated", False):
+            return False
+        if error.sqlstate == READ_ONLY and self.fresh:
+            return False
+        return wrote_nothing(error.sqlstate, sent=self.sent, alone=self.alone)
+
+
+@contextmanager
+def attempt_errors(backend: str, attempt: Attempt) -> Generator[None, None, None]:
+    """Raise errors as ``sql_errors`` does, and ``SessionLost`` where another connection may succeed."""
+    try:
+        with sql_errors(backend):
+            yield
+    except StoreError as error:
+        if attempt.is_lost(error):
+            raise SessionLost(str(error), sqlstate=error.sqlstate) from error.__cause__
+        raise
+
+
 @contextmanager
 def sql_errors(backend: str) -> Generator[None, None, None]:
     """Raise errors of the driver as errors of the store. Texts that may quote values stay in the cause only."""
     from sqlalchemy.exc import (
         DatabaseError,
+        DBAPIError,
         IntegrityError,
         InterfaceError,
         OperationalError,
@@ -52,16 +83,31 @@ def sql_errors(backend: str) -> Generator[None, None, None]:
 
     try:
         yield
-    except IntegrityError as error:
-        raise StoreConflict(f"{backend}: a row with that key exists already") from error
-    except (OperationalError, InterfaceError) as error:
-        raise StoreError(f"{backend}: {advised(str(error.orig))}") from error
     except (SQLAlchemyError, UnicodeError) as error:
-        text = str(getattr(error, "orig", ""))
+        original = getattr(error, "orig", None)
+        if isinstance(error, DBAPIError) and getattr(original, "sqlstate", None):
+            raise postgres_error(original) from error
+        if isinstance(error, IntegrityError):
+            raise StoreConflict(f"{backend}: {_EXISTS}") from error
+        text = str(original or "")
         # These two quote names at most: of tables and roles in PostgreSQL; a plain error of SQLite is about its file.
         names = isinstance(error, ProgrammingError) or (backend == "sqlite" and type(error) is DatabaseError)
         shown = names and any(part in text for part in _ADVICE)
+        shown = shown or isinstance(error, OperationalError | InterfaceError)
         raise StoreError(f"{backend}: {advised(text) if shown else type(error).__name__}") from error
+
+
+def postgres_error(error: Any) -> StoreError:
+    """Return an error of psycopg as one of the store, with its SQLSTATE and a message without values."""
+    import psycopg
+
+    known = StoreConflict if isinstance(error, psycopg.IntegrityError) else StoreError
+    code: str | None = getattr(error, "sqlstate", None)
+    if code is not None:
+        text = _EXISTS if code == "23505" else advised(shown_message(error) or type(error).__name__)
+        return known(f"postgresql: {text} (SQLSTATE {code})", sqlstate=code)
+    shown = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return known(f"postgresql: {advised(str(error)) if shown else type(error).__name__}")
 
 
 @asynccontextmanager
@@ -98,21 +144,6 @@ class ShieldedConnection:
         return await shielded(self._connection.exec_driver_sql(*args))
 
 
-async def retried(work: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of *work*, a transaction. It runs again when the server ended it because of other transactions.
-
-    Raises:
-        StoreError: *work* failed, or was ended so too often.
-    """
-    for _ in range(_ATTEMPTS - 1):
-        try:
-            return await work()
-        except StoreError as error:
-            if getattr(getattr(error.__cause__, "orig", None), "sqlstate", None) not in _ENDED_BY_OTHERS:
-                raise
-    return await work()
-
-
 async def shielded(work: Coroutine[Any, Any, Any]) -> Any:
     """Return the result of *work*. A cancellation is raised after it has ended."""
     task = asyncio.ensure_future(work)
@@ -129,35 +160,53 @@ async def shielded(work: Coroutine[Any, Any, Any]) -> Any:
     return task.result()
 
 
-async def roll_back(connections: Sequence[Any]) -> None:
-    """Roll back open transactions and return the connections to the pool; a connection that fails is discarded."""
+async def roll_back(attempt: Attempt) -> None:
+    """Roll back an open transaction and return the connection to the pool; a connection that fails is discarded."""
     from sqlalchemy.util import greenlet_spawn
 
-    for connection in connections:
-        if connection.closed:
-            continue
-        try:
-            if not connection.invalidated:
-                await asyncio.wait_for(connection.connection.driver_connection.rollback(), 10.0)
-        except Exception:  # noqa: BLE001  (the caller raises the first error; this connection is not used again)
-            await greenlet_spawn(connection.invalidate)
-        await greenlet_spawn(connection.close)
+    connection = attempt.connection
+    if connection is None or connection.closed:
+        return
+    try:
+        if not connection.invalidated:
+            await asyncio.wait_for(connection.connection.driver_connection.rollback(), 10.0)
+    except Exception:  # noqa: BLE001  (the caller raises the first error; this connection is not used again)
+        await greenlet_spawn(connection.invalidate)
+    await greenlet_spawn(connection.close)
 
 
-def disconnect(connections: Sequence[Any]) -> bool:
+def disconnect(attempt: Attempt) -> bool:
     """End the request of a connection to PostgreSQL that does not answer. Return False without a connection.
 
     A cancelled request would wait for the server: psycopg asks it to cancel the statement.
     """
-    if not connections or connections[0].closed:
+    connection = attempt.connection
+    if connection is None or connection.closed or connection.invalidated:
         return False
-    shut_socket(connections[0].connection.driver_connection.fileno())
+    shut_socket(connection.connection.driver_connection.fileno())
     return True
+
+
+def connect(engine: Any, attempt: Attempt, *, writes: bool) -> Any:
+    """Take a connection from the pool for an attempt.
+
+    Sessions that were opened in a read-only phase are dropped where the attempt writes. A session that is read-only and
+    new shows that the phase is not over, and the server refuses the write.
+    """
+    while True:
+        attempt.connection = connection = engine.connect()
+        attempt.fresh = bool(connection.info.get(FRESH))
+        if not writes or attempt.fresh or connection.dialect.name == "sqlite" or OPENING in connection.info:
+            return connection
+        if not is_read_only(connection.connection.driver_connection):
+            return connection
+        connection.invalidate()
+        connection.close()
 
 
 def run_statement(
     engine: Any,
-    connections: list[Any],
+    attempt: Attempt,
     statement: Any,
     values: Mapping[str, Any],
     read: Callable[[Any], Any],
@@ -166,31 +215,39 @@ def run_statement(
 ) -> Any:
     """Run one statement on its own connection, and return ``read(result)``. Call it within ``greenlet_spawn``.
 
-    The connection is in *connections* while it is open.
-
     SQLAlchemy's async connection would switch greenlets three times and create a task, which doubles the cost of a small
     statement. A writing statement through a pooler is a transaction, because its settings need one.
     """
-    with engine.connect() as connection:
-        connections.append(connection)
+    with connect(engine, attempt, writes=writes) as connection:
         opening = connection.info.get(OPENING) if writes else None
         if opening is None:
+            attempt.sent = attempt.alone = writes
             return read(connection.execute(statement, values))
         connection.exec_driver_sql(opening)
         result = read(connection.execute(statement, values))
+        attempt.sent = True
         connection.exec_driver_sql("COMMIT")
         return result
 
 
-def begin(engine: Any, connections: list[Any]) -> None:
-    """Begin a transaction, and add its connection to *connections* as soon as it is open; see ``run_statement``."""
-    connection = engine.connect()
-    connections.append(connection)
-    lite = connection.dialect.name == "sqlite"
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if lite else connection.info.get(OPENING, "BEGIN"))
+def begin(engine: Any, attempt: Attempt) -> None:
+    """Begin a transaction, on another connection if the session of the first was lost; see ``run_statement``."""
+    from sqlalchemy.exc import DBAPIError
+
+    for last in (False, True):
+        connection = connect(engine, attempt, writes=True)
+        lite = connection.dialect.name == "sqlite"
+        try:
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if lite else connection.info.get(OPENING, "BEGIN"))
+        except DBAPIError as error:
+            if last or not error.connection_invalidated:
+                raise
+            connection.close()
+        else:
+            return
 
 
-def commit(connection: Any) -> None:
+def commit(attempt: Attempt) -> None:
     """Commit a transaction and return its connection to the pool; see ``run_statement``.
 
     After a failed statement PostgreSQL treats ``COMMIT`` as ``ROLLBACK``, without an error.
@@ -198,12 +255,14 @@ def commit(connection: Any) -> None:
     Raises:
         StoreError: a statement failed, and the caller continued the transaction.
     """
+    connection = attempt.connection
     if connection.dialect.name == "postgresql":
         status = connection.connection.driver_connection.info.transaction_status
         if status.name == "INERROR":
             raise StoreError(
                 "postgresql: a statement of the transaction failed, so it was rolled back; end the transaction on the first error"
             )
+    attempt.sent = True
     connection.exec_driver_sql("COMMIT")
     connection.close()
 

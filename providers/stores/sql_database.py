@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 from callgate.errors import StoreError
 from callgate.providers.stores.server_answers import ServerAnswers
 from callgate.providers.stores.sql_clock import NEWEST, FileClock, ServerClock
 from callgate.providers.stores.sql_connections import (
+    Attempt,
     ShieldedConnection,
     all_rows,
+    attempt_errors,
     begin,
     commit,
     disconnect,
@@ -24,7 +26,6 @@ from callgate.providers.stores.sql_connections import (
     outdated,
     read_url,
     refuse_unusable,
-    retried,
     roll_back,
     run_statement,
     shielded,
@@ -33,7 +34,8 @@ from callgate.providers.stores.sql_connections import (
     sqlite_file,
 )
 from callgate.providers.stores.sql_engines import Engines
-from callgate.providers.stores.sql_schema import alone, upgrade_schema, without_waiting
+from callgate.providers.stores.sql_schema import alone, to_wal, upgrade_schema, without_waiting
+from callgate.providers.stores.sql_states import retried
 
 HEAD = "0006"
 """The newest revision in ``migrations/versions``."""
@@ -56,6 +58,8 @@ _SWEEP = "DELETE FROM {table} WHERE {condition}"
 _SWEEP_POSTGRES = (
     "DELETE FROM {table} WHERE ctid IN (SELECT ctid FROM {table} WHERE {condition} FOR UPDATE SKIP LOCKED)"
 )
+
+T = TypeVar("T")
 
 
 class Database:
@@ -151,29 +155,32 @@ class Database:
         """
         from sqlalchemy.ext.asyncio import AsyncConnection
 
-        engine, connections = self.engines.durable if durable else self.engines.usual, list[Any]()
-        async with self.writing_alone(), self._turn(engine), self.answered(connections):
-            with sql_errors(self.url.get_backend_name()), self._holding():
+        engine, attempt = self.engines.durable if durable else self.engines.usual, Attempt()
+        async with self.writing_alone(), self._turn(engine), self.answered(attempt):
+            with attempt_errors(self.url.get_backend_name(), attempt), self._holding():
                 try:
-                    await self._step(begin, engine.sync_engine, connections)
-                    connection = AsyncConnection(engine, connections[0])
+                    await self._step(begin, engine.sync_engine, attempt)
+                    connection = AsyncConnection(engine, attempt.connection)
                     yield ShieldedConnection(connection) if self.lite else connection
-                    await self._step(commit, connections[0])
+                    await self._step(commit, attempt)
                 except BaseException:
-                    await shielded(roll_back(connections))
+                    await shielded(roll_back(attempt))
                     raise
 
+    async def transact(self, work: Callable[[Any], Awaitable[T]], *, durable: bool = False) -> T:
+        """Run *work* with the connection of a transaction, and again as ``retried`` says."""
+
+        async def once() -> T:
+            async with self.writing(durable=durable) as connection:
+                return await work(connection)
+
+        return await retried(once)
+
     async def rows(self, statement: Any, values: Mapping[str, Any]) -> list[Any]:
-        """Run one reading statement and return its rows. It is retried once if the server has dropped the connection."""
+        """Run one reading statement and return its rows; see ``retried``."""
         if self.in_memory:
             self.refuse_nesting()
-        for last in (False, True):
-            try:
-                return list(await self._run(self.engines.usual, statement, values, all_rows))
-            except StoreError as error:
-                if last or not getattr(error.__cause__, "connection_invalidated", False):
-                    raise
-        raise AssertionError  # the second attempt returns or raises
+        return list(await retried(lambda: self._run(self.engines.usual, statement, values, all_rows)))
 
     async def write(
         self, statement: Any, values: Mapping[str, Any], *, durable: bool = False, upkeep: bool = False
@@ -211,14 +218,16 @@ class Database:
         *,
         writes: bool = False,
     ) -> Any:
-        held = list[Any]()
+        held = Attempt()
         async with self._turn(engine), self.answered(held):
-            with sql_errors(self.url.get_backend_name()):
+            with attempt_errors(self.url.get_backend_name(), held):
                 return await self._step(run_statement, engine.sync_engine, held, statement, values, read, writes=writes)
 
-    def answered(self, connections: Sequence[Any] = ()) -> AbstractAsyncContextManager[None]:
+    def answered(self, attempt: Attempt | None = None) -> AbstractAsyncContextManager[None]:
         """Wait for the server of PostgreSQL; see ``ServerAnswers``. SQLite has none."""
-        return nullcontext() if self.lite else self._answers.awaited(partial(disconnect, connections))
+        if self.lite:
+            return nullcontext()
+        return self._answers.awaited(None if attempt is None else partial(disconnect, attempt))
 
     @property
     def has_answered(self) -> bool:
@@ -324,12 +333,12 @@ class Database:
     async def _migrate(self) -> None:
         with sql_errors(self.url.get_backend_name()):
             if self.migrates:
-                await self._to_wal()
+                await self._use_wal()
             at, oldest = await self._schema()
             if not self.migrates:
                 if at is None or at < HEAD:
                     raise self._outdated(at)
-                await self._to_wal()  # only now: the file may be another application's
+                await self._use_wal()  # only now: the file may be another application's
         if at != HEAD and not (at is not None and oldest is not None and oldest <= HEAD < at):  # newer, and serves us
             await without_waiting(self._upgrade)
 
@@ -341,6 +350,10 @@ class Database:
                 await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATING})
                 await connection.execute(text(f"SET LOCAL lock_timeout = {lock_wait}"))
             await connection.run_sync(upgrade_schema)
+
+    async def _use_wal(self) -> None:
+        if self._file is not None:
+            await to_wal(self.engines.durable)
 
     def _outdated(self, revision: str | None) -> StoreError:
         return outdated(self.url.get_backend_name(), self._file, revision, HEAD)
@@ -380,20 +393,3 @@ class Database:
                     return None, None
                 raise
             return (None, None) if row is None else (row["version_num"], row.get("serves"))
-
-    async def _to_wal(self) -> None:
-        """Set the journal mode of a file. Retries, since SQLite does not wait for other processes that set it."""
-        from sqlalchemy.exc import OperationalError
-
-        if self._file is None:
-            return
-        for pause in (0.01, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, None):
-            try:
-                async with self.engines.durable.connect() as connection:
-                    mode = (await connection.exec_driver_sql("PRAGMA journal_mode=WAL")).scalar()
-                if mode == "wal" or pause is None:
-                    return
-            except OperationalError:
-                if pause is None:
-                    raise
-            await asyncio.sleep(pause)

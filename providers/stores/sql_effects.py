@@ -196,9 +196,12 @@ class SqlEffects(SqlPart):
         self, tenant: str, effect: EffectRecord, *, retry: bool = False, alias: Alias | None = None
     ) -> tuple[bool, EffectRecord]:
         if alias is not None and self._within is None:
-            async with self._database.writing(durable=True) as connection:
-                within = SqlEffects(self._database, connection, self.namespace)
-                return await within.claim(tenant, effect, retry=retry, alias=alias)
+            return await self._database.transact(
+                lambda connection: SqlEffects(self._database, connection, self.namespace).claim(
+                    tenant, effect, retry=retry, alias=alias
+                ),
+                durable=True,
+            )
         for _ in range(CLAIM_ATTEMPTS):
             taken = await self._take(tenant, effect, alias, retry=retry)
             if taken is not None:
@@ -290,9 +293,10 @@ class SqlEffects(SqlPart):
         if not aliases:
             return bool(await self._write(_SETTLE, values | listed))
         if self._within is None:
-            async with self._database.writing(durable=True) as connection:
-                within = SqlEffects(self._database, connection, self.namespace)
-                return await within._settle_both(values, listed)
+            return await self._database.transact(
+                lambda connection: SqlEffects(self._database, connection, self.namespace)._settle_both(values, listed),
+                durable=True,
+            )
         return await self._settle_both(values, listed)
 
     async def _settle_both(self, values: dict[str, Any], listed: dict[str, Any]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from callgate.errors import StoreError
 from callgate.providers.stores.server_answers import time_left
+from callgate.providers.stores.sql_states import READ_ONLY, is_cut, is_session_lost
 
 _KEEPALIVES = {
     "connect_timeout": 10,
@@ -25,6 +26,10 @@ _TURN_LIMIT = 10.0
 _SERVER = "SELECT pg_backend_pid()"
 OPENING = "callgate opening"
 """Key in the info of a connection through a pooler: the statement that begins a transaction with its settings."""
+_LEVEL = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
+"""The statements lock the rows that they depend on. With a stricter default the server would only end more of them."""
+FRESH = "callgate fresh"
+"""Key in the info of a connection: True while its first user has it."""
 _UPKEEP_SIZE = 2
 """Connections for renewals and sweeps, which must not wait for calls."""
 
@@ -75,6 +80,9 @@ class Engines:
             cursor.close()
 
         event.listen(engine.sync_engine, "connect", configure)
+        if not self._lite:
+            event.listen(engine.sync_engine, "checkout", _check_out)
+            event.listen(engine.sync_engine, "handle_error", _drop_lost)
         self._turns[engine] = asyncio.Semaphore(size)
         return engine
 
@@ -176,6 +184,25 @@ class Engines:
             )
 
 
+def _check_out(connection: Any, record: Any, _proxy: Any) -> None:
+    """Note whether a connection is new. Refuse it if the server has closed it; the pool opens another."""
+    from sqlalchemy.exc import InvalidatePoolError
+
+    record.info[FRESH] = fresh = FRESH not in record.info
+    if not fresh and is_cut(connection.driver_connection):
+        raise InvalidatePoolError
+
+
+def _drop_lost(context: Any) -> None:
+    """Drop a connection whose error says that its session is of no further use, and with it all that are older."""
+    error, connection = context.original_exception, context.connection
+    if not is_session_lost(error):
+        return
+    context.is_disconnect = True
+    if error.sqlstate == READ_ONLY and connection is not None and not connection.invalidated:
+        context.invalidate_pool_on_disconnect = not connection.info.get(FRESH)  # the phase is not over
+
+
 def is_pooled(connection: Any, server: Any) -> bool:
     """Return True if a pooler gives each transaction another session of the server; then prepare no statements.
 
@@ -193,12 +220,13 @@ def is_pooled(connection: Any, server: Any) -> bool:
 
 def _local_settings(*, durable: bool) -> tuple[str, ...]:
     """Return the settings of a transaction through a pooler. Another client may have left its own in the session."""
-    return ("SET LOCAL jit = off", f"SET LOCAL synchronous_commit = {'DEFAULT' if durable else 'off'}")
+    return (_LEVEL, "SET LOCAL jit = off", f"SET LOCAL synchronous_commit = {'DEFAULT' if durable else 'off'}")
 
 
 def _postgres_settings(*, durable: bool) -> tuple[str, ...]:
     jit = "SET jit = off"  # PostgreSQL would compile for 100 ms what runs in 1 ms
-    return (jit,) if durable else (jit, "SET synchronous_commit = off")
+    level = "SET default_transaction_isolation = 'read committed'"  # see _LEVEL
+    return (level, jit) if durable else (level, jit, "SET synchronous_commit = off")
 
 
 def _lite_settings(*, durable: bool) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from callgate.providers.stores.group_commit import GroupCommit, RolledBack
 from callgate.providers.stores.sql_database import Database
 from callgate.providers.stores.sql_part import statement
 from callgate.providers.stores.sql_statements import Statement
+from callgate.providers.stores.sql_states import is_session_lost
 
 _NUMBERS = dict.fromkeys(("made_at", "run_at", "lease_until", "sent_at", "ended_at", "now", "until", "at"), "float8")
 _TYPES = {
@@ -64,9 +65,8 @@ class SqlJobBatches:
             (given,) = Statement.parameters(changes)
             rows = await self._database.write_rows(statement(many), {"given": given}, durable=True)
         except (StoreError, TypeError) as error:
-            sent = isinstance(error, StoreError)
-            if sent and getattr(getattr(error.__cause__, "orig", None), "sqlstate", None) is None:
-                raise  # without a code of the server it is unknown whether the changes are written
+            if isinstance(error, StoreError) and (error.sqlstate is None or is_session_lost(error)):
+                raise  # each change would meet it, or it is unknown whether the changes are written
             raise RolledBack(error if isinstance(error, StoreError) else StoreError("a text is not Unicode")) from error
         found = {id: row or True for id, *row in rows}
         return [found.get(change["id"]) for change in changes]

@@ -251,8 +251,9 @@ class SqlJobs(SqlPart):
 
     async def add_many(self, jobs: Sequence[tuple[str, Job]]) -> Sequence[Job]:
         if self._within is None:
-            async with self._database.writing(durable=True) as connection:
-                return await SqlJobs(self._database, connection, self.namespace).add_many(jobs)
+            return await self._database.transact(
+                lambda connection: SqlJobs(self._database, connection, self.namespace).add_many(jobs), durable=True
+            )
         if self._database.lite or len(jobs) == 1:  # a statement on SQLite is no round trip
             return [await self.add(tenant, job) for tenant, job in jobs]
         values = [{**_COLUMNS.values(job), "tenant": tenant, **self._ours} for tenant, job in jobs]

@@ -9,7 +9,6 @@ from typing import Any
 
 from callgate.providers.stores.base import CacheEntry, Grant
 from callgate.providers.stores.namespaces import in_table
-from callgate.providers.stores.sql_connections import retried
 from callgate.providers.stores.sql_database import Database
 from callgate.providers.stores.sql_shared import SharedWriter
 from callgate.providers.stores.sql_shared_cache import CACHE_VERSION, CacheRequest, cache_values
@@ -99,14 +98,13 @@ class SqlCache:
             return
         where, values = {"tenant": tenant, "key": key}, cache_values(tenant, key, entry)
 
-        async def write() -> None:
-            async with self._database.writing() as connection:
-                await connection.execute(self._put, values)  # first: this row lock orders concurrent writers of the key
-                await connection.execute(self._untag, where)
-                if entry.tags:
-                    await connection.execute(self._tag, [{**where, "tag": tag} for tag in sorted(entry.tags)])
+        async def write(connection: Any) -> None:
+            await connection.execute(self._put, values)  # first: this row lock orders concurrent writers of the key
+            await connection.execute(self._untag, where)
+            if entry.tags:
+                await connection.execute(self._tag, [{**where, "tag": tag} for tag in sorted(entry.tags)])
 
-        await retried(write)
+        await self._database.transact(write)
         await self._database.wrote()
 
     async def drop(self, tenant: str, key: str) -> bool:
@@ -162,8 +160,7 @@ class SqlConsents:
             if given is not None:
                 statement += f" AND {name} = :{name}"
                 values[name] = given
-        async with self._database.writing(durable=True) as connection:
-            rows = (await connection.execute(self._text(statement + " RETURNING expires_at"), values)).all()
+        rows = await self._database.write_rows(self._text(statement + " RETURNING expires_at"), values, durable=True)
         now = self._database.now()
         return sum(row[0] is None or row[0] > now for row in rows)
 

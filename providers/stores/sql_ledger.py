@@ -14,10 +14,10 @@ from callgate.providers.stores.ledger_writes import ChainRows, Settlement
 from callgate.providers.stores.sql_batches import (
     Batch,
     Batches,
-    ConnectionCut,
     LiteBatches,
     PostgresBatches,
     SealedBody,
+    run_batch,
 )
 from callgate.providers.stores.sql_database import Database
 from callgate.providers.stores.sql_effects import (
@@ -109,20 +109,13 @@ class SqlLedgerWriter:
             return await self._group.put(change, key, withdraw=withdraw, also=also)
 
     async def _write(self, changes: Sequence[Change]) -> Sequence[Any]:
-        try:
-            async with self._batches.begin() as batch:
-                return await _write(batch, changes)
-        except ConnectionCut:  # as after a restart of the server
-            async with self._batches.begin() as batch:
-                return await _write(batch, changes)
+        return await run_batch(self._batches, lambda batch: _write(batch, changes))
 
     async def _retry(self, changes: Sequence[Change]) -> Sequence[Any]:
-        async with self._batches.begin(retry=True) as batch:
-            return await _write(batch, changes)
+        return await run_batch(self._batches, lambda batch: _write(batch, changes), retry=True)
 
     async def _aside(self, changes: Sequence[Change]) -> Sequence[Any]:
-        async with self._batches.begin(aside=True) as batch:
-            return await _write(batch, changes)
+        return await run_batch(self._batches, lambda batch: _write(batch, changes), aside=True)
 
 
 def _size(one: Change) -> int:

@@ -68,3 +68,19 @@ def upgrade_schema(connection: Any) -> None:
         raise StoreError(
             f"the schema cannot be migrated: {error}; a newer Callgate may have written it, so upgrade Callgate"
         ) from None
+
+
+async def to_wal(engine: Any) -> None:
+    """Set the journal mode of a SQLite file. Retries, since SQLite does not wait for other processes that set it."""
+    from sqlalchemy.exc import OperationalError
+
+    for pause in (0.01, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, None):
+        try:
+            async with engine.connect() as connection:
+                mode = (await connection.exec_driver_sql("PRAGMA journal_mode=WAL")).scalar()
+            if mode == "wal" or pause is None:
+                return
+        except OperationalError:
+            if pause is None:
+                raise
+        await asyncio.sleep(pause)

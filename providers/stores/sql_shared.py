@@ -16,10 +16,10 @@ from callgate.providers.stores.server_answers import answer_within
 from callgate.providers.stores.sql_batches import (
     ANSWER_LIMIT,
     Batches,
-    ConnectionCut,
     LiteBatches,
     PostgresBatches,
     Step,
+    run_batch,
 )
 from callgate.providers.stores.sql_database import Database
 
@@ -98,10 +98,7 @@ class SharedWriter:
         if len(requests) == 1 and alone is not None and self._database.has_answered:
             with answer_within(ANSWER_LIMIT):
                 return [await alone()]
-        try:
-            return await self._exchange(requests)
-        except ConnectionCut:  # as after a restart of the server
-            return await self._exchange(requests)
+        return await self._exchange(requests)
 
     async def _serve_again(self, requests: Sequence[SharedRequest]) -> list[Any]:
         return await self._exchange(requests, retry=True)
@@ -127,8 +124,8 @@ class SharedWriter:
                 for step in part.compute([next(left) for _ in reads])
             ]
 
-        async with self._batches.begin(aside=aside, retry=retry) as batch:
-            await batch.exchange([step for reads in asked for step in reads], compute)
+        steps = [step for reads in asked for step in reads]
+        await run_batch(self._batches, lambda batch: batch.exchange(steps, compute), aside=aside, retry=retry)
         for _ in requests:
             await self._database.wrote()
         return [request.result for request in requests]

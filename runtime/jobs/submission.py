@@ -12,6 +12,7 @@ from callgate.providers.stores.base import Store, Transaction
 from callgate.providers.stores.effects import EffectState
 from callgate.providers.stores.group_commit import GroupCommit, RolledBack
 from callgate.providers.stores.jobs import Job, JobState
+from callgate.providers.stores.sql_states import is_session_lost
 from callgate.runtime.effects.keys import given_key
 from callgate.runtime.jobs.backend import JobBackend
 from callgate.runtime.jobs.calls import JobCalls
@@ -176,4 +177,4 @@ def _is_outage(error: Exception) -> bool:
     """Return True if each job would meet this error, so that adding them alone is of no use."""
     if not isinstance(error, StoreError) or isinstance(error, StoreConflict) or error.__cause__ is None:
         return False
-    return getattr(getattr(error.__cause__, "orig", None), "sqlstate", None) is None
+    return error.sqlstate is None or is_session_lost(error)

@@ -11,7 +11,7 @@
     ├── GateClosed                   used before start or after stop
     ├── StageError                   a context member was used in a stage that may not use it
     ├── ProviderMissing              ctx.get(token) found nothing (also a LookupError)
-    ├── StoreError                   a store failed, or its address is wrong
+    ├── StoreError                   a store failed, or its address is wrong; .sqlstate
     │   ├── StoreConflict            another process wrote first
     │   └── StoreUnsupported         this backend does not support the request
     ├── ModelError                   a model's provider failed; .status, .retry_after, .provider
@@ -49,8 +49,7 @@ from typing import Any
 class CallgateError(Exception):
     """Base of every Callgate error.
 
-    ``code`` is stable and machine-readable; ``public`` is safe to show to a model; ``str(error)`` may say
-    more and is for developers and logs.
+    ``code`` is stable and machine-readable; ``public`` is safe to show to a model; ``str(error)`` is for developers.
     """
 
     code: str = "error"
@@ -123,9 +122,13 @@ class ProviderMissing(CallgateError, LookupError):
 
 
 class StoreError(CallgateError):
-    """A store failed, or its address is wrong; never shown to a model."""
+    """A store failed, or its address is wrong; never shown to a model. ``sqlstate`` is the database's code, or None."""
 
     code = "store"
+
+    def __init__(self, message: str = "", *, sqlstate: str | None = None, **more: str | None) -> None:
+        super().__init__(message, **more)
+        self.sqlstate = sqlstate
 
 
 class StoreConflict(StoreError):
@@ -374,10 +377,7 @@ class Control(BaseException):
 
 
 class ControlRespond(Control):
-    """Raised by ``ctx.respond(value)``: skip to the post stages with this output.
-
-    ``shaped`` skips the output stages, too: for an output that has passed them before.
-    """
+    """Raised by ``ctx.respond(value)``: skip to the post stages with this output; ``shaped`` skips the output stages."""
 
     def __init__(self, value: Any, *, validate: bool = True, shaped: bool = False) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ from sqlalchemy import text
 from callgate.errors import StoreError
 from callgate.providers.stores import sql_kept
 from callgate.providers.stores.base import CacheEntry
-from callgate.providers.stores.sql_connections import retried
+from callgate.providers.stores.sql_states import retried
 from tests.providers.stores.backends import Backend, opened, place
 
 KEYS, ROUNDS, WORKERS = 60, 12, 6
@@ -93,7 +93,6 @@ async def test_statements_that_lock_in_any_order_are_found_out(tmp_path: Path, m
     async def once(work: Any) -> Any:
         return await work()
 
-    monkeypatch.setattr(sql_kept, "retried", once)
     monkeypatch.setattr("callgate.providers.stores.sql_database.retried", once)
     monkeypatch.setattr(
         "callgate.providers.stores.sql_database._SWEEP_POSTGRES", "DELETE FROM {table} WHERE {condition}"
