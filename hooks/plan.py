@@ -50,7 +50,8 @@ class Plan:
     ``supplies`` maps functions and classes to the values of their marked parameters. ``prepare`` converts frozen
     arguments to those of the tool. ``in_units`` means that each attempt has a unit of work
     (``runtime/call/units.py``), ``effect_in_unit`` that the tool takes a part of it, ``carries`` that this part takes
-    the claim. ``surface`` converts a failed context to the exception raised. ``limit`` is the deadline in seconds.
+    the claim. ``surface`` converts a failed context to the exception raised. ``limit`` is the deadline in seconds;
+    ``hard`` means that the body is abandoned if it does not end soon after it.
     """
 
     __slots__ = (
@@ -92,6 +93,7 @@ class Plan:
         limit: float | None = None,
         straight: Callable[..., Awaitable[Any]] | None = None,
         merges: bool = False,
+        hard: bool = False,
         trace: bool = False,
         claim: Claiming | None = None,
     ) -> None:
@@ -107,6 +109,7 @@ class Plan:
         self.host, self.now, self.surface, self.ended = host, host.monotonic, surface, host.registry.ended
         self.supplies = supplies(self)
         self.effect_in_unit, self.carries = self._supplied("in_unit"), self._supplied("carries")
+        self.hard = hard
         self.limit = record.deadline if record.deadline is not None else limit
         self.typed = record.from_json is not None
         self.askable = [one for one in registrations if may_hide(one, record.definition)]

@@ -70,6 +70,7 @@ class Engine:
         no_schema_policy: NoSchemaPolicy | None = None,
         formats: Formats | None = None,
         closing: float = CLOSING,
+        hard_deadline: bool = False,
         namespace: str = "",
     ) -> None:
         system_time = clock is None or isinstance(clock, SystemClock)
@@ -84,6 +85,7 @@ class Engine:
         self.formats: Formats | None = formats
         self.plan_for = plan_for
         self.closing = closing
+        self.hard_deadline = hard_deadline
         self.monotonic = clock.monotonic
         self.wall_offset = clock.time() - clock.monotonic()
         self._namespace = namespace
@@ -159,13 +161,18 @@ class Engine:
             supplies=lambda plan: self.supplies(record, plan.registrations),
             execution=execution_of,
             limit=deadline,
-            straight=direct_call(record),
-            merges=runs_in_place(record),
+            straight=direct_call(record, hard=self._is_hard(record)),
+            merges=runs_in_place(record, hard=self._is_hard(record)),
+            hard=self._is_hard(record),
             trace=trace,
             claim=None if definition.effect is Effect.READ else self.claim,
         )
         emit(LogEvent.PLAN_COMPILED, tool=record.id, hooks=[one.name for one in registrations])
         return plan
+
+    def _is_hard(self, record: ToolRecord) -> bool:
+        """Return True if a body may be abandoned at its deadline: as the tool says, else as the gate does."""
+        return self.hard_deadline if record.hard_deadline is None else record.hard_deadline
 
     def _builtins_of(self, record: ToolRecord, attached: Any) -> BuiltIns:
         """Make the built-in steps of a tool, and compile its schemas."""
