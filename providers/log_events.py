@@ -86,6 +86,12 @@ class LogEvent(StrEnum):
         "seconds stage hook",
         "a call blocked the event loop, before its first wait, for longer than 250 ms or its deadline; all others waited",
     )
+    CALL_OVERRAN = (
+        "call.overran",
+        WARNING,
+        "seconds stage hook",
+        "a call ended so many seconds after its deadline, because this step swallowed its cancellation or waited in a `finally`",
+    )
     CALL_ABANDONED = (
         "call.abandoned",
         ERROR,

@@ -29,7 +29,7 @@ from callgate.providers.foreign_errors import understood
 from callgate.providers.logs import LogEvent, emit, emit_invalid_output
 from callgate.providers.stores.effects import EffectState
 from callgate.runtime.call.closing import share
-from callgate.runtime.call.deadlines import forget_leaked
+from callgate.runtime.call.deadlines import forget_leaked, overran
 from callgate.runtime.call.leases import carry
 from callgate.tools.calls import ErrorInfo, Outcome
 from callgate.tools.record import runs_again
@@ -81,6 +81,7 @@ def counted(ctx: InvokeContext, error: BaseException) -> BaseException:
 
 async def _record(plan: CallPlan[InvokeContext], ctx: InvokeContext, error: BaseException, *, body_ended: bool) -> None:
     failed_at = ctx.run.failed_in = ctx.run.step
+    overran(ctx)
     ctx.run.special = True
     if isinstance(error, ControlSuspend):
         try:

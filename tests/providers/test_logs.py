@@ -31,6 +31,7 @@ NAMES = {
     "call.abandoned",
     "call.attempt_failed",
     "call.blocked",
+    "call.overran",
     "call.cancelled",
     "call.failed",
     "call.not_validated",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Annotated, Any
 
 import pytest
 
-from callgate import Gate, Options, Outcome, User, tool
+from callgate import Gate, Hook, InvokeContext, Options, Outcome, Provide, Scoped, User, tool
 from callgate.errors import RegistrationError
 from callgate.runtime.call.bodies import ABANDON_GRACE
 from tests.harness.steploop import StepLoop, on_virtual_time
@@ -94,3 +94,105 @@ def test_a_hard_deadline_of_the_gate_is_true_or_false(value: Any) -> None:
         Options(hard_deadline=value)
     with pytest.raises(TypeError, match=r"options=Options\(hard_deadline=True\)"):
         Gate(hard_deadline=True)  # type: ignore[call-arg]
+
+
+# ---------------------------------------------------------------------- what outlives a deadline
+
+
+class Instance:
+    """A dependency."""
+
+
+class Around(Hook):
+    def __init__(self, way: Callable[..., Awaitable[None]], seconds: float) -> None:
+        self.way, self.seconds = way, seconds
+
+    async def around_execute(self, ctx: InvokeContext, next: Any) -> Any:
+        await self.way(self.seconds)
+        return await next()
+
+
+class AtStage(Around):
+    leaves_out = ("around_execute",)
+
+    async def will_authorize(self, ctx: InvokeContext) -> None:
+        await self.way(self.seconds)
+
+
+def scene(place: str, name: str, over: float) -> tuple[Any, list[Any], dict[Any, Any]]:
+    """Return a tool, hooks and providers, of which one outlives the deadline by *over* seconds."""
+    way, seconds = WAYS[name], over + DEADLINE * (name == "swallows")
+
+    @tool(effect="read", name="t")
+    async def quick() -> None:
+        """End at once."""
+
+    @tool(effect="read", name="t")
+    async def body() -> None:
+        """Outlive."""
+        await way(seconds)
+
+    @tool(effect="read", name="t")
+    async def generator() -> AsyncIterator[int]:
+        """Outlive after a part."""
+        yield 1
+        await way(seconds)
+
+    async def instance() -> AsyncIterator[Instance]:
+        try:
+            yield Instance()
+        finally:
+            await (swallow if name == "swallows" else asyncio.sleep)(over)
+
+    @tool(effect="read", name="t")
+    async def provided(*, it: Annotated[Instance, Provide[Instance]]) -> None:
+        """Outlive before the provider ends."""
+        await asyncio.sleep(1e9)
+
+    if place == "provider exit":
+        return provided, [], {Instance: Scoped("execution", instance)}
+    if place in ("body", "generator"):
+        return (body if place == "body" else generator), [], {}
+    return quick, [(Around if place == "around hook" else AtStage)(way, seconds)], {}
+
+
+NAMED = {
+    "body": "stage='will_execute' hook='tool",
+    "generator": "stage='will_execute' hook='tool",
+    "around hook": "stage='around_execute' hook='Around",
+    "stage hook": "stage='will_authorize' hook='AtStage",
+    "provider exit": "stage='around_execute' hook='close",
+}
+
+
+@pytest.mark.parametrize("place", NAMED)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("seconds", [0.01, 3.0])
+@pytest.mark.parametrize("mode", ["production", "development"])
+@on_virtual_time
+async def test_the_log_names_what_outlived_its_deadline(
+    loop: StepLoop,
+    place: str,
+    way: str,
+    seconds: float,
+    mode: Any,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Contract I12. Once, with the step and the seconds; a call that ends at once is not named."""
+    caplog.set_level("WARNING")
+    outlives, hooks, provide = scene(place, way, seconds)
+    async with Gate([outlives], hooks, provide=provide, mode=mode, deadline=DEADLINE, allow_unguarded=True) as gate:
+        began = loop.time()
+        result = await gate.call("t", {}, user=USER)
+        assert not result.ok
+        overrun = loop.time() - began - DEADLINE
+    told = [one.getMessage() for one in caplog.records if "call.overran" in one.getMessage()]
+    if seconds < 1:
+        assert told == []
+        return
+    assert [NAMED[place] in one for one in told] == [True], told
+    assert 2.5 < overrun < 4.5
+    seen = float(told[0].split("seconds=")[1].split()[0])
+    assert abs(seen - overrun) < SLACK
+    assert ("after its deadline" in capsys.readouterr().err) == (mode == "development")
