@@ -93,7 +93,6 @@ class Plan:
         limit: float | None = None,
         straight: Callable[..., Awaitable[Any]] | None = None,
         merges: bool = False,
-        hard: bool = False,
         trace: bool = False,
         claim: Claiming | None = None,
     ) -> None:
@@ -109,7 +108,6 @@ class Plan:
         self.host, self.now, self.surface, self.ended = host, host.monotonic, surface, host.registry.ended
         self.supplies = supplies(self)
         self.effect_in_unit, self.carries = self._supplied("in_unit"), self._supplied("carries")
-        self.hard = hard
         self.limit = record.deadline if record.deadline is not None else limit
         self.typed = record.from_json is not None
         self.askable = [one for one in registrations if may_hide(one, record.definition)]
@@ -141,6 +139,12 @@ class Plan:
         self.releases_alone = {acquire: stages[release] for acquire, release in RELEASE_OF.items()}
         self._set_closing(stages)
         self.body, self.execute, self.prepare = execution(self)
+
+    @property
+    def hard(self) -> bool:
+        """True if the body may be abandoned at its deadline: as the tool says, else as the gate does."""
+        own = self.record.hard_deadline
+        return self.host.hard_deadline if own is None else own
 
     def _claim_last(self, claim: Claiming | None) -> None:
         """Add the step that claims the effect, behind all others, and set the lookup of earlier effects."""
@@ -198,7 +202,7 @@ class Plan:
         }
 
     def _compile(self, one: Registration, stage: Stage, *, bare: bool = False) -> Compiled:
-        coroutine, call, step = surrounded(one, stage, bare=bare, trace=self.trace)
+        coroutine, call, step = surrounded(one, stage, bare=bare, trace=self.trace, hard=self.host.hard_deadline)
         kind = ASYNC if coroutine else SYNC
         if step.row.gives_back is not None:
             step.stays = any(stage in RECORDS for stage in one.all_stages())

@@ -96,13 +96,13 @@ class LogEvent(StrEnum):
         "call.abandoned",
         ERROR,
         "holds",
-        "the tool still runs after its timeout; the call has returned",
+        "the tool or a hook still runs after the deadline or a timeout; the call has returned",
     )
     CALL_SETTLED = (
         "call.settled",
         INFO,
         "",
-        "a tool that ran after its timeout has ended and released its permits",
+        "a tool or hook that was abandoned has ended, and the permits of its call are released",
     )
     EFFECT_UNKNOWN = (
         "effect.unknown",

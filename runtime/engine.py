@@ -163,7 +163,6 @@ class Engine:
             limit=deadline,
             straight=direct_call(record, hard=self._is_hard(record)),
             merges=runs_in_place(record, hard=self._is_hard(record)),
-            hard=self._is_hard(record),
             trace=trace,
             claim=None if definition.effect is Effect.READ else self.claim,
         )
@@ -261,7 +260,13 @@ class Engine:
             self.closers.append(close)
 
     def abandon(self, ctx: InvokeContext, body: asyncio.Future[Any]) -> None:
-        """Keep the leases and the request scope of an abandoned body until it ends."""
+        """Keep the leases and the request scope of an abandoned body or hook until it ends, and all that was abandoned."""
+        run = ctx.run
+        run.body_left = run.body_left or run.step is run.plan.running
+        if run.left is not None:
+            run.left.append(body)
+            return
+        run.left = left = [body]
         ctx.run.request_scope().holds += 1
         held, ctx.run.leases = ctx.run.leases, None
         unit, ctx.run.unit = ctx.run.unit, None
@@ -271,10 +276,13 @@ class Engine:
 
         async def see_off() -> None:
             try:
-                await asyncio.wait([body])
+                while running := [one for one in left if not one.done()]:
+                    await asyncio.wait(running)
             finally:  # the loop may end first: no task waits for the body any longer
-                if body.done() and not body.cancelled():
-                    body.exception()
+                ctx.run.left = None
+                for one in left:
+                    if one.done() and not one.cancelled():
+                        one.exception()
                 if unit is not None:
                     from callgate.runtime.call.units import leave_abandoned  # few gates have units of work
 

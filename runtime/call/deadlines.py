@@ -47,7 +47,7 @@ class Alarm:
         self.run: _Call | None = None
         self.context = copy_context()
 
-    def fire(self, run: _Call | None) -> None:
+    def fire(self, run: _Call | None = None) -> None:
         """Cancel the task, in the context in which the deadline was armed (see ``leases.INSIDE``).
 
         Where the task has other requests to cancel, wait a tick for them to arrive. A request that is left afterwards came

@@ -62,8 +62,8 @@ class Options:
         closing: seconds that all closing steps of one call may wait together: ``on_error``, records, releases, finals and
             the exits of its providers. Each may take half of what is left. A closing gate has as many seconds for the
             calls that it cancelled, and as many for sessions, providers and the store.
-        hard_deadline: True abandons an async body that does not end within 0.25 s after the deadline of its call. It keeps
-            the leases of the call until it ends. For tools that do not set their own.
+        hard_deadline: True abandons an async body or a hook that does not end within 0.25 s after the deadline of its call.
+            It keeps the leases of the call until it ends. For tools and hooks that do not set their own.
         on_repair: what happens to a call whose arguments a repairer wrote: ``"approve"``, it waits until a person
             approves the repaired arguments; ``"run"``; or ``"refuse"``.
         no_schema_policy: a function, plain or async, of a tool without a schema and the user. It returns the

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any
 
 import pytest
 
-from callgate import Gate, Hook, InvokeContext, Options, Outcome, Provide, Scoped, User, tool
+from callgate import Gate, Hook, InvokeContext, Options, Outcome, Provide, Scoped, Stage, User, tool
 from callgate.errors import RegistrationError
 from callgate.runtime.call.bodies import ABANDON_GRACE
+from callgate.tools.declaring.declare import as_tool
 from tests.harness.steploop import StepLoop, on_virtual_time
 
 USER = User("u")
@@ -113,7 +115,7 @@ class Around(Hook):
 
 
 class AtStage(Around):
-    leaves_out = ("around_execute",)
+    leaves_out = (Stage.AROUND_EXECUTE,)
 
     async def will_authorize(self, ctx: InvokeContext) -> None:
         await self.way(self.seconds)
@@ -196,3 +198,79 @@ async def test_the_log_names_what_outlived_its_deadline(
     seen = float(told[0].split("seconds=")[1].split()[0])
     assert abs(seen - overrun) < SLACK
     assert ("after its deadline" in capsys.readouterr().err) == (mode == "development")
+
+
+# ---------------------------------------------------------------------- what is abandoned
+
+
+ENDS = {"around hook": Outcome.ERROR, "stage hook": Outcome.DENIED}  # their body has not begun
+
+
+class Lease(Hook):
+    def __init__(self) -> None:
+        self.held = 0
+
+    def will_acquire_quota(self, ctx: InvokeContext) -> None:
+        self.held += 1
+
+    def did_release_quota(self, ctx: InvokeContext) -> None:
+        self.held -= 1
+
+
+@pytest.mark.parametrize("place", ["body", "generator", "around hook", "stage hook"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("by", ["gate", "own", None])
+@on_virtual_time
+async def test_a_hard_deadline_bounds_the_call_and_keeps_the_leases(
+    loop: StepLoop, place: str, way: str, by: str | None
+) -> None:
+    """Contract I12, I1b. Without it, the call ends when the step ends."""
+    lease = Lease()
+    outlives, hooks, _ = scene(place, way, LONG)
+    if by == "own" and hooks:
+        vars(hooks[0])["hard_deadline"] = True
+    elif by == "own":
+        outlives = dataclasses.replace(as_tool(outlives), hard_deadline=True)
+    async with Gate(
+        [outlives], [lease, *hooks], deadline=DEADLINE, options=Options(hard_deadline=by == "gate")
+    ) as gate:
+        began = loop.time()
+        result = await gate.call("t", {}, user=USER)
+        took = loop.time() - began
+        assert not result.ok
+        if by is None:
+            assert took >= LONG
+        else:
+            assert took <= DEADLINE + ABANDON_GRACE + SLACK
+            assert result.outcome is ENDS.get(place, Outcome.UNKNOWN)
+            assert lease.held == (place != "stage hook")
+        await settled(gate)
+        assert loop.time() - began >= LONG
+        assert lease.held == 0
+
+
+@on_virtual_time
+async def test_a_body_that_ends_within_its_grace_counts_inside_of_hard_hooks(loop: StepLoop) -> None:
+    """Its hooks run in the task and the context of the call, and none is abandoned."""
+    seen: list[Any] = []
+
+    @tool(effect="read", hard_deadline=True)
+    async def late() -> int:
+        """End after the deadline, within the grace."""
+        await swallow(DEADLINE + ABANDON_GRACE / 2)
+        return 7
+
+    class Passes(Hook):
+        hard_deadline = True
+
+        async def around_execute(self, ctx: InvokeContext, next: Any) -> Any:
+            task = asyncio.current_task()
+            try:
+                return await next()
+            finally:
+                seen.append(task is asyncio.current_task())
+
+    async with Gate([late], [Passes(), Passes()], deadline=DEADLINE) as gate:
+        assert await gate.invoke("late", {}, user=USER) == 7
+        assert seen == [True, True]
+        assert not gate._engine.left_behind
