@@ -39,6 +39,8 @@ class Hook:
     * ``on_failure``: with ``"deny"``, a hook that raises fails the invocation; ``"ignore"`` records the error.
       ``on_error="ignore"`` means the same, on a hook without a method for that stage.
     * ``timeout``: the time limit of one ``async def`` method in seconds, or None.
+    * ``hard_deadline``: True abandons a method that does not end within 0.25 s after the deadline of the call; it keeps
+      the leases of the call until it ends. None takes what ``Options`` of the gate say.
     * ``mode``: ``"shadow"`` runs the hook, records its verdict, and does not enforce it. A stage that takes longer than
       ``timeout``, or 0.25 s without one, is left behind. Its time does not count for the deadlines of the call.
     * ``repeats``: ``around_execute`` may call ``next`` more than once, as a retry does.
@@ -57,6 +59,7 @@ class Hook:
     tenants: Collection[str] | None = None
     on_failure: Literal["deny", "ignore"] = "deny"
     timeout: float | None = None
+    hard_deadline: bool | None = None
     mode: Literal["enforce", "shadow"] = "enforce"
     repeats: bool = False
     binds: Collection[Any] = ()

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from callgate.hooks.effects import C_contra, EffectRecorder
 from callgate.hooks.stages import Stage
-from callgate.hooks.step import Compiled
+from callgate.hooks.step import Compiled, Step
 from callgate.providers.exits import PlainThreads
 from callgate.providers.principal import User
 from callgate.providers.recipes import Recipe
@@ -78,7 +78,9 @@ class ArmedDeadline(Protocol):
 
     before: int
     fired: bool
+    late: Step | None  # the step that still ran some time after it fired
     task: asyncio.Task[Any]
+    when: float
 
     @property
     def alone(self) -> bool:

@@ -17,7 +17,7 @@ from callgate.hooks.context import InvokeContext
 from callgate.hooks.layers import in_shadow, shadow_of
 from callgate.hooks.remembered import remembered
 from callgate.hooks.selection import Registration, is_async
-from callgate.hooks.stages import Section, Stage
+from callgate.hooks.stages import RELEASE_OF, Section, Stage
 from callgate.hooks.step import Step
 from callgate.providers.markers import Injected, find_injected
 
@@ -154,11 +154,12 @@ def _was_raised(error: BaseException) -> bool:
 
 
 def surrounded(
-    registration: Registration, stage: Stage, *, bare: bool = False, trace: bool = False
+    registration: Registration, stage: Stage, *, bare: bool = False, trace: bool = False, hard: bool = False
 ) -> tuple[bool, Call, Step]:
     """Return a hook's stage method with its guards, as ``(is_async, call, step)``.
 
-    *bare* skips the filter and the mode, as releases do. ``around_execute`` applies the filter itself.
+    *bare* skips the filter and the mode, as releases do. ``around_execute`` applies the filter itself. *hard* is the
+    default of ``hard_deadline``.
     """
     step = Step(stage, registration.name, registration.hook, shadow=registration.is_shadow)
     coroutine, call = bind(registration, stage)
@@ -168,12 +169,23 @@ def surrounded(
         coroutine, call = True, limited(call, float(registration.option("timeout")), step)
     if not bare and stage is not Stage.AROUND_EXECUTE and needs_guard(registration, step):
         coroutine, call = True, guard(registration, step, call)
+    if not bare and _is_hard(registration, step, hard):
+        from callgate.hooks.abandonable import abandonable  # few gates have a hard deadline
+
+        call = abandonable(call)
     step.waits = coroutine
     if trace:
         if step.row.section in (Section.CLOSING, Section.ERROR):  # the row shows that a value was refused
             call = _valueless_call(step, call)
         coroutine, call = True, traced(step, call)
     return coroutine, call, step
+
+
+def _is_hard(registration: Registration, step: Step, default: bool) -> bool:
+    """Return True if a method is abandoned at the deadline. What has a limit of its own is not: acquires and closing."""
+    own = registration.option("hard_deadline")
+    bounded = step.shadow or step.stage in RELEASE_OF or step.row.section in (Section.CLOSING, Section.ERROR)
+    return bool(default if own is None else own) and not bounded
 
 
 def is_failure(error: BaseException) -> bool:

@@ -80,6 +80,7 @@ class Host(Protocol[C_contra]):
     monotonic: Callable[[], float]
     wall_offset: float
     closing: float  # seconds that the closing steps of one call may wait
+    hard_deadline: bool  # the default for tools and hooks: abandon those that outlive the deadline of their call
     development: bool  # True prints the tracebacks of faults in full
     on_repair: OnRepair
     nested_effects: dict[str, set[str]]  # the effects that read tools were seen to call, for the linter

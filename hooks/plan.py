@@ -50,7 +50,8 @@ class Plan:
     ``supplies`` maps functions and classes to the values of their marked parameters. ``prepare`` converts frozen
     arguments to those of the tool. ``in_units`` means that each attempt has a unit of work
     (``runtime/call/units.py``), ``effect_in_unit`` that the tool takes a part of it, ``carries`` that this part takes
-    the claim. ``surface`` converts a failed context to the exception raised. ``limit`` is the deadline in seconds.
+    the claim. ``surface`` converts a failed context to the exception raised. ``limit`` is the deadline in seconds;
+    ``hard`` means that the body is abandoned if it does not end soon after it.
     """
 
     __slots__ = (
@@ -139,6 +140,12 @@ class Plan:
         self._set_closing(stages)
         self.body, self.execute, self.prepare = execution(self)
 
+    @property
+    def hard(self) -> bool:
+        """True if the body may be abandoned at its deadline: as the tool says, else as the gate does."""
+        own = self.record.hard_deadline
+        return self.host.hard_deadline if own is None else own
+
     def _claim_last(self, claim: Claiming | None) -> None:
         """Add the step that claims the effect, behind all others, and set the lookup of earlier effects."""
         if claim is not None:
@@ -195,7 +202,7 @@ class Plan:
         }
 
     def _compile(self, one: Registration, stage: Stage, *, bare: bool = False) -> Compiled:
-        coroutine, call, step = surrounded(one, stage, bare=bare, trace=self.trace)
+        coroutine, call, step = surrounded(one, stage, bare=bare, trace=self.trace, hard=self.host.hard_deadline)
         kind = ASYNC if coroutine else SYNC
         if step.row.gives_back is not None:
             step.stays = any(stage in RECORDS for stage in one.all_stages())

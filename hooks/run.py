@@ -119,6 +119,8 @@ class Run(Generic[C]):
     shield: Shield | None = None  # keeps cancel scopes off closing steps
     closes_at: float | None = None  # the end of the budget for closing, in seconds of the loop, once a step has waited
     abandoned: bool = False
+    body_left: bool = False  # the body may still run
+    left: list[asyncio.Future[Any]] | None = None  # what was abandoned and has not ended
     requests: int = 0  # to cancel the task, before the call
     grouped: bool = False  # an error left a task group, which may have left a request to cancel
     unknown: BaseException | None = None  # the error of a call that names no tool

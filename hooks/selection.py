@@ -236,7 +236,12 @@ def _names(hook: Any, what: str, given: Any) -> frozenset[str] | None:
     return frozenset(chosen)
 
 
-_CHOICES = {"on_failure": ("deny", "ignore"), "mode": ("enforce", "shadow"), "guards": (None, True, False)}
+_CHOICES = {
+    "on_failure": ("deny", "ignore"),
+    "mode": ("enforce", "shadow"),
+    "guards": (None, True, False),
+    "hard_deadline": (None, True, False),
+}
 
 
 def _check_options(made: Registration) -> None:

@@ -86,17 +86,23 @@ class LogEvent(StrEnum):
         "seconds stage hook",
         "a call blocked the event loop, before its first wait, for longer than 250 ms or its deadline; all others waited",
     )
+    CALL_OVERRAN = (
+        "call.overran",
+        WARNING,
+        "seconds stage hook",
+        "a call ended so many seconds after its deadline, because this step swallowed its cancellation or waited in a `finally`",
+    )
     CALL_ABANDONED = (
         "call.abandoned",
         ERROR,
         "holds",
-        "the tool still runs after its timeout; the call has returned",
+        "the tool or a hook still runs after the deadline or a timeout; the call has returned",
     )
     CALL_SETTLED = (
         "call.settled",
         INFO,
         "",
-        "a tool that ran after its timeout has ended and released its permits",
+        "a tool or hook that was abandoned has ended, and the permits of its call are released",
     )
     EFFECT_UNKNOWN = (
         "effect.unknown",

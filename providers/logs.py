@@ -188,6 +188,17 @@ def emit_blocked(ctx: LoggedCall, seconds: float, **fields: object) -> None:
             )
 
 
+def emit_overran(ctx: LoggedCall, seconds: float, *, stage: str, hook: str) -> None:
+    """Log which step made a call end later than its deadline; in development mode, print it. Never raises."""
+    emit(LogEvent.CALL_OVERRAN, ctx, seconds=round(seconds, 3), stage=stage, hook=hook)
+    if ctx.run.plan.host.development:
+        with suppress(Exception):
+            _print(
+                f"callgate: {ctx.tool_id} ended {seconds:.3f} s after its deadline: {hook} at {stage} swallowed its "
+                "cancellation or waited in a `finally`; let asyncio.CancelledError pass, or set hard_deadline=True"
+            )
+
+
 def emit_suppressed(ctx: LoggedCall, error: BaseException) -> None:
     """Log an ignored failure of the current step; the event depends on the step."""
     step = ctx.run.step

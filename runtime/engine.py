@@ -70,6 +70,7 @@ class Engine:
         no_schema_policy: NoSchemaPolicy | None = None,
         formats: Formats | None = None,
         closing: float = CLOSING,
+        hard_deadline: bool = False,
         namespace: str = "",
     ) -> None:
         system_time = clock is None or isinstance(clock, SystemClock)
@@ -84,6 +85,7 @@ class Engine:
         self.formats: Formats | None = formats
         self.plan_for = plan_for
         self.closing = closing
+        self.hard_deadline = hard_deadline
         self.monotonic = clock.monotonic
         self.wall_offset = clock.time() - clock.monotonic()
         self._namespace = namespace
@@ -159,13 +161,17 @@ class Engine:
             supplies=lambda plan: self.supplies(record, plan.registrations),
             execution=execution_of,
             limit=deadline,
-            straight=direct_call(record),
-            merges=runs_in_place(record),
+            straight=direct_call(record, hard=self._is_hard(record)),
+            merges=runs_in_place(record, hard=self._is_hard(record)),
             trace=trace,
             claim=None if definition.effect is Effect.READ else self.claim,
         )
         emit(LogEvent.PLAN_COMPILED, tool=record.id, hooks=[one.name for one in registrations])
         return plan
+
+    def _is_hard(self, record: ToolRecord) -> bool:
+        """Return True if a body may be abandoned at its deadline: as the tool says, else as the gate does."""
+        return self.hard_deadline if record.hard_deadline is None else record.hard_deadline
 
     def _builtins_of(self, record: ToolRecord, attached: Any) -> BuiltIns:
         """Make the built-in steps of a tool, and compile its schemas."""
@@ -254,7 +260,13 @@ class Engine:
             self.closers.append(close)
 
     def abandon(self, ctx: InvokeContext, body: asyncio.Future[Any]) -> None:
-        """Keep the leases and the request scope of an abandoned body until it ends."""
+        """Keep the leases and the request scope of an abandoned body or hook until it ends, and all that was abandoned."""
+        run = ctx.run
+        run.body_left = run.body_left or run.step is run.plan.running
+        if run.left is not None:
+            run.left.append(body)
+            return
+        run.left = left = [body]
         ctx.run.request_scope().holds += 1
         held, ctx.run.leases = ctx.run.leases, None
         unit, ctx.run.unit = ctx.run.unit, None
@@ -264,10 +276,13 @@ class Engine:
 
         async def see_off() -> None:
             try:
-                await asyncio.wait([body])
+                while running := [one for one in left if not one.done()]:
+                    await asyncio.wait(running)
             finally:  # the loop may end first: no task waits for the body any longer
-                if body.done() and not body.cancelled():
-                    body.exception()
+                ctx.run.left = None
+                for one in left:
+                    if one.done() and not one.cancelled():
+                        one.exception()
                 if unit is not None:
                     from callgate.runtime.call.units import leave_abandoned  # few gates have units of work
 

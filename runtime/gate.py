@@ -128,6 +128,7 @@ class Gate(Views, Changes, DeferredCalls):
             no_schema_policy=options.no_schema_policy,
             formats=options.formats,
             closing=options.closing,
+            hard_deadline=options.hard_deadline,
         )
         self._now = self._engine.monotonic
         self._lifespan = Lifespan(self._engine, self.providers, options.drain)

@@ -39,7 +39,7 @@ class AuthorSettings(TypedDict, total=False):
 
     hooks: Sequence[Any]
     deadline: float | None
-    hard_deadline: bool
+    hard_deadline: bool | None
     inline: bool
     max_threads: int
     parallel: bool
@@ -109,7 +109,8 @@ class ToolRecord:
     ``to_json`` turns the tool's return value into JSON, and ``from_json`` back into the annotated return type; None
     where the return type is JSON already.
     ``streams``: ``execute`` (or ``run``) is an async generator; ``to_json`` is for each part, ``from_json`` for the list.
-    ``deadline`` is in seconds, per invocation. ``hard_deadline`` runs the body in a task that can be abandoned.
+    ``deadline`` is in seconds, per invocation. ``hard_deadline`` runs an async body in a task that can be abandoned; None
+    takes what ``Options`` of the gate say.
     Plain functions run in a worker thread, at most ``max_threads`` at a time, unless ``inline``.
     ``trusted`` is False for schemas from outside. ``formats`` says whether ``format`` restricts values; see ``Options``.
     ``generated`` names the schemas that come from the function's types: those types check the format themselves.
@@ -138,7 +139,7 @@ class ToolRecord:
     hooks: Sequence[Any] = ()
     hooks_by_stage: Mapping[Any, Sequence[Any]] = field(default_factory=dict)
     deadline: float | None = None
-    hard_deadline: bool = False
+    hard_deadline: bool | None = None
     inline: bool = False
     max_threads: int = 8
     parallel: bool = True

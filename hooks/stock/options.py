@@ -58,6 +58,7 @@ class HookOptions(TypedDict, total=False):
     tenants: Collection[str] | None
     effects: Collection[str] | None
     timeout: float | None
+    hard_deadline: bool | None
     on_failure: Literal["deny", "ignore"]
     mode: Literal["enforce", "shadow"]
     filter: Callable[[InvokeContext], bool | Awaitable[bool]]

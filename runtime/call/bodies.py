@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from callgate.errors import DeadlineExceeded, Invalid, RetryLater
 from callgate.hooks.context import InvokeContext
-from callgate.hooks.plan import Plan
+from callgate.hooks.plan import Plan, plan_of
 from callgate.hooks.tool_view import ToolView
 from callgate.providers.registry import MISSING
 from callgate.runtime.call.deadlines import begin_in_time
@@ -46,7 +46,7 @@ def make_body(plan: Plan) -> Body:
     record = plan.record
     prepare = arguments_of(plan) or thaw
     supply = _supplier(plan)
-    start = _STARTERS[record.style](record)
+    start = _STARTERS[record.style](record, hard=plan.hard)
 
     async def body(ctx: InvokeContext) -> Any:
         extra = await supply(ctx)
@@ -64,14 +64,14 @@ def make_body(plan: Plan) -> Body:
     return body
 
 
-def runs_in_place(record: ToolRecord) -> bool:
+def runs_in_place(record: ToolRecord, *, hard: bool) -> bool:
     """Return True if the call awaits the body directly, as a coroutine function with keyword arguments."""
-    return record.style is Style.KEYWORDS and record.is_async and not record.streams and not record.hard_deadline
+    return record.style is Style.KEYWORDS and record.is_async and not record.streams and not hard
 
 
-def direct_call(record: ToolRecord) -> Callable[..., Awaitable[Any]] | None:
+def direct_call(record: ToolRecord, *, hard: bool) -> Callable[..., Awaitable[Any]] | None:
     """Return the tool's own coroutine function if a call needs no further work around it; else None."""
-    plain = runs_in_place(record) and not record.injected and record.context_parameter is None
+    plain = runs_in_place(record, hard=hard) and not record.injected and record.context_parameter is None
     return record.execute if plain else None
 
 
@@ -172,8 +172,8 @@ def _supplier(plan: Plan) -> Callable[[InvokeContext], Awaitable[dict[str, Any]]
 # ---------------------------------------------------------------------- styles
 
 
-def _keywords(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
-    run = _runner(record)
+def _keywords(record: ToolRecord, *, hard: bool) -> Callable[..., Awaitable[Any]]:
+    run = _runner(record, hard=hard)
 
     async def start(ctx: InvokeContext, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
         call = functools.partial(record.execute, **arguments, **extra)
@@ -201,8 +201,8 @@ async def _drain(ctx: InvokeContext, call: Callable[[], Any]) -> list[Any]:
     return output
 
 
-def _component(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
-    run = _runner(record)
+def _component(record: ToolRecord, *, hard: bool) -> Callable[..., Awaitable[Any]]:
+    run = _runner(record, hard=hard)
 
     async def start(ctx: InvokeContext, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
         call = record.execute(arguments, **extra).run  # the constructor is part of the body: its errors mean the same
@@ -211,8 +211,8 @@ def _component(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
     return start
 
 
-def _record(record: ToolRecord) -> Callable[..., Awaitable[Any]]:
-    run = _runner(record)
+def _record(record: ToolRecord, *, hard: bool) -> Callable[..., Awaitable[Any]]:
+    run = _runner(record, hard=hard)
 
     async def start(ctx: InvokeContext, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
         return await run(ctx, functools.partial(record.execute, arguments, ToolView(ctx), **extra))
@@ -226,12 +226,12 @@ _STARTERS = {Style.KEYWORDS: _keywords, Style.COMPONENT: _component, Style.RECOR
 # ---------------------------------------------------------------------- place of execution
 
 
-def _runner(record: ToolRecord) -> Callable[[Any, Callable[[], Any]], Awaitable[Any]]:
+def _runner(record: ToolRecord, *, hard: bool) -> Callable[[Any, Callable[[], Any]], Awaitable[Any]]:
     if not record.is_async and record.inline:
         return _inline
     if not record.is_async:
         return _in_thread(record)
-    if record.hard_deadline:
+    if hard:
         return _abandonable
     return _streamed if record.streams else _awaited
 
@@ -246,7 +246,11 @@ async def _streamed(_ctx: InvokeContext, call: Callable[[], Any]) -> Any:
 
 async def _inline(ctx: InvokeContext, call: Callable[[], Any]) -> Any:
     answer = call()
-    return _as_json(ctx, await answer if inspect.isawaitable(answer) else answer)
+    if not inspect.isawaitable(answer):
+        return _as_json(ctx, answer)
+    if plan_of(ctx).hard:
+        return await _abandonable(ctx, lambda: answer)
+    return _as_json(ctx, await answer)
 
 
 def _in_thread(record: ToolRecord, *, begins: bool = True) -> Callable[[Any, Callable[[], Any]], Awaitable[Any]]:
@@ -280,6 +284,8 @@ def _in_thread(record: ToolRecord, *, begins: bool = True) -> Callable[[Any, Cal
         output = await _outlive(ctx, asyncio.wrap_future(working), take_back)
         if inspect.isawaitable(output):  # of an async function in a plain wrapper
             with threads.lent() if lease is not None else nullcontext():
+                if plan_of(ctx).hard:
+                    return await _abandonable(ctx, lambda: output)
                 output = await output
             return await converted(ctx, output)
         return output

@@ -10,35 +10,44 @@ import asyncio
 import math
 import sys
 from contextvars import Context, copy_context
-from typing import Any
+from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from callgate.errors import DeadlineExceeded
 from callgate.hooks.context import InvokeContext
+from callgate.hooks.run import Run
+from callgate.hooks.step import Step
+from callgate.providers.logs import emit_overran
+
+_Call: TypeAlias = Run[InvokeContext]
 
 TICK = 0.005
 """Resolution in seconds: the maximum delay of a deadline."""
 
+OVERRUN = 0.05
+"""Seconds that a call may take to end after its deadline; then the log names it and the step that it waits for."""
 
 LEAKS = sys.version_info < (3, 13)
 """True where ``asyncio.TaskGroup`` leaves a request to cancel on its task after the failure of a child."""
 
 
 class Alarm:
-    """One armed deadline."""
+    """One armed deadline. Only the table refers to the call, so that an armed deadline makes no cycle."""
 
-    __slots__ = ("before", "context", "fired", "leaked", "live", "postponed", "task", "when")
+    __slots__ = ("before", "context", "fired", "late", "leaked", "live", "postponed", "run", "task", "when")
 
-    def __init__(self, live: dict[Alarm, None], task: asyncio.Task[Any], when: float) -> None:
+    def __init__(self, live: dict[Alarm, _Call | None], task: asyncio.Task[Any], when: float) -> None:
         self.live = live
         self.task = task
         self.when = when
         self.fired = self.postponed = False
         self.before = task.cancelling()
         self.leaked = 0
+        self.late: Step | None = None
+        self.run: _Call | None = None
         self.context = copy_context()
 
-    def fire(self) -> None:
+    def fire(self, run: _Call | None = None) -> None:
         """Cancel the task, in the context in which the deadline was armed (see ``leases.INSIDE``).
 
         Where the task has other requests to cancel, wait a tick for them to arrive. A request that is left afterwards came
@@ -48,11 +57,20 @@ class Alarm:
             if not self.postponed:
                 self.postponed = True
                 self.when += TICK
-                self.live[self] = None
+                self.live[self] = run
                 return
             self.leaked = others
-        self.fired = True
+        self.fired, self.run = True, run
+        if run is not None:
+            self.task.get_loop().call_later(OVERRUN, self._look, OVERRUN, context=Context())
         self.context.run(self.task.cancel)
+
+    def _look(self, seconds: float) -> None:
+        """Note the step that the call still waits for; look again when the call is twice as late."""
+        run = self.run
+        if run is not None and run.alarm is self and run.failed_in is None and run.finished is None:
+            self.late = run.step
+            self.task.get_loop().call_later(seconds, self._look, 2 * seconds, context=Context())
 
     def disarm(self) -> None:
         """Disarm the deadline after the work; it can no longer fire."""
@@ -60,21 +78,24 @@ class Alarm:
 
     def later(self, seconds: float) -> Alarm:
         """Disarm, and return an alarm for the same task that fires this much later, or this much from now."""
-        self.disarm()
+        run = self.live.pop(self, self.run)
         now = asyncio.get_running_loop().time()
-        made = arm(max(self.when, now) - now + seconds)
+        made = arm(max(self.when, now) - now + seconds, run)
         made.before = self.before
         return made
 
     def hold(self) -> bool:
         """Disarm; return True if it was armed, so that ``go_on`` has to follow."""
-        return self.live.pop(self, self) is None
+        if self not in self.live:
+            return False
+        self.run = self.live.pop(self)
+        return True
 
     def go_on(self, seconds: float) -> None:
         """Arm again after ``hold``; the seconds since then do not count."""
         loop = asyncio.get_running_loop()
         self.when += seconds
-        self.live[self] = None
+        self.live[self], self.run = self.run, None
         _TABLES[loop].look_by(loop, self.when)
 
     @property
@@ -104,17 +125,17 @@ class DeadlineTable:
     """The deadlines of one event loop. The timer is set to the earliest; later ones within a tick use the next run."""
 
     def __init__(self) -> None:
-        self.live: dict[Alarm, None] = {}
+        self.live: dict[Alarm, _Call | None] = {}
         self.timer: asyncio.TimerHandle | None = None
         self.next = math.inf
 
-    def arm(self, loop: asyncio.AbstractEventLoop, seconds: float) -> Alarm:
+    def arm(self, loop: asyncio.AbstractEventLoop, seconds: float, run: _Call | None = None) -> Alarm:
         """Cancel the current task in *seconds*, unless it is disarmed earlier."""
         task = asyncio.current_task(loop)
         if task is None:
             raise RuntimeError("a deadline needs a running task")
         alarm = Alarm(self.live, task, loop.time() + seconds)
-        self.live[alarm] = None
+        self.live[alarm] = run
         if alarm.when < self.next:
             self._look_at(loop, alarm.when)
         return alarm
@@ -139,8 +160,7 @@ class DeadlineTable:
     def _scan(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
         for alarm in [alarm for alarm in self.live if alarm.when <= now]:
-            del self.live[alarm]
-            alarm.fire()
+            alarm.fire(self.live.pop(alarm))
         self.timer, self.next = None, math.inf
         if self.live:
             self._look_at(loop, max(now + TICK, min(alarm.when for alarm in self.live)))
@@ -149,15 +169,15 @@ class DeadlineTable:
 _TABLES: WeakKeyDictionary[asyncio.AbstractEventLoop, DeadlineTable] = WeakKeyDictionary()
 
 
-def arm(seconds: float) -> Alarm:
-    """Arm a deadline for the current task on the running loop."""
+def arm(seconds: float, run: _Call | None = None) -> Alarm:
+    """Arm a deadline for the current task on the running loop; *run* is its call."""
     loop = asyncio.get_running_loop()
     table = _TABLES.get(loop)
     if table is None:
         for closed in [other for other in list(_TABLES) if other.is_closed()]:
             del _TABLES[closed]  # an active timer would keep its loop alive
         table = _TABLES[loop] = DeadlineTable()
-    return table.arm(loop, seconds)
+    return table.arm(loop, seconds, run)
 
 
 def expire_all(loop: asyncio.AbstractEventLoop) -> int:
@@ -200,6 +220,17 @@ async def forget_leaked(ctx: InvokeContext) -> None:
         task.uncancel()
 
 
+def overran(ctx: InvokeContext) -> None:
+    """Log a call that ended later than its deadline, and the step for which it waited last; once."""
+    alarm = ctx.run.alarm
+    if alarm is None or alarm.late is None:
+        return
+    step, alarm.late = alarm.late, None
+    if not ctx.run.abandoned:  # that is logged as such
+        late = asyncio.get_running_loop().time() - alarm.when
+        emit_overran(ctx, late, stage=step.stage, hook=step.name)
+
+
 async def stand_down(ctx: InvokeContext) -> bool:
     """Disarm after the work; withdraw the cancellation of a deadline that fired too late, so it hits no later code.
 
@@ -210,6 +241,7 @@ async def stand_down(ctx: InvokeContext) -> bool:
     alarm.disarm()
     if not alarm.fired:
         return False
+    overran(ctx)
     ignored = ctx.run.error is None and ctx.run.deferred is None
     try:
         await asyncio.sleep(0)  # a cancellation in flight arrives here

@@ -29,7 +29,7 @@ from callgate.providers.foreign_errors import understood
 from callgate.providers.logs import LogEvent, emit, emit_invalid_output
 from callgate.providers.stores.effects import EffectState
 from callgate.runtime.call.closing import share
-from callgate.runtime.call.deadlines import forget_leaked
+from callgate.runtime.call.deadlines import forget_leaked, overran
 from callgate.runtime.call.leases import carry
 from callgate.tools.calls import ErrorInfo, Outcome
 from callgate.tools.record import runs_again
@@ -81,6 +81,7 @@ def counted(ctx: InvokeContext, error: BaseException) -> BaseException:
 
 async def _record(plan: CallPlan[InvokeContext], ctx: InvokeContext, error: BaseException, *, body_ended: bool) -> None:
     failed_at = ctx.run.failed_in = ctx.run.step
+    overran(ctx)
     ctx.run.special = True
     if isinstance(error, ControlSuspend):
         try:
@@ -98,7 +99,7 @@ async def _record(plan: CallPlan[InvokeContext], ctx: InvokeContext, error: Base
         plan.host.under_way.pop(ctx, None)
         raise error  # the coroutine is being closed: awaiting is no longer possible
     ctx.run.error = told = ctx.run.scrubbed(contain(ctx, error))
-    ctx.run.outcome = Outcome.UNKNOWN if ctx.run.abandoned else outcome_of(told, failed_at)
+    ctx.run.outcome = Outcome.UNKNOWN if ctx.run.body_left else outcome_of(told, failed_at)
     attempted = ctx.run.tries and failed_at.row.section is Section.EXECUTE
     if (
         plan.repeats and attempted and ctx.run.outcome in {Outcome.ERROR, Outcome.UNKNOWN}
@@ -193,7 +194,7 @@ def ignored_deadline(ctx: InvokeContext) -> BaseException:
 def _overdue(ctx: InvokeContext, error: BaseException) -> BaseException:
     """Return the error of a call that only its deadline cancelled."""
     ctx.run.deferred = None
-    if ctx.run.abandoned:
+    if ctx.run.body_left:
         told: BaseException = OutcomeUnknown(
             f"{ctx.tool_id} was left behind after its deadline; it may still take effect"
         )

@@ -113,7 +113,7 @@ def _opened(plan: CallPlan[InvokeContext], ctx: InvokeContext, loop: AbstractEve
     if plan.host.under_way.first is None:
         plan.host.under_way.watch(ctx, loop)
     if ctx.run.special:
-        ctx.run.alarm = arm(ctx.remaining() or 0.0)
+        ctx.run.alarm = arm(ctx.remaining() or 0.0, ctx.run)
     return copy_context() if plan.restores else None
 
 

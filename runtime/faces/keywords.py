@@ -20,6 +20,7 @@ GATE_KEYWORDS = {
     "dependencies": "provide={token: factory}",
     "dev": 'mode="development"',
     "durable": "effects=Effects(durable=...)",
+    "hard_deadline": "options=Options(hard_deadline=True)",
     "hooks_by_stage": "hooks=[{stage: [hook, ...]}]",
     "job_options": "jobs=Jobs(...)",
     "lazy": "options=Options(lazy=True)",

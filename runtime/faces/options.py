@@ -62,6 +62,8 @@ class Options:
         closing: seconds that all closing steps of one call may wait together: ``on_error``, records, releases, finals and
             the exits of its providers. Each may take half of what is left. A closing gate has as many seconds for the
             calls that it cancelled, and as many for sessions, providers and the store.
+        hard_deadline: True abandons an async body or a hook that does not end within 0.25 s after the deadline of its call.
+            It keeps the leases of the call until it ends. For tools and hooks that do not set their own.
         on_repair: what happens to a call whose arguments a repairer wrote: ``"approve"``, it waits until a person
             approves the repaired arguments; ``"run"``; or ``"refuse"``.
         no_schema_policy: a function, plain or async, of a tool without a schema and the user. It returns the
@@ -75,8 +77,8 @@ class Options:
 
     Raises:
         DefinitionError: ``formats`` has another value.
-        RegistrationError: ``drain`` or ``closing`` is below 0, or ``namespace`` is not ``a-z``, ``0-9``, ``.``, ``_`` and
-            ``-``, at most 63 of them.
+        RegistrationError: ``drain`` or ``closing`` is below 0, ``hard_deadline`` is no bool, or ``namespace`` is not
+            ``a-z``, ``0-9``, ``.``, ``_`` and ``-``, at most 63 of them.
         ValueError: ``on_repair`` has another value.
     """
 
@@ -89,6 +91,7 @@ class Options:
     clock: Clock | None = None
     drain: float = 10.0
     closing: float = CLOSING
+    hard_deadline: bool = False
     on_repair: OnRepair = "approve"
     no_schema_policy: NoSchemaPolicy | None = None
     formats: Formats | None = None
@@ -101,6 +104,8 @@ class Options:
             raise RegistrationError(
                 f"Options: namespace is {self.namespace!r}; give at most 63 of a-z, 0-9, '.', '_' and '-'"
             )
+        if not isinstance(self.hard_deadline, bool):
+            raise RegistrationError(f"Options: hard_deadline is {self.hard_deadline!r}; write True or False")
         if self.on_repair not in get_args(OnRepair):
             raise ValueError(f'on_repair is {self.on_repair!r}; write "approve", "run" or "refuse"')
         check_formats(self.formats)

@@ -32,6 +32,7 @@ NAMES = {
     "call.abandoned",
     "call.attempt_failed",
     "call.blocked",
+    "call.overran",
     "call.cancelled",
     "call.failed",
     "call.not_validated",
