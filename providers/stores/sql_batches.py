@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from callgate.errors import StoreConflict, StoreError
+from callgate.errors import StoreError
 from callgate.providers.stores.base import AuditTip
 from callgate.providers.stores.group_commit import RolledBack
 from callgate.providers.stores.ledger_writes import RowChain
 from callgate.providers.stores.namespaces import from_table, range_of
 from callgate.providers.stores.sql_audit import APPEND, TIPS, append_values
-from callgate.providers.stores.sql_connections import advised, postgres_error
+from callgate.providers.stores.sql_connections import postgres_error
 from callgate.providers.stores.sql_database import Database
 from callgate.providers.stores.sql_statements import Statement
 from callgate.providers.stores.sql_states import (
@@ -172,7 +170,7 @@ class PostgresBatches:
             # An error of a server that is still there has a code. Without one it is unknown whether it got the COMMIT.
             if is_there and ((batch is not None and not batch.committing) or getattr(error, "sqlstate", None)):
                 waited = isinstance(error, psycopg.errors.LockNotAvailable)
-                raise RolledBack(_as_store_error(failure), waited=waited) from error
+                raise RolledBack(as_store_error(failure), waited=waited) from error
             is_lost = is_lost or isinstance(error, psycopg.OperationalError)
             if is_lost and batch is not None and batch.may_run_again(getattr(error, "sqlstate", None)):
                 raise SessionLost(str(failure), sqlstate=getattr(error, "sqlstate", None)) from error
@@ -281,131 +279,9 @@ class _PostgresBatch(Batch):
         return list(await (await self._connection.execute(statement.postgres, statement.parameters(values))).fetchall())
 
 
-def _as_store_error(error: Exception) -> StoreError:
+def as_store_error(error: Exception) -> StoreError:
+    """Return the error of a store as it is, and another one as a change that was not written."""
     return error if isinstance(error, StoreError) else StoreError(f"the change was not written: {type(error).__name__}")
 
 
 # ---------------------------------------------------------------------- SQLite
-
-
-class LiteBatches:
-    """Batches on one connection of ``sqlite3``, in a thread of its own; *durable* ones survive a crash of the machine."""
-
-    def __init__(self, database: Database, *, durable: bool = True) -> None:
-        self._database, self._durable = database, durable
-        self._thread: ThreadPoolExecutor | None = None
-        self._connection: sqlite3.Connection | None = None
-
-    @asynccontextmanager
-    async def begin(self, *, aside: bool = False, retry: bool = False) -> AsyncGenerator[Batch, None]:
-        """See ``Batches``. SQLite has one writer and no locked rows, so *aside* and *retry* change nothing."""
-        del aside, retry
-        async with self._database.writing_alone():
-            batch = _LiteBatch(self)
-            try:
-                yield batch
-            except BaseException as error:
-                rolled_back = await self.run(self._roll_back)
-                if not isinstance(error, Exception):
-                    raise
-                failure = (
-                    _lite_error(error) if isinstance(error, sqlite3.Error | UnicodeError | OverflowError) else error
-                )
-                if (rolled_back or not batch.committing) and not _is_outage(error):
-                    raise RolledBack(_as_store_error(failure)) from error
-                raise failure from error
-
-    async def run(self, work: Any, *given: Any) -> Any:
-        """Run *work* in the thread of the connection."""
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "callgate group commit")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *given)
-
-    def connection(self) -> sqlite3.Connection:
-        """Return the connection; call it in its thread."""
-        connection = self._connection
-        if connection is None:
-            connection = self._connection = self._database.engines.connect_lite(durable=self._durable)
-        return connection
-
-    def _roll_back(self) -> bool:
-        """Roll back. Return False if there was no open transaction, or if that failed."""
-        connection = self._connection
-        if connection is None or not connection.in_transaction:
-            return False
-        try:
-            connection.execute("ROLLBACK")
-        except sqlite3.Error:
-            return False
-        return True
-
-    async def close(self) -> None:
-        """See ``Batches``."""
-        thread, self._thread = self._thread, None
-        if thread is None:
-            return
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await asyncio.get_running_loop().run_in_executor(thread, connection.close)
-        thread.shutdown()
-
-
-class _LiteBatch(Batch):
-    def __init__(self, batches: LiteBatches) -> None:
-        self._batches = batches
-
-    async def run(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
-        if not values:
-            return []
-        rows: list[Any] = await self._batches.run(self._run, statement, values)
-        return rows
-
-    async def commit(self, statement: Statement, values: Sequence[Values]) -> None:
-        await self._batches.run(self._commit, statement, values)
-
-    async def run_alone(self, statement: Statement, values: Values) -> list[Any]:
-        rows: list[Any] = await self._batches.run(self._run_alone, statement, values)
-        return rows
-
-    async def exchange(self, reads: Sequence[Step], compute: Callable[[list[list[Any]]], Sequence[Step]]) -> None:
-        await self._batches.run(self._exchange, reads, compute)
-
-    def _exchange(self, reads: Sequence[Step], compute: Callable[[list[list[Any]]], Sequence[Step]]) -> None:
-        for statement, values in compute([self._run(*step) for step in reads]):
-            self._run(statement, values)
-        self._commit_now()
-
-    def _run_alone(self, statement: Statement, values: Values) -> list[Any]:
-        self.committing = True  # a statement without a transaction is committed by itself
-        return self._batches.connection().execute(statement.lite, values).fetchall()
-
-    def _run(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
-        connection = self._batches.connection()
-        if not connection.in_transaction:
-            connection.execute("BEGIN IMMEDIATE")
-        rows: list[Any] = []
-        if statement.lite:
-            for one in values:
-                rows += connection.execute(statement.lite, one).fetchall()
-        return rows
-
-    def _commit(self, statement: Statement, values: Sequence[Values]) -> None:
-        self._run(statement, values)
-        self._commit_now()
-
-    def _commit_now(self) -> None:
-        self.committing = True
-        self._batches.connection().execute("COMMIT")
-
-
-def _is_outage(error: Exception) -> bool:
-    """Return True if each change would meet this error, so that trying them alone is of no use."""
-    return isinstance(error, sqlite3.OperationalError)
-
-
-def _lite_error(error: Exception) -> StoreError:
-    if isinstance(error, sqlite3.IntegrityError):
-        return StoreConflict("sqlite: a row with that key exists already")
-    if isinstance(error, sqlite3.OperationalError):
-        return StoreError(f"sqlite: {advised(str(error))}")
-    return StoreError(f"sqlite: {type(error).__name__}")

@@ -14,11 +14,11 @@ from callgate.providers.stores.ledger_writes import ChainRows, Settlement
 from callgate.providers.stores.sql_batches import (
     Batch,
     Batches,
-    LiteBatches,
     PostgresBatches,
     SealedBody,
     run_batch,
 )
+from callgate.providers.stores.sql_batches_lite import LiteBatches
 from callgate.providers.stores.sql_database import Database
 from callgate.providers.stores.sql_effects import (
     CLAIM_ATTEMPTS,

@@ -16,11 +16,11 @@ from callgate.providers.stores.server_answers import answer_within
 from callgate.providers.stores.sql_batches import (
     ANSWER_LIMIT,
     Batches,
-    LiteBatches,
     PostgresBatches,
     Step,
     run_batch,
 )
+from callgate.providers.stores.sql_batches_lite import LiteBatches
 from callgate.providers.stores.sql_database import Database
 
 MAX_REQUESTS = 128

@@ -15,7 +15,7 @@ from sqlalchemy import text
 from callgate.errors import StoreError
 from callgate.hooks import verify_audit
 from callgate.hooks.stock.records.audit_chain import Chain, micros
-from callgate.providers.stores import sql_batches
+from callgate.providers.stores import sql_batches, sql_batches_lite
 from callgate.providers.stores.effects import EffectState
 from callgate.providers.stores.ledger_writes import Settlement, append
 from callgate.providers.stores.sql import SqlStore
@@ -191,7 +191,7 @@ async def test_whether_a_lost_commit_took_place_is_unknown_to_all_of_it_and_no_n
 ) -> None:
     """Issue 16 A2, contract I3: nothing is tried again, and the chains go on in new segments."""
     await desk.claim(0)
-    batch = sql_batches._LiteBatch if desk.store.name == "sqlite" else sql_batches._PostgresBatch
+    batch = sql_batches_lite._LiteBatch if desk.store.name == "sqlite" else sql_batches._PostgresBatch
     commit: Any = batch.commit
     lost = iter([True])
 
