@@ -16,9 +16,8 @@ from callgate.runtime.faces.placement import RunOn
 from callgate.runtime.faces.portal import Portal
 from callgate.runtime.faces.sync_jobs import SyncJob
 from callgate.runtime.faces.sync_streams import SyncStream
-from callgate.runtime.suspensions.decisions import Decision
+from callgate.runtime.suspensions.decisions import Decision, Pending
 from callgate.runtime.suspensions.resolution import CallOutcome
-from callgate.runtime.suspensions.suspensions import Pending
 from callgate.tools.arguments.hydration import HydrationResult, Repairer
 from callgate.tools.calls import ANONYMOUS, ToolCall, ToolResult, User
 from callgate.tools.declaring.declare import FunctionTool

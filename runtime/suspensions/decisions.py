@@ -23,6 +23,29 @@ LONGEST_TEXT = 65_536
 
 
 @dataclass(frozen=True, slots=True)
+class Pending:
+    """A suspended call as its approver sees it. Callgate makes ``text`` from the arguments; no model writes it.
+
+    ``arguments`` are exactly those that would run; None if they were not parsed yet. ``approvals`` are the ids of the
+    approvers so far, ``needed`` the number of approvals for each rule. Times are seconds since the epoch.
+    """
+
+    handle: str
+    kind: str
+    tool: str
+    text: str
+    prompt: str
+    arguments: Mapping[str, Any] | None
+    requested_by: str
+    made_at: float
+    expires_at: float | None
+    schema: Mapping[str, Any] | None = None
+    approvals: tuple[str, ...] = ()
+    needed: tuple[int, ...] = ()
+    escalated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Approve:
     """Run the call with exactly the arguments that the approver saw."""
 

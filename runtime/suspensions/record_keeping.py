@@ -38,9 +38,9 @@ from callgate.runtime.effects.steps import effect_step
 from callgate.runtime.engine import Engine
 from callgate.runtime.lifespan.background import KEPT, PRUNE_EVERY, BackgroundTask, prune_and_log
 from callgate.runtime.plans import Plans
-from callgate.runtime.suspensions.decisions import Decision
+from callgate.runtime.suspensions.decisions import Decision, Pending
 from callgate.runtime.suspensions.resumption import Resumed, SuspendedCall, context_of_resumed, refused_context
-from callgate.runtime.suspensions.suspensions import Pending, SuspensionManager
+from callgate.runtime.suspensions.suspensions import SuspensionManager
 from callgate.tools.calls import Outcome, ToolResult
 
 RefreshUser: TypeAlias = Callable[[User], User | Awaitable[User | None] | None]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from callgate.runtime.suspensions.decisions import (
     Approve,
     Deny,
     Edit,
+    Pending,
     Respond,
     as_decision,
     is_final,
@@ -53,29 +55,6 @@ EXPIRES = 86_400.0
 """Default expiry of a suspended call, in seconds."""
 
 _POLICY = (Stage.WILL_AUTHORIZE, Stage.WILL_AUTHORIZE_INPUT, Stage.WILL_CHECK_CONSENT, Stage.WILL_CHECK_FEATURE_FLAGS)
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A suspended call as its approver sees it. Callgate makes ``text`` from the arguments; no model writes it.
-
-    ``arguments`` are exactly those that would run; None if they were not parsed yet. ``approvals`` are the ids of the
-    approvers so far, ``needed`` the number of approvals for each rule. Times are seconds since the epoch.
-    """
-
-    handle: str
-    kind: str
-    tool: str
-    text: str
-    prompt: str
-    arguments: Mapping[str, Any] | None
-    requested_by: str
-    made_at: float
-    expires_at: float | None
-    schema: Mapping[str, Any] | None = None
-    approvals: tuple[str, ...] = ()
-    needed: tuple[int, ...] = ()
-    escalated: bool = False
 
 
 class SuspensionManager:
@@ -195,9 +174,18 @@ class SuspensionManager:
         Raises:
             NotPending: *after* is no handle of this tenant, or its call was deleted.
         """
-        from callgate.runtime.suspensions.listing import list_pending  # for processes that list them
+        from callgate.runtime.suspensions.listing import list_pending, position  # for processes that list them
 
-        return await list_pending(self, viewer, kind, limit, after)
+        tenant, now, suspensions = viewer.tenant or "", self.now(), self.store().suspensions
+        place = None if after is None else await position(suspensions, tenant, id_in(self.keys, tenant, after))
+        listing = list_pending(suspensions, partial(self.opened, tenant), viewer, kind, now, place)
+        found: list[Pending] = []
+        async with aclosing(listing):
+            async for wait, bound in listing:
+                found.append(self.shown(tenant, wait, bound, now))
+                if len(found) >= limit:
+                    break
+        return found
 
     def shown(self, tenant: str, wait: SuspensionRecord, bound: SuspendedCall, now: float) -> Pending:
         """Return a suspended call as its approver sees it."""

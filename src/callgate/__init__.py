@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from callgate.runtime.suspensions.decisions import Decision as Decision
     from callgate.runtime.suspensions.decisions import Deny as Deny
     from callgate.runtime.suspensions.decisions import Edit as Edit
+    from callgate.runtime.suspensions.decisions import Pending as Pending
     from callgate.runtime.suspensions.decisions import Respond as Respond
     from callgate.runtime.suspensions.record_keeping import Suspensions as Suspensions
-    from callgate.runtime.suspensions.suspensions import Pending as Pending
     from callgate.tools.approval import Approval as Approval
     from callgate.tools.arguments.hydration import HydrationResult as HydrationResult
     from callgate.tools.calls import ErrorInfo as ErrorInfo
@@ -110,7 +110,7 @@ else:
             "Options": "callgate.runtime.faces.options",
             "Outcome": "callgate.tools.calls",
             "OutcomeUnknown": "callgate.errors",
-            "Pending": "callgate.runtime.suspensions.suspensions",
+            "Pending": "callgate.runtime.suspensions.decisions",
             "Provide": "callgate.providers.provide",
             "ProviderRegistry": "callgate.providers.registry",
             "RegistrationError": "callgate.errors",

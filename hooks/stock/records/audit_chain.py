@@ -201,11 +201,11 @@ class Chain:
         rows: list[AuditRow] = []
         number, head = self.number, self.head
         for body in bodies:
-            number += 1
+            number, at = number + 1, body["at_us"] / 1_000_000
             if number == 1 and self.links:
                 body = {**body, "links": [list(link) for link in self.links]}
             hash = _own_row_hash(body, self.segment, number, head)
-            rows.append(AuditRow(self.segment, number, body["at_us"] / 1_000_000, body, head, hash))
+            rows.append(AuditRow(self.segment, number, at, body, head, hash))
             head = hash
         return rows
 

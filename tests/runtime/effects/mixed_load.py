@@ -132,6 +132,8 @@ def paying_tools(oracle: Oracle) -> list[Any]:
                     await asyncio.sleep(0.02)
             case "block":
                 time.sleep(0.005)  # noqa: ASYNC251  (a fault on purpose)
+            case _:
+                pass
         if unit is None:
             oracle.pay(ctx.tenant, order)
         else:
@@ -143,6 +145,8 @@ def paying_tools(oracle: Oracle) -> list[Any]:
                 await asyncio.sleep(oracle.random.random() * 0.03)
             case "odd":
                 return output_of(oracle)
+            case _:
+                pass
         return "paid"
 
     @paying(name="pay")
@@ -249,6 +253,8 @@ class Chaos(Hook):
                 await asyncio.sleep(0.002)
             case "block":
                 time.sleep(0.002)  # noqa: ASYNC251  (a fault on purpose)
+            case _:
+                pass
 
     async def will_authorize(self, ctx: Any) -> None:
         await self._act()

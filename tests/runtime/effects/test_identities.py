@@ -15,6 +15,7 @@ import pytest
 
 import callgate
 from callgate import Approve, Effects, Gate, Hook, InvokeContext, Outcome, ToolCall, ToolContext, ToolError, User, tool
+from callgate.errors import Conflict
 from callgate.hooks import Committed, NoEffect
 from callgate.jobs import EmbeddedJobs, JobState
 from callgate.providers.stores.effects import Alias, EffectRecord, EffectState
@@ -115,7 +116,7 @@ async def ask(bank: Bank, gate: Gate, way: str, order: int, key: str | None, use
     if way == "submit":
         try:
             job = await gate.submit(call(order), user=user, key=key)
-        except callgate.errors.Conflict:
+        except Conflict:
             return "conflict", None, False
         while await gate.jobs.run_invocation() is not None:
             pass

@@ -49,6 +49,8 @@ async def act(how: str, ctx: ToolContext) -> Any:
             ctx.abort("no")
         case "bad":
             return object()
+        case _:
+            pass
     return "done"
 
 

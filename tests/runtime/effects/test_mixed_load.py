@@ -40,7 +40,7 @@ async def test_ten_minutes_of_mixed_load_leave_everything_in_balance(
     tmp_path: Path, pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """I1, I3, I4, I10: in memory, on SQLite and on PostgreSQL at once; an oracle outside of the gate counts effects."""
-    seconds = float(pytestconfig.getoption("--soak-seconds"))
+    seconds = float(str(pytestconfig.getoption("--soak-seconds")))
     with contextlib.ExitStack() as places:
         addresses = ["memory://", *(places.enter_context(place(k, tmp_path))[0] for k in ("sqlite-file", "postgresql"))]
         loads = [Load(address, seed) for seed, address in enumerate(addresses)]
