@@ -72,10 +72,6 @@ def every_claim_wins(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryEffects, "claim_now", claim)
 
 
-def the_key_of_a_caller_is_no_identity_beside_a_declared_one(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("callgate.runtime.effects.steps.alias_of", lambda ctx, record, namespace: None)
-
-
 def versions_and_policies_do_not_count(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SuspensionManager, "is_bound_to", lambda self, plan, bound: True)
 
@@ -132,7 +128,6 @@ def everybody_sees_all(patch: pytest.MonkeyPatch) -> None:
         a_use_changes_nothing,
         arguments_are_not_compared,
         every_claim_wins,
-        the_key_of_a_caller_is_no_identity_beside_a_declared_one,
         versions_and_policies_do_not_count,
         the_caller_may_approve,
         nothing_expires,
