@@ -330,7 +330,7 @@ async def test_a_job_that_waits_and_a_call_are_one_suspension_and_another_job_wa
         assert await gate.jobs.run_invocation() is JobState.QUEUED
         assert len(await gate.waits.pending(bank.lead)) == 1
         deciding = asyncio.create_task(gate.resume(result.pending.handle, Approve(), approver=bank.lead))
-        while not deciding.done():
+        while not deciding.done() or (await job.status()).state is not JobState.DONE:
             await gate.jobs.run_invocation()
             await asyncio.sleep(0)
         assert (await job).output == "refund 1"
