@@ -329,10 +329,12 @@ async def test_a_job_that_waits_and_a_call_are_one_suspension_and_another_job_wa
         second = await gate.submit(call(77, "asked"), user=bank.ann, key="k2")
         assert await gate.jobs.run_invocation() is JobState.QUEUED
         assert len(await gate.waits.pending(bank.lead)) == 1
-        deciding = asyncio.create_task(gate.resume(result.pending.handle, Approve(), approver=bank.lead))
-        while not deciding.done() or (await job.status()).state is not JobState.DONE:
+        waits: Any = {"approver": bank.lead, "deadline": 30.0}  # without a deadline it may answer ``in_flight``
+        deciding = asyncio.create_task(gate.resume(result.pending.handle, Approve(), **waits))
+        while not deciding.done():
             await gate.jobs.run_invocation()
             await asyncio.sleep(0)
+        assert (await deciding).output == "refund 1"
         assert (await job).output == "refund 1"
         assert (await gate.call(call(77, "asked"), user=bank.ann, idempotency_key="k3")).replayed
         assert (await second.status()).state in {JobState.QUEUED, JobState.DONE}
