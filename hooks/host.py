@@ -42,19 +42,6 @@ class CallsUnderWay(Protocol[C_contra]):
 
     loop: asyncio.AbstractEventLoop | None
 
-    @property
-    def first(self) -> object | None:
-        """The call that began first in this iteration of the loop."""
-        ...
-
-    def watch(self, ctx: C_contra, loop: asyncio.AbstractEventLoop, /) -> None:
-        """Note the first call that begins in this iteration of the loop."""
-        ...
-
-    def ended(self, ctx: C_contra, /) -> None:
-        """Report a call that took long, if it blocked the loop all the time."""
-        ...
-
     def admit(self, ctx: C_contra) -> asyncio.Task[Any] | None:
         """Return the task of a call, or refuse the call."""
         ...

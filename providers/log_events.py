@@ -83,8 +83,8 @@ class LogEvent(StrEnum):
     CALL_BLOCKED = (
         "call.blocked",
         WARNING,
-        "seconds stage hook",
-        "a call blocked the event loop, before its first wait, for longer than 250 ms or its deadline; all others waited",
+        "seconds stage hook where",
+        "a call blocked the event loop for longer than 250 ms or its deadline, and all others waited; `where` is the line of code",
     )
     CALL_OVERRAN = (
         "call.overran",

@@ -177,14 +177,14 @@ def emit_invalid_output(ctx: LoggedCall, reason: str, **fields: object) -> None:
             _print(f"callgate: {ctx.tool_id}: {reason}")
 
 
-def emit_blocked(ctx: LoggedCall, seconds: float, **fields: object) -> None:
+def emit_blocked(ctx: LoggedCall, seconds: float, *, stage: str, hook: str, where: str) -> None:
     """Log that a call blocked the event loop; in development mode, print it. Never raises."""
-    emit(LogEvent.CALL_BLOCKED, ctx, seconds=round(seconds, 3), **fields)
+    emit(LogEvent.CALL_BLOCKED, ctx, seconds=round(seconds, 3), stage=stage, hook=hook, where=where)
     if ctx.run.plan.host.development:
         with suppress(Exception):
             _print(
-                f"callgate: {ctx.tool_id} blocked the event loop for {seconds:.3f} s; await in it, use a plain `def` "
-                "tool, which runs in a thread, or asyncio.to_thread"
+                f"callgate: {ctx.tool_id} blocked the event loop for {seconds:.3f} s: {hook} at {stage}, {where}; await "
+                "in it, use a plain `def` tool, which runs in a thread, or asyncio.to_thread"
             )
 
 

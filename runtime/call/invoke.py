@@ -9,7 +9,7 @@ closing: audit, metrics, releases in reverse, finalise, request providers; on ev
 from __future__ import annotations
 
 import inspect
-from asyncio import AbstractEventLoop, current_task, get_running_loop
+from asyncio import current_task, get_running_loop
 from collections.abc import Callable, Iterable
 from contextvars import Context, copy_context
 from types import CoroutineType
@@ -28,7 +28,6 @@ from callgate.runtime.call.closing import close, closing_steps, end_scope, resto
 from callgate.runtime.call.deadlines import LEAKS, arm, begin_in_time, forget_leaked, stand_down
 from callgate.runtime.call.failure import counted, fail, ignored_deadline
 from callgate.runtime.call.leases import awaited, finish_acquire, set_mark, taking
-from callgate.runtime.call.under_way import BLOCKED
 from callgate.tools.values import SCALARS
 
 # The first test is for truth: SYNC is 0, and most steps are SYNC.
@@ -39,7 +38,7 @@ async def run(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> Any:  # noqa
     state, shaping, under_way = ctx.run, plan.shaping, plan.host.under_way
     task = current_task(loop) if (loop := get_running_loop()) is under_way.loop else under_way.admit(ctx)
     under_way[ctx], state.requests = task, task.cancelling() if LEAKS and task is not None else 0
-    outside = _opened(plan, ctx, loop) if plan.restores or state.special or under_way.first is None else None
+    outside = _opened(plan, ctx) if plan.restores or state.special else None
     try:
         try:
             for kind, call, step in plan.before:
@@ -89,8 +88,6 @@ async def run(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> Any:  # noqa
     if outside is not None:
         restore_context(outside)
     del under_way[ctx]
-    if state.deadline_at is not None or plan.now() - state.started > BLOCKED:
-        under_way.ended(ctx)
     if state.special and (state.error is not None or state.deferred is not None):
         raise plan.surface(ctx)
     return state.output
@@ -108,10 +105,8 @@ def begin_acquire(ctx: InvokeContext, call: Callable[[InvokeContext], Any], step
     return finish_acquire(ctx, acquiring, pending, step)
 
 
-def _opened(plan: CallPlan[InvokeContext], ctx: InvokeContext, loop: AbstractEventLoop) -> Context | None:
-    """Arm the deadline, watch for calls that block the loop, and return the context to which the call is undone."""
-    if plan.host.under_way.first is None:
-        plan.host.under_way.watch(ctx, loop)
+def _opened(plan: CallPlan[InvokeContext], ctx: InvokeContext) -> Context | None:
+    """Arm the deadline, and return the context to which the call is undone."""
     if ctx.run.special:
         ctx.run.alarm = arm(ctx.remaining() or 0.0, ctx.run)
     return copy_context() if plan.restores else None

@@ -6,12 +6,11 @@ import asyncio
 import os
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from contextvars import Context, ContextVar
+from contextvars import ContextVar
 from typing import Any
 
 from callgate.errors import GateClosed
 from callgate.hooks.context import InvokeContext
-from callgate.providers.logs import emit_blocked
 
 _LOOK_EVERY = 0.01
 """Seconds between two looks at the calls under way while the gate closes."""
@@ -26,12 +25,6 @@ FORKED = (
     "fork, in each worker (gunicorn: post_fork, Celery: worker_process_init), and not before"
 )
 
-BLOCKED = 0.25
-"""Seconds of one call in one iteration of the event loop that are reported."""
-LEAST = 0.01
-"""The same for a call whose deadline is shorter: seconds that no timer could be more exact about."""
-_EMPTY = Context()
-
 _BLOCK: ContextVar[object] = ContextVar("callgate_block", default=None)
 
 
@@ -41,7 +34,7 @@ class UnderWay(dict[object, "asyncio.Task[Any] | None"]):
     Without a lifespan, as in ``invoke_tool``, it admits every call.
     """
 
-    __slots__ = ("first", "home", "is_gated", "loop", "pid", "watched")
+    __slots__ = ("home", "is_gated", "loop", "pid")
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,38 +42,6 @@ class UnderWay(dict[object, "asyncio.Task[Any] | None"]):
         self.home: asyncio.AbstractEventLoop | None = None
         self.pid: int | None = None
         self.is_gated = False
-        self.first: InvokeContext | None = None
-        self.watched: asyncio.AbstractEventLoop | None = None
-
-    def watch(self, ctx: InvokeContext, loop: asyncio.AbstractEventLoop) -> None:
-        """Note the first call that begins in this iteration of the loop, until the next iteration.
-
-        A call that ends meanwhile has never waited: all of its time, it blocked the loop.
-        """
-        self.first, self.watched = ctx, loop
-        loop.call_soon(self._next_iteration, ctx, context=_EMPTY)
-
-    def _next_iteration(self, ctx: InvokeContext) -> None:
-        """Find the call that blocked the last iteration and now waits."""
-        if self.first is ctx:
-            self.first = None
-        until = ctx.run.plan.host.monotonic()
-        if until - ctx.run.started <= BLOCKED and ctx.run.deadline_at is None:
-            return
-        live = [one for one in self if isinstance(one, InvokeContext) and one.run.started >= ctx.run.started]
-        for one in reversed(live):  # a call gave the loop back before the next one began
-            _report_blocked(one, until, stage=one.run.step.stage, hook=one.run.step.name)
-            until = one.run.started
-
-    def ended(self, ctx: InvokeContext) -> None:
-        """Report a call that took long, and did so in one iteration of the loop."""
-        first = self.first
-        if first is None:
-            return
-        if self.watched is not asyncio.get_running_loop():  # that loop has ended
-            self.first = None
-        elif first.run.started <= ctx.run.started:
-            _report_blocked(ctx, ctx.run.plan.host.monotonic())
 
     def start(self) -> None:
         """Accept calls in the running loop."""
@@ -166,11 +127,3 @@ class UnderWay(dict[object, "asyncio.Task[Any] | None"]):
     def _others(self) -> set[asyncio.Task[Any]]:
         own = asyncio.current_task()
         return {task for task in self.values() if task is not None and task is not own and not task.done()}
-
-
-def _report_blocked(ctx: InvokeContext, until: float, **where: object) -> None:
-    run = ctx.run
-    took = until - run.started
-    limit = BLOCKED if run.deadline_at is None else min(BLOCKED, max(run.deadline_at - run.started, LEAST))
-    if took > limit:
-        emit_blocked(ctx, took, **where)

@@ -41,6 +41,7 @@ class Lifespan:
         self._sessions = providers.sessions
         self._globals = Factories(providers, self._in_time)
         self.background = BackgroundTasks()
+        self._stop_watch: Callable[[], None] | None = None
         self._opened = False
         if self._sessions.ttl is not None:
             self.background.tasks.append(
@@ -109,6 +110,8 @@ class Lifespan:
         return cancelled
 
     async def _start(self) -> None:
+        from callgate.runtime.lifespan.loop_watch import LoopWatch  # a bare call watches no loop
+
         self._until = None
         await _open_shared(self._engine.store)
         try:
@@ -118,9 +121,13 @@ class Lifespan:
             await _close_shared(self._engine.store)
             raise
         self.background.start()
+        self._stop_watch = LoopWatch(self._under_way).start()
 
     async def _end(self) -> None:
         self._under_way.end()
+        if self._stop_watch is not None:
+            self._stop_watch()
+            self._stop_watch = None
         try:
             await self.background.stop(self._share())
             await self._engine.drain(self._share())

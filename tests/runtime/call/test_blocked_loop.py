@@ -1,17 +1,54 @@
-"""A call that blocks the event loop is named in the log, and on stderr in development mode."""
+"""A call that blocks the event loop is named in the log, and on stderr in development mode, wherever in the call it does."""
 
 from __future__ import annotations
 
 import asyncio
+import re
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import suppress
 from typing import Annotated, Any
 
 import pytest
 
-from callgate import Gate, Hook, InvokeContext, Provide, Scoped, User, tool
+from callgate import Gate, Hook, InvokeContext, Provide, Scoped, ToolContext, User, tool
+from callgate.errors import ProviderError
 from callgate.providers.clock import FakeClock
 from tests.harness.gate_options import gate_options
 
 USER = User("u")
+PLACES = (
+    "body",
+    "body after a wait",
+    "body in its own task",
+    "nested call",
+    "provider",
+    "exit of a provider",
+    "will_authorize",
+    "around_execute",
+    "around_execute after a wait",
+    "will_audit",
+    "will_finalize_invoke",
+)
+
+
+def held(seconds: float) -> None:
+    """Keep the interpreter lock in one call of C code: no other thread runs."""
+    until = time.perf_counter() + seconds
+    size = 200_000
+    while (left := until - time.perf_counter()) > 0:
+        began = time.perf_counter()
+        sum(range(size))
+        took = time.perf_counter() - began
+        size = max(int(size * left / took * 0.9), 1000)
+
+
+def python(seconds: float) -> None:
+    """Compute in Python."""
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
 
 
 class Db:
@@ -19,104 +56,161 @@ class Db:
 
 
 class Slow(Hook):
-    """Block in one stage."""
+    """Block in one stage of the outer call."""
 
-    def __init__(self, clock: FakeClock, seconds: float, stage: str) -> None:
-        self.clock, self.seconds, self.stage = clock, seconds, stage
+    def __init__(self, at: Callable[[str], None]) -> None:
+        self.block = at
+
+    def at(self, ctx: InvokeContext, stage: str) -> None:
+        if ctx.tool_id == "work":
+            self.block(stage)
 
     def will_authorize(self, ctx: InvokeContext) -> None:
-        self._block("will_authorize")
+        self.at(ctx, "will_authorize")
 
     async def around_execute(self, ctx: InvokeContext, next: Any) -> Any:
-        self._block("around_execute")
-        return await next()
+        self.at(ctx, "around_execute")
+        output = await next()
+        await asyncio.sleep(0.001)
+        self.at(ctx, "around_execute after a wait")
+        return output
 
-    def _block(self, stage: str) -> None:
-        if stage == self.stage:
-            self.clock.advance(self.seconds)
+    def will_audit(self, ctx: InvokeContext) -> None:
+        self.at(ctx, "will_audit")
+
+    async def will_finalize_invoke(self, ctx: InvokeContext) -> None:
+        self.at(ctx, "will_finalize_invoke")
 
 
-def blocked(caplog: pytest.LogCaptureFixture) -> list[str]:
+def gate_that_blocks(place: str, block: Callable[[], None]) -> Gate:
+    def at(here: str) -> None:
+        if here == place:
+            block()
+
+    async def make() -> AsyncGenerator[Db]:
+        at("provider")
+        yield Db()
+        at("exit of a provider")
+
+    @tool(effect="read")
+    async def inner() -> int:
+        at("nested call")
+        return 1
+
+    @tool(effect="read", hard_deadline=place == "body in its own task")
+    async def work(ctx: ToolContext, *, db: Annotated[Db, Provide[Db]]) -> int:
+        at("body")
+        await asyncio.sleep(0.001)
+        at("body after a wait")
+        at("body in its own task")
+        await ctx.call("inner", {})
+        return 1
+
+    provide = {Db: Scoped("request", make)}
+    return Gate([work, inner], [Slow(at)], provide=provide, **gate_options(mode="development"))
+
+
+def named(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.getMessage() for one in caplog.records if "call.blocked" in one.getMessage()]
 
 
-@pytest.mark.parametrize("place", ["body", "body, then wait", "provider", "will_authorize", "around_execute"])
-@pytest.mark.parametrize(
-    ("seconds", "deadline", "named"), [(0.3, None, 1), (0.2, None, 0), (0.1, 0.05, 1), (0.1, 0.5, 0), (0.3, 0.5, 1)]
-)
-@pytest.mark.parametrize("way", ["call", "invoke"])
-async def test_a_call_that_blocks_the_loop_is_named(
-    caplog: pytest.LogCaptureFixture,
-    capsys: pytest.CaptureFixture[str],
-    place: str,
-    seconds: float,
-    deadline: float | None,
-    named: int,
-    way: str,
-) -> None:
-    """By its tool: where it took longer than 250 ms or its deadline without giving the loop back."""
-    clock = FakeClock()
+def threads() -> Iterator[threading.Thread]:
+    return (one for one in threading.enumerate() if one.name == "callgate-loop-watch")
 
-    def make() -> Db:
-        clock.advance(seconds if place == "provider" else 0.0)
-        return Db()
 
-    @tool(effect="read")
-    async def work(*, db: Annotated[Db, Provide[Db]]) -> int:
-        if place.startswith("body"):
-            clock.advance(seconds)
-        if place.endswith("wait"):
-            await asyncio.sleep(0)
-        return 1
-
-    hooks = [Slow(clock, seconds, place)]
-    provide = {Db: Scoped("request", make)}
-    gate = Gate([work], hooks, provide=provide, **gate_options(clock=clock, mode="development"))
+async def called(gate: Gate, deadline: float | None = None) -> None:
     async with gate:
         await asyncio.sleep(0)
-        caplog.clear()
-        capsys.readouterr()
-        try:
-            await (gate.call if way == "call" else gate.invoke)("work", {}, user=USER, deadline=deadline)
-        except TimeoutError:
-            pass
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-    found = blocked(caplog)
-    assert len(found) == named, found
-    assert all("tool='work'" in one for one in found)
-    assert capsys.readouterr().err.count("work blocked the event loop for") == named
+        with suppress(TimeoutError):
+            await gate.call("work", {}, user=USER, deadline=deadline)
+        await asyncio.sleep(0.06)  # the watch looks at the loop every 50 ms
 
 
-async def test_calls_that_wait_long_and_calls_beside_a_blocking_one_are_not_named(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_call_that_blocks_the_loop_is_named_with_its_stage_and_line(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], place: str
 ) -> None:
-    """Time that a call waits is no blocking; only the call that blocked is named."""
-    clock = FakeClock()
+    """Before its first wait and after it, in the tool, a nested call, a provider, and in hooks up to the last."""
+    await called(gate_that_blocks(place, lambda: time.sleep(0.3)))
+    found = named(caplog)
+    assert len(found) == 1, found
+    assert f"tool='{'inner' if place == 'nested call' else 'work'}'" in found[0]
+    assert re.search(r"where='.*test_blocked_loop.py:\d+ in ", found[0])
+    if place in Slow.__dict__:
+        assert f"stage='{place}'" in found[0]
+    assert capsys.readouterr().err.count(" blocked the event loop for ") == 1
+
+
+@pytest.mark.parametrize("how", [time.sleep, python, held])
+async def test_each_way_to_block_is_named(caplog: pytest.LogCaptureFixture, how: Callable[[float], None]) -> None:
+    """Also code in C that keeps the interpreter lock, which stops the watching thread, too."""
+    await called(gate_that_blocks("body after a wait", lambda: how(0.4)))
+    assert len(named(caplog)) >= 1
+
+
+@pytest.mark.parametrize(("seconds", "deadline", "count"), [(0.1, None, 0), (0.15, 0.05, 1), (0.1, 2.0, 0)])
+async def test_what_counts_is_the_deadline_if_it_is_shorter_than_250_ms(
+    caplog: pytest.LogCaptureFixture, seconds: float, deadline: float | None, count: int
+) -> None:
+    """Shorter blocks are not named."""
+    await called(gate_that_blocks("body after a wait", lambda: time.sleep(seconds)), deadline)
+    assert len(named(caplog)) == count
+
+
+async def test_calls_that_wait_and_code_beside_calls_are_not_named(caplog: pytest.LogCaptureFixture) -> None:
+    """Time that a call waits is no blocking, and neither is another task that blocks while it waits."""
 
     @tool(effect="read")
     async def waits() -> int:
-        for _ in range(3):
-            await asyncio.sleep(0)
-            clock.advance(0.2)
+        await asyncio.sleep(0.4)
         return 1
 
-    @tool(effect="read")
-    async def blocks() -> int:
-        clock.advance(1)
-        await asyncio.sleep(0)
-        return 1
+    async def blocks() -> None:
+        await asyncio.sleep(0.01)
+        time.sleep(0.3)  # noqa: ASYNC251
 
-    @tool(effect="read")
-    async def quick() -> int:
-        await asyncio.sleep(0)
-        return 1
+    async with Gate([waits], **gate_options()) as gate:
+        await asyncio.gather(gate.call("waits", {}, user=USER), blocks())
+        await asyncio.sleep(0.06)
+    assert named(caplog) == []
 
-    async with Gate([waits, blocks, quick], **gate_options(clock=clock)) as gate:
-        await gate.call("waits", {}, user=USER)
-        assert blocked(caplog) == []
-        calls: list[Any] = [("quick", {}), ("blocks", {}), ("quick", {})]
-        await gate.call_many(calls, user=USER)
-        await asyncio.sleep(0)
-        assert len(blocked(caplog)) == 1
-        assert "tool='blocks'" in blocked(caplog)[0]
+
+async def test_the_watch_ends_with_its_gate_also_when_it_does_not_open() -> None:
+    """No thread is left, whatever ends the gate; and the clock of the gate plays no part."""
+
+    gate = gate_that_blocks("", lambda: None)
+    for _ in range(3):
+        async with gate:
+            assert len(list(threads())) == 1
+        assert not list(threads())
+    async with Gate([], **gate_options(clock=FakeClock())):
+        assert len(list(threads())) == 1
+
+    def fails() -> Db:
+        raise RuntimeError("no database")
+
+    with pytest.raises(ProviderError, match="the factory of Db failed"):
+        await Gate([], provide={Db: Scoped("global", fails)}, **gate_options()).open()
+    assert not list(threads())
+
+
+async def test_a_thread_that_no_longer_has_a_loop_ends() -> None:
+    """A loop that is closed in the middle of a call stops its watch."""
+    watches: list[threading.Thread] = []
+
+    def other() -> None:
+        loop = asyncio.new_event_loop()
+        gate = gate_that_blocks("", lambda: None)
+
+        async def leave_open() -> None:
+            await gate.open()
+            gate._engine.under_way[object()] = None
+            watches.extend(threads())
+
+        loop.run_until_complete(leave_open())
+        loop.close()
+
+    await asyncio.to_thread(other)
+    assert len(watches) == 1
+    await asyncio.to_thread(watches[0].join, 5)
+    assert not watches[0].is_alive()
