@@ -25,7 +25,7 @@ async def test_other_tasks_have_a_turn_while_a_log_in_memory_is_hashed_and_verif
     monkeypatch.setattr(audit_verify, "_SLICE", 10)
 
     @tool(effect="read")
-    def add(a: int) -> int:
+    async def add(a: int) -> int:
         """Add one."""
         return a + 1
 
