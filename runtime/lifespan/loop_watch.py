@@ -59,7 +59,7 @@ class LoopWatch:
 
     def _watch(self) -> None:
         due, used = time.monotonic() + INTERVAL, self._used()
-        while not self._stopped.wait(INTERVAL):
+        while not self._stopped.wait(INTERVAL) and not self._loop.is_closed():
             if self._calls:
                 late = time.monotonic() - due
                 if late > INTERVAL and self._used() - used > _BUSY * late:
@@ -85,9 +85,13 @@ class LoopWatch:
         task = asyncio.current_task(self._loop)
         if task is None:
             return None
-        for ctx, own in reversed(list(self._calls.items())):
+        try:
+            calls = list(self._calls.items())
+        except RuntimeError:  # the loop goes on meanwhile: it is not blocked
+            return None
+        for ctx, own in reversed(calls):
             if isinstance(ctx, InvokeContext) and task in (own, ctx.run.body_task):
-                step = ctx.run.step
+                step = getattr(ctx.run, "step", ctx.run.plan.start)  # a call that has just begun has none
                 return Sample(ctx, step.stage, step.name, _line_of(self._ident))
         return None
 
@@ -122,4 +126,11 @@ def _processor_time_of(ident: int) -> Callable[[], float]:
     if clock_of is None:
         return lambda: 0.0
     clock: int = clock_of(ident)
-    return lambda: time.clock_gettime(clock)
+
+    def used() -> float:
+        try:
+            return time.clock_gettime(clock)
+        except OSError:  # the thread has ended, and its loop with it
+            return 0.0
+
+    return used

@@ -113,7 +113,7 @@ def test_steps_that_wait_make_no_task_either() -> None:
     case.use(*(Quota(Held(lambda: case.ledger, f"{n}", yields, yields)) for n in range(6))).runs(work)
     cost = cost_of(lambda: case(LeaseLedger()))
     assert cost.tasks == 0
-    assert cost.callbacks == 6 * 4 * 2 + 1  # each of 24 waits: its future, and the task; one watches for blocked loops
+    assert cost.callbacks == 6 * 4 * 2  # each of 24 waits: its future, and the task
 
 
 # ---------------------------------------------------------------------- in the caller's own task
