@@ -208,6 +208,10 @@ def test_imports_are_absolute_and_name_the_package() -> None:
     assert wrong == []
 
 
+WITH_PEER = {"runtime/hosts/mcp": {"mcp", "mcp_types", "starlette"}}
+"""Rooms that are loaded only with their peer, and its packages that they import. Their ``face`` imports none of them."""
+
+
 def test_only_required_packages_are_imported_at_module_level() -> None:
     required = {normal(line).replace("-", "_") for line in project()["project"]["dependencies"]}
     known = required | sys.stdlib_module_names | {"callgate"}
@@ -215,7 +219,33 @@ def test_only_required_packages_are_imported_at_module_level() -> None:
         f"{path.relative_to(ROOT)}:{line} {module}: import it in the function that needs it"
         for path in sources()
         for line, module, _ in imports(parsed(path), inside_functions=False)
-        if module.partition(".")[0] not in known
+        if module.partition(".")[0] not in known | peers_of(path)
+    ]
+    assert wrong == []
+
+
+def peers_of(path: Path) -> set[str]:
+    """The packages that a module may import because its room is loaded only with them."""
+    return set() if path.stem in {"__init__", "face"} else WITH_PEER.get(str(path.parent.relative_to(ROOT)), set())
+
+
+@pytest.mark.parametrize("room", sorted(WITH_PEER))
+def test_what_is_imported_of_a_room_with_a_peer_does_not_load_the_peer(room: str) -> None:
+    """Nothing but the function that needs the peer loads it."""
+    loading = {
+        f"callgate.{room.replace('/', '.')}.{path.stem}"
+        for path in sources()
+        if path.parent == ROOT / room
+        and WITH_PEER[room]
+        & {module.partition(".")[0] for _, module, _ in imports(parsed(path), inside_functions=False)}
+    }
+    assert loading
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line} {module}"
+        for path in sources()
+        if path.parent != ROOT / room or path.stem in {"__init__", "face"}
+        for line, module, _ in imports(parsed(path), inside_functions=False)
+        if module in loading
     ]
     assert wrong == []
 

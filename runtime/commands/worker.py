@@ -6,10 +6,11 @@ import argparse
 import asyncio
 import contextlib
 import importlib
+import inspect
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 from callgate.errors import CallgateError
@@ -58,10 +59,23 @@ def gate_at(address: str) -> Gate:
             found = getattr(found, part)
     except AttributeError as error:
         raise ImportError(f"{address}: {error}") from None
-    made = found if isinstance(found, Gate) else found() if callable(found) else found
+    made = found if isinstance(found, Gate) else _made_by(address, found) if callable(found) else found
     if not isinstance(made, Gate):
         raise ImportError(f"{address} is of type {type(made).__name__}, not a Gate")  # noqa: TRY004  (a wrong address)
     return made
+
+
+def _made_by(address: str, function: Callable[..., object]) -> object:
+    """Return what the function at an address makes.
+
+    Raises:
+        ImportError: the function needs arguments.
+    """
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        raise ImportError(f"{address} is a function with arguments, not a Gate") from None
+    return function()
 
 
 async def _work(gate: Gate, args: argparse.Namespace, out: TextIO) -> None:

@@ -1,7 +1,7 @@
 """Callgate: the one gate that a model's tool call passes.
 
 This module has what most applications import. The rest is in ``callgate.hooks``, ``callgate.models``,
-``callgate.stores``, ``callgate.jobs``, ``callgate.picking``, ``callgate.threads``, ``callgate.tools``,
+``callgate.stores``, ``callgate.jobs``, ``callgate.mcp``, ``callgate.picking``, ``callgate.threads``, ``callgate.tools``,
 ``callgate.testing`` and ``callgate.errors``. Each name is imported on first use.
 """
 

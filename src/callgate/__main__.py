@@ -17,15 +17,16 @@ Callgate {version}: the one gate every tool call passes.
   callgate audit verify ADDRESS               find changes to the audit log of a store; also export, prune
   callgate effects list ADDRESS               list the effect ledger of a store; also show, settle, prune
   callgate jobs list ADDRESS                  list the submitted jobs; also show, retry, cancel, prune
+  callgate mcp MODULE:GATE                    serve a gate to an MCP host: an editor, an assistant, an agent
   callgate stores check --store ADDRESS       check whether the tables of a store are up to date
   callgate stores upgrade --store ADDRESS     create or migrate the tables of a store
   callgate worker --app MODULE:GATE           run the calls that were submitted to a gate
 
-Only `stores upgrade` and the gate of `worker` create or migrate tables. The others refuse a store that is not there.
+Only `stores upgrade` and the gates of `mcp` and `worker` create or migrate tables. The others refuse a store that is not there.
 """
 
 
-COMMANDS = ("audit", "effects", "jobs", "pick", "stores", "worker")
+COMMANDS = ("audit", "effects", "jobs", "mcp", "pick", "stores", "worker")
 """Each command has a module ``callgate.runtime.commands.NAME`` with a function ``main``."""
 
 

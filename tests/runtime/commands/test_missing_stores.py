@@ -91,7 +91,7 @@ def test_the_matrix_has_every_verb_with_the_address_of_a_store(capsys: pytest.Ca
             import_module(f"callgate.runtime.commands.{command}").main(["--help"])
         offered = capsys.readouterr().out.partition("{")[2].partition("}")[0]
         assert set(offered.split(",")) == {words[0] for words in verbs}
-    assert set(COMMANDS) - set(VERBS) == {"pick", "stores", "worker"}, "these take no store, or may create it"
+    assert set(COMMANDS) - set(VERBS) == {"mcp", "pick", "stores", "worker"}, "these take no store, or may create it"
 
 
 @pytest.mark.parametrize("what", NOT_THERE)

@@ -1,0 +1,198 @@
+"""The user of each request, and what is refused before the SDK reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
+from ipaddress import ip_address
+from typing import Any
+
+from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.auth.settings import AuthSettings
+from mcp.server.context import ServerRequestContext
+from mcp.server.transport_security import TransportSecuritySettings
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_REQUEST
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from callgate.runtime.faces.principal import Authenticate, principal
+from callgate.runtime.gate import Gate
+from callgate.runtime.hosts.mcp.oauth import OAuth
+from callgate.tools.calls import User
+
+USER = "callgate.user"
+"""The key of the user in the ASGI scope of a request."""
+LOCAL_HOSTS = ("127.0.0.1:*", "localhost:*", "[::1]:*", "127.0.0.1", "localhost", "[::1]")
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+
+class Access:
+    """Finds the user of a request: by *authenticate*, by a token, or the configured one."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        user: User | None,
+        authenticate: Authenticate | None,
+        oauth: OAuth | None,
+        challenge: str | None,
+        allowed_hosts: Collection[str],
+        max_body: int,
+        read_timeout: float,
+    ) -> None:
+        self.gate = gate
+        self.user, self.authenticate, self.oauth = user, authenticate, oauth
+        self.challenge, self.allowed_hosts = challenge, tuple(allowed_hosts)
+        self.max_body, self.read_timeout = max_body, read_timeout
+
+    @property
+    def is_local(self) -> bool:
+        """True if every request has the configured user."""
+        return self.authenticate is None and self.oauth is None
+
+    def user_of(self, ctx: ServerRequestContext) -> User:
+        """Return the user of a request.
+
+        Raises:
+            MCPError: it has none.
+        """
+        scope = None if ctx.request is None else ctx.request.scope
+        if scope is None or self.is_local:
+            found = self.user
+        elif self.oauth is None:
+            found = scope.get(USER)
+        else:
+            found = self._of_token(self.oauth, scope.get("user"))
+        if found is None:
+            raise MCPError(INVALID_REQUEST, "Authentication is required.")
+        return found
+
+    @staticmethod
+    def _of_token(oauth: OAuth, caller: object) -> User | None:
+        if not isinstance(caller, AuthenticatedUser):
+            return None
+        token = caller.access_token
+        if oauth.user_of is not None:
+            return oauth.user_of(token)
+        tenant = (token.claims or {}).get("tenant")
+        roles: Iterable[str] = (role for scope in token.scopes for role in oauth.roles.get(scope, ()))
+        return User(
+            token.subject or token.client_id, tenant if isinstance(tenant, str) else None, set(roles), set(token.scopes)
+        )
+
+    # ------------------------------------------------------------------ HTTP
+
+    def sdk_options(self) -> dict[str, Any]:
+        """Return the options of the SDK's application for tokens and hosts."""
+        hosts = list(self.allowed_hosts or (LOCAL_HOSTS if self.is_local else ()))
+        schemes = ("http://", "https://")
+        options: dict[str, Any] = {
+            "max_request_body_size": self.max_body,
+            "transport_security": TransportSecuritySettings(
+                enable_dns_rebinding_protection=bool(hosts),
+                allowed_hosts=hosts,
+                allowed_origins=[scheme + host for host in hosts for scheme in schemes],
+            ),
+        }
+        if self.oauth is not None:
+            from pydantic import AnyHttpUrl
+
+            options["token_verifier"] = self.oauth.verifier
+            options["auth"] = AuthSettings(
+                issuer_url=AnyHttpUrl(self.oauth.issuer),
+                resource_server_url=AnyHttpUrl(self.oauth.resource),
+                required_scopes=list(self.oauth.scopes),
+                validate_token_resource=True,
+            )
+        return options
+
+    def guarded(self, app: App) -> App:
+        """Wrap the SDK's endpoint: a request needs an open gate, a user, and a body that arrives in time."""
+        if self.authenticate is not None:
+            app = AuthContextMiddleware(app)
+
+        async def serve(scope: Message, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+            refusal = await self._refusal(scope)
+            if refusal is None and scope["method"] == "POST":
+                body = await self._body(receive)
+                if body is None:
+                    text = f"A request has at most {self.max_body} bytes, and arrives within {self.read_timeout:g} s."
+                    refusal = JSONResponse({"detail": text}, 413, {"connection": "close"})
+                else:
+                    receive = _with_body(body, receive)
+            await (app if refusal is None else refusal)(scope, receive, send)
+
+        return serve
+
+    async def _refusal(self, scope: Message) -> JSONResponse | None:
+        """Return the response that refuses a request; else note its user."""
+        if not self.gate.is_open:
+            return JSONResponse({"detail": "The service is not available."}, 503)
+        if self.is_local and (self.user is None or not _is_from_here(scope)):
+            return JSONResponse({"detail": "This service has no authentication: it serves its own machine only."}, 403)
+        if self.authenticate is None:
+            return None
+        user = await principal(self.authenticate, Request(scope))  # ``authenticate`` cannot read the body
+        if user is None:
+            headers = {} if self.challenge is None else {"www-authenticate": self.challenge}
+            return JSONResponse({"detail": "Authentication is required."}, 401, headers)
+        scope[USER] = user
+        # the SDK binds a session to this identity: another user's request for it is answered with 404
+        owner = json.dumps([user.tenant, user.id])
+        token = AccessToken(token="", client_id=owner, scopes=[], subject=user.id)
+        scope["user"] = AuthenticatedUser(token)
+        return None
+
+    async def _body(self, receive: Receive) -> bytes | None:
+        """Read the body; None if it is too long or too slow, or the client has gone."""
+        parts: list[bytes] = []
+        left = self.max_body
+        try:
+            async with asyncio.timeout(self.read_timeout):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    part = message.get("body", b"")
+                    left -= len(part)
+                    if left < 0:
+                        return None
+                    parts.append(part)
+                    if not message.get("more_body", False):
+                        return b"".join(parts)
+        except TimeoutError:
+            return None
+
+
+def _is_from_here(scope: Message) -> bool:
+    """Return True for a client on this machine, and for one without an address, as over a Unix socket."""
+    client = scope.get("client")
+    try:
+        return client is None or ip_address(client[0]).is_loopback
+    except ValueError:
+        return False
+
+
+def _with_body(body: bytes, receive: Receive) -> Receive:
+    """Return a ``receive`` that gives the body once, and then what the server gives."""
+    given = False
+
+    async def again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again

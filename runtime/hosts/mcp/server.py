@@ -1,0 +1,121 @@
+"""A gate as a server of the MCP SDK, over stdio and HTTP."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.session import ServerSession
+from mcp.server.stdio import stdio_server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+from mcp_types import ListToolsResult, PaginatedRequestParams
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from starlette.applications import Starlette
+
+from callgate.runtime.gate import Gate
+from callgate.runtime.hosts.mcp.access import Access, Message, Receive, Send
+from callgate.runtime.hosts.mcp.call import CallHandler
+from callgate.runtime.hosts.mcp.listing import Listing
+from callgate.tools.values import thaw
+
+_STDIO = "stdio"
+
+
+class GateServer:
+    """A gate as an MCP server; ``callgate.mcp.server`` makes it. ``sdk`` is the low-level server of the SDK."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        access: Access,
+        name: str,
+        shown: Mapping[str, Any],
+        approvals_url: str | None,
+        page: int,
+        max_sessions: int,
+    ) -> None:
+        self._gate, self._access, self._max_sessions = gate, access, max_sessions
+        self._listing = Listing(gate, page)
+        self._bus = InMemorySubscriptionBus()
+        self._listeners: OrderedDict[str, ServerSession] = OrderedDict()  # up to version 2025-11-25, by session
+        self.sdk: Server[dict[str, Any]] = Server(
+            name,
+            **shown,
+            lifespan=self._lifespan,
+            on_list_tools=self._list_tools,
+            on_call_tool=CallHandler(gate, access, self._listing, approvals_url).call_tool,
+            on_subscriptions_listen=ListenHandler(self._bus),
+            get_tool_input_schema=self._input_schema,
+        )
+
+    async def run_stdio(self) -> None:
+        """Serve one client over standard input and output, until it closes them. Opens and closes the gate.
+
+        What tools print goes to standard error meanwhile.
+        """
+        async with stdio_server() as (read, write):
+            options = self.sdk.create_initialization_options(NotificationOptions(tools_changed=True))
+            await self.sdk.run(read, write, options)
+
+    def asgi(self, path: str = "/mcp") -> HttpApp:
+        """Return an ASGI application that serves the gate over HTTP at *path*.
+
+        Served by itself, it opens and closes the gate. An application that mounts it has to enter its ``lifespan``.
+        """
+        app = self.sdk.streamable_http_app(
+            streamable_http_path=path, max_sessions=self._max_sessions, **self._access.sdk_options()
+        )
+        return HttpApp(app, self._access)
+
+    async def tools_changed(self) -> None:
+        """Tell the clients that listen that the list of tools has changed."""
+        await self._bus.publish(ToolsListChanged())
+        for session in list(self._listeners.values()):
+            await session.send_tool_list_changed()  # to a client that has gone it does nothing
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Server[dict[str, Any]]) -> AsyncGenerator[dict[str, Any]]:
+        if self._gate.is_open:
+            yield {}
+            return
+        async with self._gate:
+            yield {}
+
+    async def _list_tools(self, ctx: ServerRequestContext, params: PaginatedRequestParams | None) -> ListToolsResult:
+        user, modern = self._access.user_of(ctx), ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+        if not modern:
+            self._listen(ctx)
+        return self._listing.page(user, None if params is None else params.cursor, modern=modern)
+
+    def _listen(self, ctx: ServerRequestContext) -> None:
+        """Keep a session whose client has listed the tools, to notify it of changes."""
+        id = _STDIO if ctx.request is None else ctx.request.headers.get("mcp-session-id", _STDIO)
+        self._listeners[id] = ctx.session
+        self._listeners.move_to_end(id)
+        if len(self._listeners) > self._max_sessions:
+            self._listeners.popitem(last=False)
+
+    def _input_schema(self, name: str) -> Mapping[str, Any] | None:
+        registry = self._gate.registry
+        parameters = registry.get(name).definition.parameters if name in registry else None
+        return None if parameters is None else thaw(parameters)
+
+
+class HttpApp:
+    """The ASGI application of a server. It serves one lifespan; for another one, make it again with ``asgi``."""
+
+    def __init__(self, app: Starlette, access: Access) -> None:
+        self._app = app
+        self._serve = access.guarded(app)
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """See the ASGI specification."""
+        await self._serve(scope, receive, send)
+
+    def lifespan(self, _app: object = None) -> AbstractAsyncContextManager[object]:
+        """Serve requests until the context ends: for the lifespan of an application that mounts this one."""
+        return self._app.router.lifespan_context(self._app)
