@@ -208,7 +208,10 @@ def test_imports_are_absolute_and_name_the_package() -> None:
     assert wrong == []
 
 
-WITH_PEER = {"runtime/hosts/mcp": {"mcp", "mcp_types", "starlette"}}
+WITH_PEER = {
+    "runtime/hosts/mcp": {"mcp", "mcp_types", "starlette"},
+    "runtime/remote/mcp": {"httpx2", "mcp", "mcp_types"},
+}
 """Rooms that are loaded only with their peer, and its packages that they import. Their ``face`` imports none of them."""
 
 
@@ -261,6 +264,7 @@ LATER = (
     "callgate.providers.stores.sql",
     "callgate.runtime.hosts",
     "callgate.runtime.models",
+    "callgate.runtime.remote",
     "callgate.runtime.testing",
 )
 """Parts of Callgate that a gate without them does not load."""

@@ -13,7 +13,7 @@ from typing import TextIO
 
 from callgate.errors import CallgateError
 from callgate.runtime.commands.worker import gate_at
-from callgate.runtime.hosts.mcp.face import McpServer, server
+from callgate.runtime.hosts.mcp.face import ServedGate, server
 from callgate.tools.calls import User
 
 ABOUT = """Serve a gate to one MCP host over standard input and output, or with --http to hosts on this machine. The gate
@@ -75,7 +75,7 @@ def configuration(name: str, arguments: Sequence[str], port: int | None) -> str:
     )
 
 
-def _serve_http(served: McpServer, port: int) -> None:
+def _serve_http(served: ServedGate, port: int) -> None:
     import uvicorn  # comes with the SDK
 
     uvicorn.run(served.asgi(), host="127.0.0.1", port=port, log_level="warning")

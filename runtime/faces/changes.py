@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from callgate.hooks.selection import register
 from callgate.providers import logs
@@ -18,6 +18,17 @@ from callgate.runtime.policy import Policy
 from callgate.runtime.suspensions.record_keeping import CallRecords
 from callgate.tools.record import ToolRecord
 from callgate.tools.registry import ToolRegistry
+
+M = TypeVar("M")
+M_co = TypeVar("M_co", covariant=True)
+
+
+class Source(Protocol[M_co]):
+    """A remote source of tools, for ``Gate.mount``."""
+
+    async def mount_on(self, gate: Any, /) -> M_co:
+        """Add the tools to *gate*, and keep them up to date until it closes."""
+        ...
 
 
 class Changes:
@@ -55,6 +66,16 @@ class Changes:
             RegistrationError: the open gate refuses the removal, because a rule names the tool.
         """
         return self.registry.remove(tool if isinstance(tool, str) else self.registry.id_of(tool))
+
+    async def mount(self, source: Source[M]) -> M:
+        """Add the tools of a remote server, such as ``callgate.mcp.McpServer``, and follow its changes.
+
+        The gate closes the connection when it closes. Return what is mounted: names, refusals, changed definitions.
+
+        Raises:
+            RegistrationError: the server cannot be reached, or its list of tools breaks a limit.
+        """
+        return await source.mount_on(self)
 
     def use(self, hook: Any, *, tools: Any = None, tags: Any = None, tenants: Any = None) -> Callable[[], None]:
         """Register a hook for all tools or some, and return a function that removes it again.

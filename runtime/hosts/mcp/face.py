@@ -22,7 +22,7 @@ PAGE = 200
 """Tools on one page of ``tools/list``."""
 
 
-class McpServer(Protocol):
+class ServedGate(Protocol):
     """A gate as an MCP server. ``sdk`` is the low-level server of the SDK, for what this class does not offer."""
 
     sdk: Any
@@ -57,7 +57,7 @@ def server(
     max_body: int = MAX_BODY,
     read_timeout: float = READ_TIMEOUT,
     max_sessions: int = MAX_SESSIONS,
-) -> McpServer:
+) -> ServedGate:
     """Serve the tools of *gate* over MCP, in every protocol version of the SDK; needs the extra ``mcp``.
 
     A client sees the tools that its user may see, and each call passes the whole lifecycle. A call that waits for its own

@@ -18,7 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 import callgate.mcp
 from callgate import Approval, Gate, ToolContext, ToolError, User, tool
 from callgate.hooks import Authorize, permit
-from callgate.runtime.hosts.mcp.face import McpServer
+from callgate.runtime.hosts.mcp.face import ServedGate
 from tests.harness.gate_options import gate_options
 from tests.runtime.hosts.serving import served
 
@@ -152,7 +152,7 @@ Answers = Callable[[types.ElicitRequestParams], types.ElicitResult]
 
 @contextlib.asynccontextmanager
 async def client_of(
-    server: McpServer | None,
+    server: ServedGate | None,
     transport: str,
     era: str,
     *,
@@ -196,7 +196,7 @@ async def http_client(port: int, user: str, **options: Any) -> AsyncGenerator[Cl
             yield client
 
 
-def server_of(gate: Gate, transport: str, **options: Any) -> McpServer:
+def server_of(gate: Gate, transport: str, **options: Any) -> ServedGate:
     """Make the server: over HTTP a user authenticates, else Ann is configured."""
     access: dict[str, Any] = {"authenticate": who} if transport == "http" else {"user": PEOPLE["ann"]}
     return callgate.mcp.server(gate, name="desk", **{**access, **options})

@@ -1,0 +1,1 @@
+"""Remote servers: their tools behind a gate."""
