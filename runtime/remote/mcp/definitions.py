@@ -87,7 +87,7 @@ async def admit_tools(tools: list[Tool], server: McpServer) -> Found:
 def _definition(tool: Tool, name: str, server: McpServer) -> ToolDefinition:
     own = tool.annotations
     hints = ToolAnnotations() if own is None else ToolAnnotations.from_dict(own.model_dump(exclude_none=True))
-    text = visible(tool.description) or visible(tool.title) or tool.name
+    text = visible(tool.description) or visible(tool.title) or visible(tool.name)
     return ToolDefinition(
         name,
         f"[{server.name}] {text}",  # a reader and a model see whose text it is
