@@ -108,7 +108,7 @@ class Gate(Views, Changes, DeferredCalls):
         sessions, effects, options = sessions or Sessions(), effects or Effects(), options or Options()
         clock = options.clock or SystemClock()
         self.mode, self.allow_unguarded, self.deadline = mode, allow_unguarded, deadline
-        self.limits, self.lazy, self._on_hydration = options.limits, options.lazy, options.on_hydration
+        self.limits, self.lazy, self._options = options.limits, options.lazy, options
         self.registry = ToolRegistry()
         self.providers = ProviderRegistry(
             container, now=clock.monotonic, session_ttl=sessions.ttl, max_sessions=sessions.maximum

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 from callgate.errors import DefinitionError, UnknownTool
+from callgate.providers.logs import LogEvent, emit
 from callgate.tools.declaring.declare import as_tool
 from callgate.tools.declaring.executor import ToolSchema
 from callgate.tools.definition import ToolDefinition
@@ -49,6 +50,7 @@ class ToolRegistry:
         self._records: dict[str, ToolRecord] = {}
         self.changing: Changing = _unchecked
         self.version = 0
+        self._listeners: dict[object, Callable[[], object]] = {}
         self._index: Any = None
         self._known: dict[int, tuple[Any, str]] = {}  # by identity of the registered object: the object and its name
         given = list(tools)
@@ -87,7 +89,18 @@ class ToolRegistry:
             if self._index is not None:
                 self._index.remove(name)
             self.version += 1
+        self._notify()
         return record
+
+    def on_change(self, listener: Callable[[], object]) -> Callable[[], None]:
+        """Call *listener* after each change, in the thread that makes it; return the function that ends this."""
+        key = object()
+        self._listeners[key] = listener
+
+        def stop() -> None:
+            self._listeners.pop(key, None)
+
+        return stop
 
     def get(self, name: str) -> ToolRecord:
         """Return the tool of a wire name.
@@ -171,6 +184,14 @@ class ToolRegistry:
             if self._index is not None:
                 self._index.put(record.id, record, record.definition)
             self.version += 1
+        self._notify()
+
+    def _notify(self) -> None:
+        for listener in tuple(self._listeners.values()):
+            try:
+                listener()
+            except Exception as error:  # noqa: BLE001  (the change has been made)
+                emit(LogEvent.PROVIDER_FAILED, provider="on_tools_changed", phase="notify", error=error)
 
     def _forget(self, name: str) -> None:
         if name in self._records:  # a new name leaves no old record behind

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, Self, TypeVar
 
+from callgate.errors import HookError
 from callgate.hooks.selection import register
 from callgate.providers import logs
 from callgate.providers.registry import ProviderRegistry
 from callgate.runtime.engine import Engine
-from callgate.runtime.faces.options import Mode
+from callgate.runtime.faces.options import Mode, Options
 from callgate.runtime.lifespan.readiness import refuse_unready
 from callgate.runtime.plans import Plans
 from callgate.runtime.policy import Policy
@@ -42,6 +43,7 @@ class Changes:
     allow_unguarded: bool
     registry: ToolRegistry
     lazy: bool
+    _options: Options
     providers: ProviderRegistry
     _engine: Engine
     _plans: Plans
@@ -66,6 +68,13 @@ class Changes:
             RegistrationError: the open gate refuses the removal, because a rule names the tool.
         """
         return self.registry.remove(tool if isinstance(tool, str) else self.registry.id_of(tool))
+
+    def on_tools_changed(self, listener: Callable[[], object]) -> Callable[[], None]:
+        """Call *listener* after each tool that is added, replaced or removed; return the function that ends this.
+
+        It is called in the thread that makes the change, so it must not wait. What it raises is logged.
+        """
+        return self.registry.on_change(listener)
 
     async def mount(self, source: Source[M]) -> M:
         """Add the tools of a remote server, such as ``callgate.mcp.McpServer``, and follow its changes.
@@ -113,4 +122,10 @@ class Changes:
         """Refuse a policy that the gate does not open with, and a change to it while the gate is open."""
         if self.mode == "production":
             refuse_unready(after, self._records, allow_unguarded=self.allow_unguarded, is_open=before is not None)
-        after.check_hooks(before)
+        try:
+            after.check_hooks(before)
+        except HookError as error:
+            if not self._options.dynamic_tools:
+                raise
+            if before is None:
+                logs.log_warnings("*", [f"{error}; it may come later, because of Options(dynamic_tools=True)"])

@@ -72,6 +72,8 @@ class Options:
         formats: whether ``format`` in a schema restricts values: ``"assert"``, ``"annotate"``, or one of both by the name
             of the dialect, such as ``{"2020-12": "annotate"}``. Default: schemas of the author assert, schemas from outside
             follow their dialect (drafts 4 to 7 assert). A tool with ``formats`` of its own keeps it.
+        dynamic_tools: True for a gate whose tools come and go, such as those of ``gate.mount``. A rule that names a tool
+            which is not registered is then logged when the gate opens, and holds once the tool comes. Else it is refused.
         on_hydration: a plain function of the record of each hydration attempt, also of unknown tools and of repairs: a dict
             with the masked payload, the wire, the digests, the validator and the errors. Write it to a log of your own.
 
@@ -95,6 +97,7 @@ class Options:
     on_repair: OnRepair = "approve"
     no_schema_policy: NoSchemaPolicy | None = None
     formats: Formats | None = None
+    dynamic_tools: bool = False
     on_hydration: Callable[[dict[str, Any]], object] | None = None
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any, Unpack
 
 from callgate.errors import InvocationError, UnknownTool
@@ -12,6 +12,7 @@ from callgate.runtime.call.calls import Call, context_of_none, refuse_user
 from callgate.runtime.call.options import CallOptions
 from callgate.runtime.call.results import run_to_result
 from callgate.runtime.faces.explain import Explanation, explain
+from callgate.runtime.faces.options import Options
 from callgate.runtime.plans import Plans
 from callgate.runtime.replay.report import ReplayReport, RowSource
 from callgate.tools.arguments.attempts import attempt_record
@@ -29,7 +30,7 @@ class Views:
     registry: ToolRegistry
     lazy: bool
     _plans: Plans
-    _on_hydration: Callable[[dict[str, Any]], object] | None
+    _options: Options
 
     def tools_for(self, user: User = ANONYMOUS) -> list[ToolDefinition]:
         """Return the tools that a user may see, by their roles and by the ``may_see`` of every hook."""
@@ -86,7 +87,7 @@ class Views:
         except UnknownTool:
             return self.keep_hydration(unknown(call, wire))
         hydrator = plan.builtins.hydrator(plan.record, self.lazy)
-        if self._on_hydration is None:
+        if self._options.on_hydration is None:
             return hydrator.hydrate(call, wire, repair)
         found = self.keep_hydration(hydrator.hydrate(call, wire))
         if repair is None or not is_repairable(found):
@@ -111,9 +112,9 @@ class Views:
 
         A failure of that function is logged, and changes nothing.
         """
-        if self._on_hydration is not None:
+        if self._options.on_hydration is not None:
             try:
-                self._on_hydration(attempt_record(hydrated))
+                self._options.on_hydration(attempt_record(hydrated))
             except Exception as error:  # noqa: BLE001  (a record that is not kept must not change the call)
                 emit(LogEvent.PROVIDER_FAILED, provider="on_hydration", phase="record", error=error)
         return hydrated

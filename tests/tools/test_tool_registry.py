@@ -207,3 +207,27 @@ def test_iterating_is_not_disturbed_by_a_change() -> None:
     for item in registry:
         registry.register(record(item.id + "2"))
     assert registry.names == ("a", "b", "a2", "b2")
+
+
+def test_listeners_hear_of_each_change_after_it_was_made(caplog: pytest.LogCaptureFixture) -> None:
+    """Until they stop; one that fails is logged, and changes nothing."""
+    registry = ToolRegistry()
+    seen: list[tuple[str, ...]] = []
+
+    def fails() -> None:
+        raise RuntimeError("the listener is broken")
+
+    registry.on_change(fails)
+    stop = registry.on_change(lambda: seen.append(registry.names))
+    registry.register(record("a"))
+    registry.register(record("a", "Another."), replace=True)
+    registry.register(record("b"))
+    registry.remove("a")
+    stop()
+    stop()
+    registry.remove("b")
+    assert seen == [("a",), ("a",), ("a", "b"), ("b",)]
+    assert caplog.text.count("provider.failed") == 5
+    with pytest.raises(DefinitionError):
+        registry.register(record("bad"))
+    assert len(seen) == 4

@@ -36,7 +36,10 @@ class ServedGate(Protocol):
         ...
 
     async def tools_changed(self) -> None:
-        """Tell the clients that listen that the list of tools has changed."""
+        """Tell the clients that listen that their list of tools has changed, such as after a change of roles.
+
+        The server does so itself when a tool of the gate is added, replaced or removed.
+        """
         ...
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -16,12 +18,15 @@ from mcp_types import ListToolsResult, PaginatedRequestParams
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.applications import Starlette
 
+from callgate.runtime.call.streams import cancel_and_wait
 from callgate.runtime.gate import Gate
 from callgate.runtime.hosts.mcp.access import Access, Message, Receive, Send
 from callgate.runtime.hosts.mcp.call import CallHandler
 from callgate.runtime.hosts.mcp.listing import Listing
 from callgate.tools.values import thaw
 
+SETTLES = 0.05
+"""Seconds after a change of the tools in which further ones are announced with it."""
 _STDIO = "stdio"
 
 
@@ -79,11 +84,22 @@ class GateServer:
 
     @asynccontextmanager
     async def _lifespan(self, _: Server[dict[str, Any]]) -> AsyncGenerator[dict[str, Any]]:
-        if self._gate.is_open:
+        async with contextlib.AsyncExitStack() as stack:
+            if not self._gate.is_open:
+                await stack.enter_async_context(self._gate)
+            changed, loop = asyncio.Event(), asyncio.get_running_loop()
+            stack.callback(self._gate.on_tools_changed(lambda: loop.call_soon_threadsafe(changed.set)))
+            # asyncio: it announces until the server ends
+            announcing = asyncio.ensure_future(self._announce(changed))
+            stack.push_async_callback(cancel_and_wait, announcing)
             yield {}
-            return
-        async with self._gate:
-            yield {}
+
+    async def _announce(self, changed: asyncio.Event) -> None:
+        while True:
+            await changed.wait()
+            await asyncio.sleep(SETTLES)
+            changed.clear()
+            await self.tools_changed()
 
     async def _list_tools(self, ctx: ServerRequestContext, params: PaginatedRequestParams | None) -> ListToolsResult:
         user, modern = self._access.user_of(ctx), ctx.protocol_version in MODERN_PROTOCOL_VERSIONS

@@ -11,7 +11,7 @@ import json
 import resource
 import time
 import zlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -34,7 +34,8 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def named(name: str, **more: Any) -> types.Tool:
-    return types.Tool(**{"name": name, "input_schema": OBJECT, **more})
+    options: dict[str, Any] = {"name": name, "input_schema": OBJECT, **more}
+    return types.Tool(**options)
 
 
 def deep(levels: int) -> dict[str, Any]:
@@ -402,7 +403,7 @@ async def test_control_without_the_limit_a_flood_is_read_whole(monkeypatch: pyte
     read: list[int] = []
 
     class Unlimited(transports._LimitedStream):
-        async def __aiter__(self) -> Any:
+        async def __aiter__(self) -> AsyncIterator[bytes]:
             total = 0
             async for part in self._stream:
                 total += len(part)
