@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from callgate.hooks.context import InvokeContext
+from callgate.runtime.call import scopes
 from callgate.runtime.call.calls import as_call, refuse_user
 from callgate.tools.calls import ToolResult, User
 
@@ -102,15 +103,23 @@ async def stream(
 
 
 async def cancel_and_wait(running: asyncio.Future[Any]) -> None:
-    """Cancel *running* and await its end, also while this task is cancelled itself."""
+    """Cancel *running* and await its end, also while this task is cancelled itself.
+
+    A cancelled scope of anyio cancels at each checkpoint: without a shield, the wait would be a busy loop.
+    """
     again: asyncio.CancelledError | None = None
     if not running.done():
         running.cancel()
-    while not running.done():
+        shield = scopes.shield()
         try:
-            await asyncio.wait([running])
-        except asyncio.CancelledError as cancelled:
-            again = cancelled
+            while not running.done():
+                try:
+                    await asyncio.wait([running])
+                except asyncio.CancelledError as cancelled:
+                    again = cancelled
+        finally:
+            if shield is not None:
+                scopes.leave(shield)
     if not running.cancelled():
         running.exception()  # marks it as retrieved: the reader has gone
     if again is not None:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-import anyio
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
@@ -160,6 +159,5 @@ async def _in_task(work: Coroutine[Any, Any, T]) -> T:
         await asyncio.wait([running])
     finally:
         if not running.done():
-            with anyio.CancelScope(shield=True):
-                await cancel_and_wait(running)
+            await cancel_and_wait(running)
     return running.result()

@@ -132,3 +132,40 @@ def test_nothing_of_a_private_module_of_anyio_is_read() -> None:
         if private.search(line)
     ]
     assert set(found) == {'runtime/call/scopes.py: ANYIO = "anyio._backends._asyncio"'}
+
+
+@pytest.mark.parametrize("sabotaged", [False, True])
+async def test_a_stream_that_a_scope_cancels_waits_for_its_tool_without_burning_a_core(
+    sabotaged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tool cleans up to its end; without the shield the wait is a busy loop."""
+    turns = 0
+    ended = asyncio.Event()
+
+    @tool(effect="read")
+    async def slow() -> int:
+        """Clean up for 0.1 s."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.1)
+            ended.set()
+        return 1
+
+    wait = asyncio.wait
+
+    async def counted(*given: Any, **more: Any) -> Any:
+        nonlocal turns
+        turns += 1
+        return await wait(*given, **more)
+
+    if sabotaged:
+        monkeypatch.setattr(scopes, "shield", lambda: None)
+    async with Gate([slow], allow_unguarded=True) as gate:
+        monkeypatch.setattr(asyncio, "wait", counted)
+        with anyio.move_on_after(0.05):
+            async for _ in gate.stream("slow"):
+                pass
+        monkeypatch.setattr(asyncio, "wait", wait)
+        await asyncio.wait_for(ended.wait(), 10)
+    assert (turns > 50) is sabotaged
