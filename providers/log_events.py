@@ -48,6 +48,12 @@ class LogEvent(StrEnum):
         "outcome error stage hook reason",
         "the call was refused: invalid, denied, rate limited or in conflict; `reason` comes from a hook",
     )
+    CALL_ASKED = (
+        "call.asked",
+        INFO,
+        "tool user verdict code",
+        "`gate.would` was asked about a call; no tool ran",
+    )
     CALL_SUSPENDED = ("call.suspended", INFO, "stage hook kind", "the call waits for an approver or a client")
     CALL_CANCELLED = ("call.cancelled", INFO, "stage hook", "the caller cancelled the call")
     CALL_FAILED = (

@@ -1,13 +1,16 @@
-"""``gate.explain``: the plan of a tool, and the reason for each hook that it has or leaves out."""
+"""``gate.explain``: the plan of a tool, and the reason for each hook. The verdict of ``gate.would`` is here, too."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from callgate.hooks.linter import Finding, lint
 from callgate.hooks.plan import Plan
 from callgate.hooks.selection import why_not
 from callgate.providers.principal import User
+from callgate.tools.approval import Approval
+from callgate.tools.calls import Issue
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +55,22 @@ def explain(plan: Plan, user: User | None = None) -> Explanation:
         asks = " when its filter says so" if one.filter is not None else ""
         choices.append(HookChoice(one.name, one.origin, True, f"priority {one.priority:g}, runs at {stages}{asks}"))
     return Explanation(plan, tuple(choices), tuple(lint(plan)))
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """The verdict on a call that was not made.
+
+    ``verdict`` is ``"pass"``, ``"deny"`` (also for arguments that are not valid), or ``"suspend"``: the call would wait for
+    a decision. ``code`` and ``reason`` are those of the refusal, or of the request for a decision; the caller may read
+    them. ``issues`` say what is wrong with the arguments. ``rules`` name who may approve.
+    """
+
+    verdict: Literal["pass", "deny", "suspend"]
+    code: str | None = None
+    reason: str | None = None
+    issues: tuple[Issue, ...] = ()
+    rules: tuple[Approval, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.verdict == "pass"

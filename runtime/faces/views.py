@@ -8,10 +8,10 @@ from typing import Any, Unpack
 from callgate.errors import InvocationError, UnknownTool
 from callgate.hooks.linter import Finding, lint
 from callgate.providers.logs import LogEvent, emit
-from callgate.runtime.call.calls import Call, context_of_none, refuse_user
+from callgate.runtime.call.calls import Call, Callee, context_of_none, refuse_user
 from callgate.runtime.call.options import CallOptions
 from callgate.runtime.call.results import run_to_result
-from callgate.runtime.faces.explain import Explanation, explain
+from callgate.runtime.faces.explain import DryRun, Explanation, explain
 from callgate.runtime.faces.options import Options
 from callgate.runtime.plans import Plans
 from callgate.runtime.replay.report import ReplayReport, RowSource
@@ -36,6 +36,36 @@ class Views:
         """Return the tools that a user may see, by their roles and by the ``may_see`` of every hook."""
         refuse_user(user)
         return [record.definition for record in self.registry.list() if self._plans.may_see(record, user)]
+
+    def may_see(self, tool: str, user: User = ANONYMOUS) -> bool:
+        """Return True if a user may see a tool; False also for a name that no tool has."""
+        refuse_user(user)
+        return tool in self.registry and self._plans.may_see(self.registry.get(tool), user)
+
+    async def would(
+        self, tool: Callee, arguments: Any = None, *, user: User = ANONYMOUS, deadline: float | None = None
+    ) -> DryRun:
+        """Return whether a call would pass now, and why not. The tool does not run.
+
+        Roles, policies, consent, feature flags, the schema and rules of approval are asked. No quota and no permit is
+        taken, nothing is suspended, and nothing is recorded but the log event ``call.asked``. Hidden and
+        unknown tools get the same answer. The call itself may still be refused: by a rate limit, a concurrency
+        limit, or what has changed meanwhile.
+
+        Args:
+            tool: as for ``call``.
+            arguments: as for ``call``.
+            user: the principal of the call.
+            deadline: seconds for the hooks; default: those of the tool, else 30.
+
+        Raises:
+            GateClosed: as for ``call``.
+            TypeError, UnknownTool: as for ``call_many``.
+        """
+        from callgate.runtime.faces.dry_run import dry_run  # few services ask
+
+        refuse_user(user)
+        return await dry_run(self._plans, self.registry, tool, arguments, user, deadline)
 
     def definitions(self, wire: str | None = None, *, user: User = ANONYMOUS) -> Any:
         """Return the definitions that a user may see, or the request part of a wire such as ``"openai_chat"``."""

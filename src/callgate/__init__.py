@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from callgate.runtime.conversation.events import Conversation as Conversation
     from callgate.runtime.effects.ledger import Effects as Effects
     from callgate.runtime.faces.bound import Bound as Bound
+    from callgate.runtime.faces.explain import DryRun as DryRun
     from callgate.runtime.faces.options import Options as Options
     from callgate.runtime.faces.options import Sessions as Sessions
     from callgate.runtime.gate import Gate as Gate
@@ -83,6 +84,7 @@ else:
             "Approval": "callgate.tools.approval",
             "Approve": "callgate.runtime.suspensions.decisions",
             "Bound": "callgate.runtime.faces.bound",
+            "DryRun": "callgate.runtime.faces.explain",
             "CallgateError": "callgate.errors",
             "Conversation": "callgate.runtime.conversation.events",
             "DeadlineExceeded": "callgate.errors",

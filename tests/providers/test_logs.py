@@ -31,6 +31,7 @@ NAMES = {
     "audit.row",
     "call.abandoned",
     "call.attempt_failed",
+    "call.asked",
     "call.blocked",
     "call.overran",
     "call.cancelled",

@@ -35,7 +35,7 @@ class Listing:
 
     def shows(self, name: str, user: User) -> bool:
         """Return True if the user may see a tool."""
-        return any(one.name == name for one in self._gate.tools_for(user))
+        return self._gate.may_see(name, user)
 
     def output_schema(self, name: str) -> object | None:
         """Return the output schema of a tool; None without one."""
