@@ -19,7 +19,7 @@ from callgate.runtime.policy import Hooked, Policy
 from callgate.tools.definition import Effect, ToolDefinition
 from callgate.tools.limits import fault_of_seconds
 from callgate.tools.record import ToolRecord
-from callgate.tools.registry import ToolRegistry
+from callgate.tools.registry import Change, ToolRegistry
 
 _NO_TOOL = ToolRecord(
     ToolDefinition("unknown_tool", "Stands for a tool that does not exist.", {"type": "object"}, effect=Effect.READ),
@@ -61,12 +61,13 @@ class Generation:
         self.none: Plan | None = None
         self.elsewhere: Plan | None = None
 
-    def without(self, name: str) -> Generation:
-        """Return a generation with the same hooks, and the plans of all tools but one."""
+    def without(self, names: Iterable[str]) -> Generation:
+        """Return a generation with the same hooks, and the plans of all other tools."""
         made = Generation(self.shared)
         made.plans, made.traced = self.plans.copy(), self.traced.copy()
-        made.plans.pop(name, None)
-        made.traced.pop(name, None)
+        for name in names:
+            made.plans.pop(name, None)
+            made.traced.pop(name, None)
         made.none, made.elsewhere = self.none, self.elsewhere
         return made
 
@@ -238,23 +239,23 @@ class Plans:
         self._publish(Generation(shared))
 
     @contextmanager
-    def _changing(self, name: str, record: ToolRecord | None) -> Generator[None]:
-        """Check the policy with another tool under a name, or with none; after the change, forget the tool's plan."""
+    def _changing(self, change: Change) -> Generator[None]:
+        """Check the policy with the change; after it, forget the plans of its tools."""
         with self._changes:
             if self.check is not None:
                 before = self.policy()
-                tools = {one.id: one for one in before.tools}
-                tools.pop(name, None) if record is None else tools.update({name: record})
-                after = self.policy(tuple(tools.values()))
-                if record is not None:
-                    self.policy((record,)).check_plans(unbound=True)
+                tools: dict[str, ToolRecord | None] = {one.id: one for one in before.tools}
+                tools.update(change)
+                after = self.policy([record for record in tools.values() if record is not None])
+                self.policy([record for record in change.values() if record is not None]).check_plans(unbound=True)
                 self.check(after, before)
             yield
-            self._builtins.pop(name, None)
-            self._own.pop(name, None)
-            self._publish(self.current.without(name))
+            for name in change:
+                self._builtins.pop(name, None)
+                self._own.pop(name, None)
+            self._publish(self.current.without(change))
             for one in self._extensions:
-                one.follow(name, record)
+                one.follow(change)
 
     def _publish(self, generation: Generation) -> None:
         self.current = generation
@@ -301,12 +302,13 @@ class _Extended(Plans):
         """Return the policy of the additional tools with these hooks."""
         return self.policy([one for one in self.registry.list() if one.id not in self._base.registry], shared)
 
-    def follow(self, name: str, record: ToolRecord | None) -> None:
-        """Take over a tool that the gate got, or drop a tool that it lost."""
-        if record is not None:
-            self.registry.add_inline(record, replace=True)
-        elif name in self.registry:
-            self.registry.remove(name)
+    def follow(self, change: Change) -> None:
+        """Take over the tools that the gate got, and drop those that it lost."""
+        for name, record in change.items():
+            if record is not None:
+                self.registry.add_inline(record, replace=True)
+            elif name in self.registry:
+                self.registry.remove(name)
 
 
 def _refusing(plan: Plan) -> Plan:

@@ -69,6 +69,13 @@ class Policy:
         """Return a tool with its hooks."""
         return Hooked(record, record.definition, (*self.shared, *self._own(record)))
 
+    def since(self, before: Policy) -> Policy:
+        """Return the part of this policy that is new: if the hooks are the same, its tools that were not there *before*."""
+        if before.shared != self.shared:
+            return self
+        known = {id(record) for record in before.tools}
+        return Policy(self._engine, (one for one in self.tools if id(one) not in known), self.shared, self._own)
+
     def unguarded(self) -> list[ToolRecord]:
         """Return the tools with possible effects that no step authorises."""
         return [record for record in self.tools if not self.of(record).is_guarded()]

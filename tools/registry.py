@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
@@ -16,11 +16,13 @@ from callgate.tools.record import ToolRecord
 from callgate.tools.values import clip
 
 Enabled = Callable[[str], bool] | Container[str]
-Changing: TypeAlias = Callable[[str, ToolRecord | None], AbstractContextManager[None]]
-"""Called around a change of a registry, with the name and the new record; the record is None if the tool goes."""
+Change: TypeAlias = Mapping[str, ToolRecord | None]
+"""The new records by name; None for a tool that goes."""
+Changing: TypeAlias = Callable[[Change], AbstractContextManager[None]]
+"""Called around a change of a registry."""
 
 
-def _unchecked(_name: str, _record: ToolRecord | None) -> AbstractContextManager[None]:
+def _unchecked(_change: Change) -> AbstractContextManager[None]:
     return nullcontext()
 
 
@@ -83,14 +85,26 @@ class ToolRegistry:
             UnknownTool: there is no tool of that name.
         """
         record = self.get(name)
-        with self.changing(name, None):
-            self._forget(name)
-            del self._records[name]
-            if self._index is not None:
-                self._index.remove(name)
-            self.version += 1
-        self._notify()
+        self._change({name: None}, ())
         return record
+
+    def exchange(
+        self, add: Iterable[Any] = (), remove: Iterable[str] = (), *, replace: bool = False
+    ) -> tuple[ToolRecord, ...]:
+        """Add and remove tools at once, and return the records of the new ones. Nothing changes if one is refused.
+
+        Raises:
+            UnknownTool: there is no tool of a name to remove.
+            DefinitionError: a tool is refused, or its name is taken, neither removed here nor to be replaced.
+        """
+        given = [(tool, validate_tool(tool)) for tool in add]
+        names = [record.id for _, record in given]
+        gone = [self.get(name).id for name in remove]
+        _refuse_duplicates(name for name in dict.fromkeys(names) if names.count(name) > 1)
+        if not replace:
+            _refuse_duplicates(name for name in names if name in self._records and name not in gone)
+        self._change({**dict.fromkeys(gone), **{record.id: record for _, record in given}}, given)
+        return tuple(record for _, record in given)
 
     def on_change(self, listener: Callable[[], object]) -> Callable[[], None]:
         """Call *listener* after each change, in the thread that makes it; return the function that ends this."""
@@ -176,13 +190,25 @@ class ToolRegistry:
         return record
 
     def _put(self, tool: Any, record: ToolRecord) -> None:
-        with self.changing(record.id, record):
-            self._forget(record.id)
-            self._records[record.id] = record
-            self._known[id(tool)] = (tool, record.id)
-            self._known[id(record)] = (record, record.id)
-            if self._index is not None:
-                self._index.put(record.id, record, record.definition)
+        self._change({record.id: record}, [(tool, record)])
+
+    def _change(self, change: Change, given: Iterable[tuple[Any, ToolRecord]]) -> None:
+        """Make a change. Other threads see the tools before it, or those after it."""
+        with self.changing(change):
+            records, known = self._records.copy(), self._known
+            if any(name in records for name in change):  # a new name leaves no old record behind
+                known = {key: entry for key, entry in known.items() if entry[1] not in change}
+            for name, record in change.items():
+                if record is not None:
+                    records[name] = record
+                else:
+                    del records[name]
+                if self._index is not None:
+                    self._index.remove(name) if record is None else self._index.put(name, record, record.definition)
+            for tool, record in given:
+                known[id(tool)] = (tool, record.id)
+                known[id(record)] = (record, record.id)
+            self._records, self._known = records, known
             self.version += 1
         self._notify()
 
@@ -192,10 +218,6 @@ class ToolRegistry:
                 listener()
             except Exception as error:  # noqa: BLE001  (the change has been made)
                 emit(LogEvent.PROVIDER_FAILED, provider="on_tools_changed", phase="notify", error=error)
-
-    def _forget(self, name: str) -> None:
-        if name in self._records:  # a new name leaves no old record behind
-            self._known = {key: entry for key, entry in self._known.items() if entry[1] != name}
 
 
 def _refuse_duplicates(names: Iterable[str]) -> None:

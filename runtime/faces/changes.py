@@ -86,6 +86,28 @@ class Changes:
         """
         return await source.mount_on(self)
 
+    def exchange(
+        self, add: Iterable[Any] = (), remove: Iterable[Any] = (), *, replace: bool = False
+    ) -> tuple[ToolRecord, ...]:
+        """Add and remove tools at once, and return the records of the new ones.
+
+        Every call, list and choice of tools sees those before the change, or those after it. Nothing changes if one
+        tool is refused.
+
+        Args:
+            add: tools, as for ``add``.
+            remove: names or objects of tools, as for ``remove``.
+            replace: new tools may take the names of others, which are not removed here.
+
+        Raises:
+            UnknownTool, DefinitionError, RegistrationError: as for ``add`` and ``remove``.
+        """
+        names = [one if isinstance(one, str) else self.registry.id_of(one) for one in remove]
+        records = self.registry.exchange(add, names, replace=replace)
+        for record in records:
+            logs.log_warnings(record.id, record.definition.lints)
+        return records
+
     def use(self, hook: Any, *, tools: Any = None, tags: Any = None, tenants: Any = None) -> Callable[[], None]:
         """Register a hook for all tools or some, and return a function that removes it again.
 
@@ -121,7 +143,7 @@ class Changes:
     def _check(self, after: Policy, before: Policy | None = None) -> None:
         """Refuse a policy that the gate does not open with, and a change to it while the gate is open."""
         if self.mode == "production":
-            refuse_unready(after, self._records, allow_unguarded=self.allow_unguarded, is_open=before is not None)
+            refuse_unready(after, self._records, allow_unguarded=self.allow_unguarded, before=before)
         try:
             after.check_hooks(before)
         except HookError as error:

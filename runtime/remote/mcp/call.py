@@ -34,6 +34,8 @@ PATIENCE = 1.0
 """Seconds that a call waits for a server that is being connected again."""
 RETRY_AFTER = 2_000
 """Milliseconds after which a call may be repeated while the server is not connected."""
+LATER = 1.0
+"""Seconds after the deadline of a call at which the SDK gives up: the gate cancels the call before."""
 MAX_QUESTIONS = 10
 """Maximum number of questions of one call."""
 
@@ -100,7 +102,7 @@ class RemoteTool:
             ctx.progress(progress, total, visible(message) or None)
 
         left = ctx.remaining()
-        timeout = self._server.timeout if left is None else max(min(left, self._server.timeout), 0.001)
+        timeout = self._server.timeout if left is None else min(left + LATER, self._server.timeout)
         try:
             result: InputRequiredResult | CallToolResult = await session.send_request(
                 request, _result_type(), request_read_timeout_seconds=timeout, progress_callback=note

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mcp.client.session import ClientSession
 
-from callgate.errors import CallgateError, DefinitionError, RegistrationError, SchemaRefused
+from callgate.errors import CallgateError, RegistrationError
 from callgate.providers.logs import LogEvent, emit
 from callgate.runtime.gate import Gate
 from callgate.runtime.remote.mcp.call import RemoteTool
@@ -77,7 +77,8 @@ class MountedServer:
             self._following.cancel()
             await asyncio.wait([self._following])
         await self._owner.close()
-        for name in list(self._known):
+        known, self._known = self._known, {}
+        for name in known:
             self._remove(name)
 
     async def refresh(self) -> None:
@@ -116,10 +117,13 @@ class MountedServer:
         async with self._one_at_a_time:
             found = await admit_tools(await read_tools(session, self._server), self._server)
             await self._pin(found)
-            for name in [name for name in self._known if name not in found.tools]:
-                self._remove(name)
-            for name, (remote, definition) in found.tools.items():
-                self._put(name, remote, definition, found)
+            gone = [name for name in self._known if name not in found.tools]
+            fresh = {name: self._record(name, *one) for name, one in found.tools.items() if self._is_new(name, one[1])}
+            try:
+                self._gate.exchange(fresh.values(), gone, replace=True)
+            except CallgateError:  # one of them is refused: the others are exchanged without it
+                self._exchange_each(fresh, gone, found)
+            self._known = found.tools
             self._refused = found.refused
 
     async def _pin(self, found: Found) -> None:
@@ -134,26 +138,30 @@ class MountedServer:
         agreed = {one.name for one in seen.tools}
         found.tools = {name: one for name, one in found.tools.items() if name in agreed}
 
-    def _put(self, name: str, remote: str, definition: ToolDefinition, found: Found) -> None:
+    def _is_new(self, name: str, definition: ToolDefinition) -> bool:
         known = self._known.get(name)
-        if known is not None and known[1].digest == definition.digest:
-            return
+        return known is None or known[1].digest != definition.digest
 
+    def _record(self, name: str, remote: str, definition: ToolDefinition) -> ToolRecord:
         def is_current() -> bool:
-            mounted = self._known.get(name)
-            return mounted is not None and mounted[1].digest == definition.digest
+            return not self._is_new(name, definition)
 
         tool = RemoteTool(self._server, self._owner, remote, is_current)
-        record = ToolRecord(definition, tool.call, Style.RECORD, trusted=False, resumable=True)
-        try:
-            self._gate.add(record, replace=known is not None)
-        except (DefinitionError, SchemaRefused, RegistrationError) as error:
-            found.refused[name] = str(error)[:300]
-        else:
-            self._known[name] = remote, definition
+        return ToolRecord(definition, tool.call, Style.RECORD, trusted=False, resumable=True)
+
+    def _exchange_each(self, fresh: Mapping[str, ToolRecord], gone: Iterable[str], found: Found) -> None:
+        for name in gone:
+            self._remove(name)
+        for name, record in fresh.items():
+            try:
+                self._gate.add(record, replace=name in self._known)
+            except CallgateError as error:
+                found.refused[name] = str(error)[:300]
+                found.tools.pop(name)
+                if name in self._known:  # its definition is another one now
+                    self._remove(name)
 
     def _remove(self, name: str) -> None:
-        del self._known[name]
         try:
             self._gate.remove(name)
         except CallgateError as error:  # a rule names the tool: it stays, and its calls end as ``remote_changed``
