@@ -65,7 +65,7 @@ GUESSES: list[tuple[str, str, str | None]] = [
     ("import StoreError from callgate", "from callgate import StoreError", "from callgate.errors import StoreError"),
     ("import Depends", "from callgate import Depends", "from callgate import Provide"),
     ("import TestClient", "from callgate import TestClient", "from callgate.testing import ScriptedModel"),
-    ("import FastMCP", "from callgate import FastMCP", "from callgate import Gate"),
+    ("import FastMCP", "from callgate import FastMCP", "from callgate.mcp import server"),
     ("import RunContext", "from callgate import RunContext", "from callgate import ToolContext"),
     ("import Context", "from callgate import Context", "from callgate import ToolContext"),
     ("import Middleware", "from callgate import Middleware", "from callgate import Hook"),

@@ -11,6 +11,7 @@ from callgate.runtime.hosts.mcp.listing import WRAPPED
 from callgate.runtime.models.wire.result_text import result_text
 from callgate.tools.calls import ToolResult
 
+_BLOCKS = frozenset({"text", "image", "audio", "resource", "resource_link"})
 OUTCOME = "callgate/outcome"
 HANDLE = "callgate/handle"
 REPLAYED = "callgate/replayed"
@@ -21,12 +22,14 @@ def call_result(result: ToolResult, *, modern: bool, structured: bool) -> CallTo
     """Return the result for the client.
 
     Its text is what a model gets from the other wires, too: the output, or the error with its code and issues. With
-    *structured*, the tool has an output schema, and the output is also ``structuredContent``.
+    *structured*, the tool has an output schema, and the output is also ``structuredContent``. Without one, a list of
+    content blocks is passed on as it is, so an image of a remote server stays an image.
     """
     meta: dict[str, Any] = {OUTCOME: result.outcome.value}
     if result.replayed:
         meta[REPLAYED] = True
-    content: list[ContentBlock] = [TextContent(text=result_text(result))]
+    blocks = _blocks(result.output) if result.ok and not structured and result.ran_with is None else None
+    content: list[ContentBlock] = blocks or [TextContent(text=result_text(result))]
     if not result.ok:
         return CallToolResult(content=content, is_error=True, _meta=meta)
     if not structured:
@@ -34,6 +37,20 @@ def call_result(result: ToolResult, *, modern: bool, structured: bool) -> CallTo
     output = result.output
     shown = output if modern or isinstance(output, dict) else {WRAPPED: output}
     return CallToolResult(content=content, structured_content=shown, _meta=meta)
+
+
+def _blocks(output: object) -> list[ContentBlock] | None:
+    """Return an output that is a list of content blocks in their JSON form, such as images; None for any other."""
+    if not isinstance(output, list) or not output:
+        return None
+    if any(not isinstance(one, dict) or one.get("type") not in _BLOCKS for one in output):
+        return None
+    from pydantic import TypeAdapter, ValidationError  # few tools return blocks
+
+    try:
+        return TypeAdapter(list[ContentBlock]).validate_python(output, by_alias=True, by_name=False)
+    except ValidationError:
+        return None
 
 
 def waiting(result: ToolResult, pending: Suspension) -> CallToolResult:

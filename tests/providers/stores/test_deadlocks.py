@@ -69,7 +69,7 @@ async def test_what_the_server_ended_because_of_others_runs_again(tmp_path: Path
                     await connection.execute(text("UPDATE rows SET n = n + 1 WHERE id = :id"), {"id": second})
 
             await asyncio.gather(retried(lambda: add(1, 2)), retried(lambda: add(2, 1)))
-            assert len(began) == 3
+            assert len(began) >= 3  # on a slow machine the second attempt meets the other transaction again
             assert [n for (n,) in await database.rows(text("SELECT n FROM rows"), {})] == [2, 2]
 
 

@@ -68,6 +68,8 @@ async def test_one_endpoint_has_the_tools_of_many_servers() -> None:
         for name in ("toy_double", "far_double"):
             assert (await client.call_tool(name, {"x": 4})).structured_content == {"y": 8}
         assert (await client.call_tool("toy_fail", {})).is_error
+        drawn = await client.call_tool("far_picture", {})
+        assert drawn.content == [types.ImageContent(data="iVBORw0KGgo=", mime_type="image/png")]
 
 
 async def test_questions_progress_and_cancellation_pass_through() -> None:
