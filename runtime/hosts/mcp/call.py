@@ -27,6 +27,7 @@ from callgate.runtime.hosts.mcp.listing import Listing
 from callgate.runtime.hosts.mcp.progress import Reports
 from callgate.runtime.hosts.mcp.questions import KEY, Question, question_of
 from callgate.runtime.hosts.mcp.results import HANDLE, call_result, waiting
+from callgate.runtime.hosts.mcp.tasks import Tasks
 from callgate.runtime.suspensions.decisions import Decision
 from callgate.tools.calls import Outcome, ToolResult, User
 from callgate.tools.values import clip
@@ -42,13 +43,13 @@ MAX_QUESTIONS = 16
 class CallHandler:
     """The calls of a server's clients."""
 
-    def __init__(self, gate: Gate, access: Access, listing: Listing, approvals_url: str | None) -> None:
-        self._gate, self._access, self._listing = gate, access, listing
+    def __init__(self, gate: Gate, access: Access, listing: Listing, approvals_url: str | None, tasks: Tasks) -> None:
+        self._gate, self._access, self._listing, self._tasks = gate, access, listing, tasks
         self._approvals_url = approvals_url
 
     async def call_tool(
         self, ctx: ServerRequestContext, params: CallToolRequestParams
-    ) -> CallToolResult | InputRequiredResult:
+    ) -> CallToolResult | InputRequiredResult | dict[str, Any]:
         """Handle ``tools/call``.
 
         The call runs in a task of its own: the SDK cancels by a scope, which cancels again at each checkpoint, and so
@@ -65,14 +66,17 @@ class CallHandler:
 
     async def _call(
         self, ctx: ServerRequestContext, params: CallToolRequestParams, user: User
-    ) -> CallToolResult | InputRequiredResult:
+    ) -> CallToolResult | InputRequiredResult | dict[str, Any]:
         modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
         meta = ctx.meta or {}
         handle = params.request_state or meta.get(HANDLE)
         try:
             if handle is None:
-                key = meta.get(IDEMPOTENCY_KEY)
-                result = await self._begin(ctx, params, user, key if isinstance(key, str) else None)
+                given = meta.get(IDEMPOTENCY_KEY)
+                key = given if isinstance(given, str) else None
+                if self._tasks.is_task(ctx, params.name, user):
+                    return await self._tasks.create(params, user, key)
+                result = await self._begin(ctx, params, user, key)
             else:
                 result = await self._take_up(str(handle), params, user)
             for _ in range(MAX_QUESTIONS):

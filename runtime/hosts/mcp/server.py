@@ -14,7 +14,7 @@ from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.session import ServerSession
 from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
-from mcp_types import ListToolsResult, PaginatedRequestParams
+from mcp_types import CallToolRequestParams, ListToolsResult, PaginatedRequestParams
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.applications import Starlette
 
@@ -23,6 +23,7 @@ from callgate.runtime.gate import Gate
 from callgate.runtime.hosts.mcp.access import Access, Message, Receive, Send
 from callgate.runtime.hosts.mcp.call import CallHandler
 from callgate.runtime.hosts.mcp.listing import Listing
+from callgate.runtime.hosts.mcp.tasks import Tasks
 from callgate.tools.values import thaw
 
 SETTLES = 0.05
@@ -45,6 +46,7 @@ class GateServer:
     ) -> None:
         self._gate, self._access, self._max_sessions = gate, access, max_sessions
         self._listing = Listing(gate, page)
+        tasks = Tasks(gate, access, self._listing, approvals_url)
         self._bus = InMemorySubscriptionBus()
         self._listeners: OrderedDict[str, ServerSession] = OrderedDict()  # up to version 2025-11-25, by session
         self.sdk: Server[dict[str, Any]] = Server(
@@ -52,10 +54,12 @@ class GateServer:
             **shown,
             lifespan=self._lifespan,
             on_list_tools=self._list_tools,
-            on_call_tool=CallHandler(gate, access, self._listing, approvals_url).call_tool,
             on_subscriptions_listen=ListenHandler(self._bus),
             get_tool_input_schema=self._input_schema,
         )
+        calls = CallHandler(gate, access, self._listing, approvals_url, tasks)
+        self.sdk.add_request_handler("tools/call", CallToolRequestParams, calls.call_tool)  # tasks are results, too
+        tasks.install(self.sdk)
 
     async def run_stdio(self) -> None:
         """Serve one client over standard input and output, until it closes them. Opens and closes the gate.
