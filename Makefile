@@ -23,7 +23,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 MISSING := $(filter-out $(wildcard $(LINKS)),$(LINKS))
 MOVED   := $(shell [ "$$(cat .venv/.made-in 2>/dev/null)" = "$$(pwd -P)" ] || echo moved)
 
-.PHONY: help install run run-workers test test-versions soak check format wheel-check bench bench-selection bench-semantic bench-workers bench-state bench-simulation test-semantic docs pages page-check clean example-fastapi example-django example-flask example-celery example-chat example-approvals example-mcp moved $(MISSING)
+.PHONY: help install run run-workers test test-versions soak check format wheel-check bench bench-selection bench-semantic bench-workers bench-state bench-simulation test-semantic test-mcp docs pages page-check clean example-fastapi example-django example-flask example-celery example-chat example-approvals example-mcp moved $(MISSING)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ example-approvals: $(READY) ## serve the approval desk on 127.0.0.1, on port 800
 
 example-mcp: $(READY) ## two MCP servers of others behind one gate, with policies, an approval and the audit
 	@$(PYTHON) -m examples.mcp_proxy
+
+test-mcp: $(READY) ## the official MCP conformance suite against a gate; npm installs it once, later runs are offline
+	@$(PYTHON) scripts/conformance.py $(ARGS)
 
 soak: $(READY) ## run the long proofs
 	@$(PYTHON) -m pytest -m soak --timeout 3600 $(ARGS)

@@ -23,6 +23,7 @@ from callgate.runtime.call.failure import error_info
 from callgate.runtime.call.streams import cancel_and_wait
 from callgate.runtime.gate import Gate
 from callgate.runtime.hosts.mcp.access import Access
+from callgate.runtime.hosts.mcp.capabilities import REQUIRES, check_capabilities
 from callgate.runtime.hosts.mcp.listing import Listing
 from callgate.runtime.hosts.mcp.progress import Reports
 from callgate.runtime.hosts.mcp.questions import KEY, Question, question_of
@@ -72,6 +73,7 @@ class CallHandler:
         handle = params.request_state or meta.get(HANDLE)
         try:
             if handle is None:
+                self._check(ctx, params.name, user)
                 given = meta.get(IDEMPOTENCY_KEY)
                 key = given if isinstance(given, str) else None
                 if self._tasks.is_task(ctx, params.name, user):
@@ -99,6 +101,13 @@ class CallHandler:
         structured = self._listing.output_schema(params.name) is not None
         return call_result(result, modern=modern, structured=structured)
 
+    def _check(self, ctx: ServerRequestContext, name: str, user: User) -> None:
+        """Check that the client has what the tool needs, if its user may see the tool."""
+        registry = self._gate.registry
+        definition = registry.get(name).definition if name in registry else None
+        if definition is not None and REQUIRES in definition.metadata and self._listing.shows(name, user):
+            check_capabilities(ctx, definition)
+
     async def _begin(
         self, ctx: ServerRequestContext, params: CallToolRequestParams, user: User, key: str | None
     ) -> ToolResult:
@@ -114,12 +123,16 @@ class CallHandler:
 
         Raises:
             NotPending: the user has no such call of this tool.
+            MCPError: the same, for a state that the client sends back.
         """
-        found = await self._gate.outcome(handle, user=user)
+        try:
+            found = await self._gate.outcome(handle, user=user)
+        except NotPending:
+            raise _unknown(params) from None
         answer = (params.input_responses or {}).get(KEY)
         if found.pending is not None:
             if (await self._gate.waits.look(handle, user)).tool != params.name:
-                raise NotPending("the call is one of another tool")
+                raise _unknown(params)
             result = ToolResult("", params.name, Outcome.SUSPENDED, pending=found.pending)
             question = await self._question(result, user)
             if question is None or not isinstance(answer, ElicitResult):
@@ -128,7 +141,7 @@ class CallHandler:
             return result if decided is None else await self._decide(handle, decided, user)
         result = found.result or await self._gate.repeat_read(handle, user, deadline=None)
         if result.tool != params.name:
-            raise NotPending("the call was one of another tool")
+            raise _unknown(params)
         return result
 
     async def _question(self, result: ToolResult, user: User) -> Question | None:
@@ -148,6 +161,13 @@ async def _ask(ctx: ServerRequestContext, question: Question) -> ElicitResult:
     if question.url is not None:
         return await session.elicit_url(question.message, question.url, question.handle[:32], related_request_id=id)
     return await session.elicit_form(question.message, dict(question.schema or {}), related_request_id=id)
+
+
+def _unknown(params: CallToolRequestParams) -> Exception:
+    """Return the error for a handle that is of no call of this user and tool."""
+    if params.request_state is None:
+        return NotPending("the user has no such call of this tool")
+    return MCPError(INVALID_PARAMS, "Invalid or expired requestState")
 
 
 def _refused(tool: str, error: InvocationError) -> ToolResult:

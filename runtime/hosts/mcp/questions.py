@@ -130,7 +130,7 @@ def _field(schema: Any) -> dict[str, Any] | None:
     kind = schema.get("type", "string" if "enum" in schema else None)
     if kind == "array":
         items = schema.get("items")
-        if not isinstance(items, dict) or "enum" not in items:
+        if not isinstance(items, dict) or not ("enum" in items or "anyOf" in items):
             return None
         return {key: schema[key] for key in ("type", "title", "description", "items") if key in schema}
     if kind not in _SCALARS:

@@ -15,18 +15,17 @@ from mcp_types import (
     HEADER_MISMATCH,
     INTERNAL_ERROR,
     INVALID_PARAMS,
-    MISSING_REQUIRED_CLIENT_CAPABILITY,
     CallToolRequestParams,
     ElicitResult,
     RequestParams,
 )
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from callgate.errors import InvocationError, NotPending
 from callgate.providers.stores.jobs import FINAL_STATES, JobState
 from callgate.runtime.gate import Gate
 from callgate.runtime.hosts.mcp.access import Access
+from callgate.runtime.hosts.mcp.capabilities import TASKS, declares_tasks, missing
 from callgate.runtime.hosts.mcp.listing import Listing
 from callgate.runtime.hosts.mcp.questions import Question, question_of
 from callgate.runtime.hosts.mcp.results import call_result
@@ -35,8 +34,6 @@ from callgate.runtime.jobs.records import JobStatus
 from callgate.tools.calls import Outcome, ToolResult, User
 from callgate.tools.values import hash_of
 
-EXTENSION = "io.modelcontextprotocol/tasks"
-"""The identifier of the extension, which client and server declare."""
 POLL = 500
 """Milliseconds between two polls that the server suggests."""
 DECIDED = 0.001
@@ -55,7 +52,19 @@ class TaskParams(RequestParams):
 class UpdateParams(TaskParams):
     """The parameters of ``tasks/update``: answers by the keys of ``inputRequests``."""
 
-    input_responses: dict[str, ElicitResult] = Field(alias="inputResponses", default_factory=dict[str, ElicitResult])
+    input_responses: dict[str, Any] = Field(alias="inputResponses", default_factory=dict[str, Any])
+
+    def answer(self, key: str) -> ElicitResult | None:
+        """Return the answer to one question; None without one. Other members are not read.
+
+        Raises:
+            MCPError: it is no answer.
+        """
+        found = self.input_responses.get(key)
+        try:
+            return None if found is None else ElicitResult.model_validate(found)
+        except ValidationError:
+            raise MCPError(INVALID_PARAMS, "An answer has an action, and content.") from None
 
 
 class Tasks:
@@ -67,7 +76,7 @@ class Tasks:
 
     def install(self, sdk: Server[dict[str, Any]]) -> None:
         """Offer the extension, and handle its requests."""
-        sdk.extensions[EXTENSION] = {}
+        sdk.extensions[TASKS] = {}
         sdk.add_request_handler("tasks/get", TaskParams, self.get)
         sdk.add_request_handler("tasks/update", UpdateParams, self.update)
         sdk.add_request_handler("tasks/cancel", TaskParams, self.cancel)
@@ -76,20 +85,11 @@ class Tasks:
         """Return True if a call becomes a task: the tool runs in workers, and the client declares tasks.
 
         A hidden tool makes none, so it answers as an unknown one does.
-
-        Raises:
-            MCPError: the tool needs a client with tasks (``metadata={"mcp_task": "required"}``), and this is none.
         """
         registry = self._gate.registry
-        if tool not in registry or (record := registry.get(tool)).run_on != "worker":
+        if tool not in registry or registry.get(tool).run_on != "worker":
             return False
-        if not self._listing.shows(tool, user):
-            return False
-        if declares(ctx):
-            return True
-        if record.definition.metadata.get("mcp_task") == "required":
-            raise _missing()
-        return False
+        return declares_tasks(ctx) and self._listing.shows(tool, user)
 
     async def create(self, params: CallToolRequestParams, user: User, key: str | None) -> dict[str, Any]:
         """Submit a call as a job, and return the task.
@@ -127,7 +127,7 @@ class Tasks:
         """
         _, status, user = await self._find(ctx, params)
         question = await self._question(status, user)
-        answer = None if question is None else params.input_responses.get(_key(status))
+        answer = None if question is None else params.answer(_key(status))
         decision = None if question is None or answer is None else question.decision(answer)
         if question is not None and decision is not None:
             try:
@@ -140,8 +140,8 @@ class Tasks:
 
     async def _find(self, ctx: ServerRequestContext, params: TaskParams) -> tuple[JobHandle, JobStatus, User]:
         user = self._access.user_of(ctx)
-        if not declares(ctx):
-            raise _missing()
+        if not declares_tasks(ctx):
+            raise missing("tasks")
         named = None if ctx.request is None else ctx.request.headers.get("mcp-name")
         if named is not None and named != params.task_id:  # the SDK compares it for the methods of the core only
             raise MCPError(HEADER_MISMATCH, "The header Mcp-Name and taskId differ.")
@@ -191,18 +191,6 @@ class Tasks:
         if pending.kind == "approval":
             text = (await self._gate.waits.look(pending.handle, user)).text
         return question_of(pending, text, user, self._approvals_url)
-
-
-def declares(ctx: ServerRequestContext) -> bool:
-    """Return True if the client of a request declares tasks. They belong to version 2026-07-28 and later."""
-    offered = ctx.session.client_capabilities
-    extensions = None if offered is None else offered.extensions
-    return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS and extensions is not None and EXTENSION in extensions
-
-
-def _missing() -> MCPError:
-    needed: dict[str, Any] = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
-    return MCPError(MISSING_REQUIRED_CLIENT_CAPABILITY, "The client has to support tasks.", needed)
 
 
 def _key(status: JobStatus) -> str:

@@ -17,13 +17,12 @@ import mcp_types as types
 from mcp import Client, MCPError
 from mcp.client.extension import advertise
 from mcp.client.streamable_http import streamable_http_client
-
 from pydantic import ConfigDict
 
 from callgate import Approval, Approve, Gate, Jobs, ToolContext, ToolError, tool
 from callgate.hooks import Authorize, permit
 from callgate.jobs import EmbeddedJobs
-from callgate.runtime.hosts.mcp.tasks import EXTENSION
+from callgate.runtime.hosts.mcp.capabilities import TASKS
 from tests.harness.gate_options import gate_options
 from tests.runtime.hosts.mcp.world import PEOPLE, server_of
 from tests.runtime.hosts.serving import served
@@ -53,7 +52,7 @@ class Works:
             self.ran.append(order)
             return f"shipped {order}"
 
-        @tool(effect="read", run_on="worker", metadata={"mcp_task": "required"})
+        @tool(effect="read", run_on="worker", metadata={"mcp_requires": ["tasks"]})
         async def refuses() -> int:
             """Refuse."""
             raise ToolError("The till is closed.", code="closed")
@@ -135,7 +134,7 @@ def connect(target: Any, *, tasks: bool = True, mode: Any = "auto") -> Client:
     async def never(context: object, params: types.ElicitRequestParams) -> types.ElicitResult:
         raise AssertionError("a task asks in tasks/get")
 
-    extensions = [advertise(EXTENSION)] if tasks else []
+    extensions = [advertise(TASKS)] if tasks else []
     return Client(target, mode=mode, extensions=extensions, elicitation_callback=never, read_timeout_seconds=LIMIT)
 
 
