@@ -180,8 +180,7 @@ async def _in_task(work: Coroutine[Any, Any, T]) -> T:
     # asyncio: a scope of anyio, which the SDK cancels, would reach into the call at each of its checkpoints
     running = asyncio.ensure_future(work)
     try:
-        await asyncio.wait([running])
+        return await asyncio.shield(running)
     finally:
         if not running.done():
             await cancel_and_wait(running)
-    return running.result()
