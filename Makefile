@@ -8,6 +8,7 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 PYTHON := .venv/bin/python
 READY  := .venv/.installed
 SEMANTIC := .venv/semantic
+FASTMCP := .venv/fastmcp
 LINKS  := $(addprefix src/callgate/,runtime hooks providers tools)
 # pytest options, such as: make test ARGS="tests/test_errors.py -x"
 ARGS   ?=
@@ -23,7 +24,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 MISSING := $(filter-out $(wildcard $(LINKS)),$(LINKS))
 MOVED   := $(shell [ "$$(cat .venv/.made-in 2>/dev/null)" = "$$(pwd -P)" ] || echo moved)
 
-.PHONY: help install run run-workers test test-versions soak check format wheel-check bench bench-selection bench-semantic bench-workers bench-state bench-simulation test-semantic docs pages page-check clean example-fastapi example-django example-flask example-celery example-chat example-approvals example-mcp moved $(MISSING)
+.PHONY: help install run run-workers test test-versions soak check format wheel-check bench bench-selection bench-semantic bench-workers bench-state bench-simulation bench-mcp test-semantic test-mcp docs pages page-check clean example-fastapi example-django example-flask example-celery example-chat example-approvals example-mcp moved $(MISSING)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +67,9 @@ example-approvals: $(READY) ## serve the approval desk on 127.0.0.1, on port 800
 example-mcp: $(READY) ## two MCP servers of others behind one gate, with policies, an approval and the audit
 	@$(PYTHON) -m examples.mcp_proxy
 
+test-mcp: $(READY) ## the official MCP conformance suite against a gate; npm installs it once, later runs are offline
+	@$(PYTHON) scripts/conformance.py $(ARGS)
+
 soak: $(READY) ## run the long proofs
 	@$(PYTHON) -m pytest -m soak --timeout 3600 $(ARGS)
 
@@ -106,6 +110,15 @@ bench-state: $(READY) ## effects, audit and stock hooks on a store, beside befor
 
 bench-simulation: $(READY) ## simulate calls on PostgreSQL and SQLite, compare with a measurement, and plan 10,000 a second
 	@$(PYTHON) -m benchmarks.simulation $(ARGS)
+
+bench-mcp: $(FASTMCP)/.installed ## calls and lists through our MCP server beside the SDK's and fastmcp; ARGS="--quick"
+	@$(FASTMCP)/bin/python -m benchmarks.mcp $(ARGS)
+
+# fastmcp does not fit the versions of the development tools: an environment of its own.
+$(FASTMCP)/.installed: $(READY)
+	@$(PYTHON) -m venv $(FASTMCP)
+	@$(FASTMCP)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[mcp]' fastmcp==4.2.3
+	@touch $@
 
 bench-semantic: $(SEMANTIC)/.installed ## score tool selection by meaning, in an environment of its own: 2 GB, minutes
 	@$(SEMANTIC)/bin/python -m benchmarks.semantic $(ARGS)

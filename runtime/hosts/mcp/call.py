@@ -23,10 +23,12 @@ from callgate.runtime.call.failure import error_info
 from callgate.runtime.call.streams import cancel_and_wait
 from callgate.runtime.gate import Gate
 from callgate.runtime.hosts.mcp.access import Access
+from callgate.runtime.hosts.mcp.capabilities import REQUIRES, check_capabilities
 from callgate.runtime.hosts.mcp.listing import Listing
 from callgate.runtime.hosts.mcp.progress import Reports
 from callgate.runtime.hosts.mcp.questions import KEY, Question, question_of
 from callgate.runtime.hosts.mcp.results import HANDLE, call_result, waiting
+from callgate.runtime.hosts.mcp.tasks import Tasks
 from callgate.runtime.suspensions.decisions import Decision
 from callgate.tools.calls import Outcome, ToolResult, User
 from callgate.tools.values import clip
@@ -42,13 +44,13 @@ MAX_QUESTIONS = 16
 class CallHandler:
     """The calls of a server's clients."""
 
-    def __init__(self, gate: Gate, access: Access, listing: Listing, approvals_url: str | None) -> None:
-        self._gate, self._access, self._listing = gate, access, listing
+    def __init__(self, gate: Gate, access: Access, listing: Listing, approvals_url: str | None, tasks: Tasks) -> None:
+        self._gate, self._access, self._listing, self._tasks = gate, access, listing, tasks
         self._approvals_url = approvals_url
 
     async def call_tool(
         self, ctx: ServerRequestContext, params: CallToolRequestParams
-    ) -> CallToolResult | InputRequiredResult:
+    ) -> CallToolResult | InputRequiredResult | dict[str, Any]:
         """Handle ``tools/call``.
 
         The call runs in a task of its own: the SDK cancels by a scope, which cancels again at each checkpoint, and so
@@ -65,14 +67,18 @@ class CallHandler:
 
     async def _call(
         self, ctx: ServerRequestContext, params: CallToolRequestParams, user: User
-    ) -> CallToolResult | InputRequiredResult:
+    ) -> CallToolResult | InputRequiredResult | dict[str, Any]:
         modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
         meta = ctx.meta or {}
         handle = params.request_state or meta.get(HANDLE)
         try:
             if handle is None:
-                key = meta.get(IDEMPOTENCY_KEY)
-                result = await self._begin(ctx, params, user, key if isinstance(key, str) else None)
+                self._check(ctx, params.name, user)
+                given = meta.get(IDEMPOTENCY_KEY)
+                key = given if isinstance(given, str) else None
+                if self._tasks.is_task(ctx, params.name, user):
+                    return await self._tasks.create(params, user, key)
+                result = await self._begin(ctx, params, user, key)
             else:
                 result = await self._take_up(str(handle), params, user)
             for _ in range(MAX_QUESTIONS):
@@ -95,6 +101,13 @@ class CallHandler:
         structured = self._listing.output_schema(params.name) is not None
         return call_result(result, modern=modern, structured=structured)
 
+    def _check(self, ctx: ServerRequestContext, name: str, user: User) -> None:
+        """Check that the client has what the tool needs, if its user may see the tool."""
+        registry = self._gate.registry
+        definition = registry.get(name).definition if name in registry else None
+        if definition is not None and REQUIRES in definition.metadata and self._listing.shows(name, user):
+            check_capabilities(ctx, definition)
+
     async def _begin(
         self, ctx: ServerRequestContext, params: CallToolRequestParams, user: User, key: str | None
     ) -> ToolResult:
@@ -110,12 +123,16 @@ class CallHandler:
 
         Raises:
             NotPending: the user has no such call of this tool.
+            MCPError: the same, for a state that the client sends back.
         """
-        found = await self._gate.outcome(handle, user=user)
+        try:
+            found = await self._gate.outcome(handle, user=user)
+        except NotPending:
+            raise _unknown(params) from None
         answer = (params.input_responses or {}).get(KEY)
         if found.pending is not None:
             if (await self._gate.waits.look(handle, user)).tool != params.name:
-                raise NotPending("the call is one of another tool")
+                raise _unknown(params)
             result = ToolResult("", params.name, Outcome.SUSPENDED, pending=found.pending)
             question = await self._question(result, user)
             if question is None or not isinstance(answer, ElicitResult):
@@ -124,7 +141,7 @@ class CallHandler:
             return result if decided is None else await self._decide(handle, decided, user)
         result = found.result or await self._gate.repeat_read(handle, user, deadline=None)
         if result.tool != params.name:
-            raise NotPending("the call was one of another tool")
+            raise _unknown(params)
         return result
 
     async def _question(self, result: ToolResult, user: User) -> Question | None:
@@ -146,6 +163,13 @@ async def _ask(ctx: ServerRequestContext, question: Question) -> ElicitResult:
     return await session.elicit_form(question.message, dict(question.schema or {}), related_request_id=id)
 
 
+def _unknown(params: CallToolRequestParams) -> Exception:
+    """Return the error for a handle that is of no call of this user and tool."""
+    if params.request_state is None:
+        return NotPending("the user has no such call of this tool")
+    return MCPError(INVALID_PARAMS, "Invalid or expired requestState")
+
+
 def _refused(tool: str, error: InvocationError) -> ToolResult:
     """Return the result of a call that cannot be taken up or decided."""
     return ToolResult("", tool, Outcome.DENIED, error=error_info(error))
@@ -156,8 +180,7 @@ async def _in_task(work: Coroutine[Any, Any, T]) -> T:
     # asyncio: a scope of anyio, which the SDK cancels, would reach into the call at each of its checkpoints
     running = asyncio.ensure_future(work)
     try:
-        await asyncio.wait([running])
+        return await asyncio.shield(running)
     finally:
         if not running.done():
             await cancel_and_wait(running)
-    return running.result()

@@ -66,14 +66,18 @@ class Question:
             return False
         return offered.url is not None if self.url is not None else offered.form is not None or offered.url is None
 
-    def required(self) -> InputRequiredResult:
-        """Return the result that asks it, for clients since version 2026-07-28: they call again with the answer."""
+    def request(self) -> ElicitRequest:
+        """Return the request that asks it."""
         params: ElicitRequestFormParams | ElicitRequestURLParams
         if self.url is not None:
             params = ElicitRequestURLParams(message=self.message, url=self.url)
         else:
             params = ElicitRequestFormParams(message=self.message, requested_schema=dict(self.schema or {}))
-        return InputRequiredResult(request_state=self.handle, input_requests={KEY: ElicitRequest(params=params)})
+        return ElicitRequest(params=params)
+
+    def required(self) -> InputRequiredResult:
+        """Return the result that asks it, for clients since version 2026-07-28: they call again with the answer."""
+        return InputRequiredResult(request_state=self.handle, input_requests={KEY: self.request()})
 
     def decision(self, answer: ElicitResult) -> Decision | None:
         """Return the decision that an answer means; None if the decision is made on the page."""
@@ -126,7 +130,7 @@ def _field(schema: Any) -> dict[str, Any] | None:
     kind = schema.get("type", "string" if "enum" in schema else None)
     if kind == "array":
         items = schema.get("items")
-        if not isinstance(items, dict) or "enum" not in items:
+        if not isinstance(items, dict) or not ("enum" in items or "anyOf" in items):
             return None
         return {key: schema[key] for key in ("type", "title", "description", "items") if key in schema}
     if kind not in _SCALARS:

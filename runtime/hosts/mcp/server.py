@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -14,7 +13,7 @@ from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.session import ServerSession
 from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
-from mcp_types import ListToolsResult, PaginatedRequestParams
+from mcp_types import CallToolRequestParams, ListToolsResult, PaginatedRequestParams
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.applications import Starlette
 
@@ -23,11 +22,11 @@ from callgate.runtime.gate import Gate
 from callgate.runtime.hosts.mcp.access import Access, Message, Receive, Send
 from callgate.runtime.hosts.mcp.call import CallHandler
 from callgate.runtime.hosts.mcp.listing import Listing
+from callgate.runtime.hosts.mcp.tasks import Tasks
 from callgate.tools.values import thaw
 
 SETTLES = 0.05
 """Seconds after a change of the tools in which further ones are announced with it."""
-_STDIO = "stdio"
 
 
 class GateServer:
@@ -45,17 +44,20 @@ class GateServer:
     ) -> None:
         self._gate, self._access, self._max_sessions = gate, access, max_sessions
         self._listing = Listing(gate, page)
+        tasks = Tasks(gate, access, self._listing, approvals_url)
         self._bus = InMemorySubscriptionBus()
-        self._listeners: OrderedDict[str, ServerSession] = OrderedDict()  # up to version 2025-11-25, by session
+        self._listeners: dict[int, ServerSession] = {}  # up to version 2025-11-25, by connection
         self.sdk: Server[dict[str, Any]] = Server(
             name,
             **shown,
             lifespan=self._lifespan,
             on_list_tools=self._list_tools,
-            on_call_tool=CallHandler(gate, access, self._listing, approvals_url).call_tool,
             on_subscriptions_listen=ListenHandler(self._bus),
             get_tool_input_schema=self._input_schema,
         )
+        calls = CallHandler(gate, access, self._listing, approvals_url, tasks)
+        self.sdk.add_request_handler("tools/call", CallToolRequestParams, calls.call_tool)  # tasks are results, too
+        tasks.install(self.sdk)
 
     async def run_stdio(self) -> None:
         """Serve one client over standard input and output, until it closes them. Opens and closes the gate.
@@ -108,12 +110,13 @@ class GateServer:
         return self._listing.page(user, None if params is None else params.cursor, modern=modern)
 
     def _listen(self, ctx: ServerRequestContext) -> None:
-        """Keep a session whose client has listed the tools, to notify it of changes."""
-        id = _STDIO if ctx.request is None else ctx.request.headers.get("mcp-session-id", _STDIO)
-        self._listeners[id] = ctx.session
-        self._listeners.move_to_end(id)
-        if len(self._listeners) > self._max_sessions:
-            self._listeners.popitem(last=False)
+        """Keep a session whose client has listed the tools, to notify it of changes, until its connection closes."""
+        session = ctx.session
+        # The SDK has no public way to learn that a session has ended; a kept one holds 19 KB for good.
+        connection = session._connection  # pyright: ignore[reportPrivateUsage]
+        if id(connection) not in self._listeners:
+            connection.exit_stack.callback(self._listeners.pop, id(connection), None)
+        self._listeners[id(connection)] = session
 
     def _input_schema(self, name: str) -> Mapping[str, Any] | None:
         registry = self._gate.registry

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("mcp", reason="NO MCP: the extra 'mcp' is not installed")
 
 import mcp_types as types
-from mcp import Client
+from mcp import Client, MCPError
 
 from callgate import Approve
 from tests.runtime.hosts.mcp.world import ERAS, PEOPLE, WAYS, Desk, client_of, desk_at, server_of, text_of
@@ -189,7 +189,13 @@ async def test_a_state_is_of_one_call_of_one_user(case: str, runs: bool) -> None
                 await gate.waits.withdraw(state, PEOPLE["ann"])
             given = {"changed": state[:-1] + ("0" if state[-1] != "0" else "1")}.get(case, state)
             answer = None if case == "without an answer" else accept(approve=True)
-            result = await sent(other, "count" if case == "of another tool" else "refund", given, answer)
+            called = "count" if case == "of another tool" else "refund"
+            if case.startswith("of another") or case == "changed":
+                with pytest.raises(MCPError, match="Invalid or expired requestState"):
+                    await sent(other, called, given, answer)
+                assert desk.ran == []
+                return
+            result = await sent(other, called, given, answer)
             assert desk.ran == (["A1 5"] if runs else [])
             if runs:
                 again = await sent(other, "refund", state, answer)
