@@ -1,4 +1,4 @@
-"""What a client can do, and what a tool needs of it."""
+"""The capabilities of a client, and those that a tool needs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_capabilities(ctx: ServerRequestContext, definition: ToolDefinition) ->
     for name in definition.metadata.get(REQUIRES, ()):
         offered = ctx.session.client_capabilities
         if not (declares_tasks(ctx) if name == "tasks" else getattr(offered, name, None) is not None):
-            raise missing(name)
+            raise missing_capability(name)
 
 
 def declares_tasks(ctx: ServerRequestContext) -> bool:
@@ -36,7 +36,7 @@ def declares_tasks(ctx: ServerRequestContext) -> bool:
     return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS and extensions is not None and TASKS in extensions
 
 
-def missing(name: str) -> MCPError:
+def missing_capability(name: str) -> MCPError:
     """Return the error for a client that lacks a capability."""
     needed: dict[str, Any] = {"extensions": {TASKS: {}}} if name == "tasks" else {name: {}}
     text = f"The client has to support {name}."

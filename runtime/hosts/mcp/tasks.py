@@ -19,13 +19,12 @@ from mcp_types import (
     ElicitResult,
     RequestParams,
 )
-from pydantic import Field, ValidationError
 
 from callgate.errors import InvocationError, NotPending
 from callgate.providers.stores.jobs import FINAL_STATES, JobState
 from callgate.runtime.gate import Gate
 from callgate.runtime.hosts.mcp.access import Access
-from callgate.runtime.hosts.mcp.capabilities import TASKS, declares_tasks, missing
+from callgate.runtime.hosts.mcp.capabilities import TASKS, declares_tasks, missing_capability
 from callgate.runtime.hosts.mcp.listing import Listing
 from callgate.runtime.hosts.mcp.questions import Question, question_of
 from callgate.runtime.hosts.mcp.results import call_result
@@ -46,13 +45,13 @@ _BROKEN = frozenset({"tool_failed", "hook_failed", "job_failed", "job_dead", "in
 class TaskParams(RequestParams):
     """The parameters of ``tasks/get`` and ``tasks/cancel``."""
 
-    task_id: str = Field(alias="taskId")
+    task_id: str
 
 
 class UpdateParams(TaskParams):
     """The parameters of ``tasks/update``: answers by the keys of ``inputRequests``."""
 
-    input_responses: dict[str, Any] = Field(alias="inputResponses", default_factory=dict[str, Any])
+    input_responses: dict[str, Any] | None = None
 
     def answer(self, key: str) -> ElicitResult | None:
         """Return the answer to one question; None without one. Other members are not read.
@@ -60,10 +59,10 @@ class UpdateParams(TaskParams):
         Raises:
             MCPError: it is no answer.
         """
-        found = self.input_responses.get(key)
+        found = (self.input_responses or {}).get(key)
         try:
             return None if found is None else ElicitResult.model_validate(found)
-        except ValidationError:
+        except ValueError:  # of pydantic
             raise MCPError(INVALID_PARAMS, "An answer has an action, and content.") from None
 
 
@@ -141,7 +140,7 @@ class Tasks:
     async def _find(self, ctx: ServerRequestContext, params: TaskParams) -> tuple[JobHandle, JobStatus, User]:
         user = self._access.user_of(ctx)
         if not declares_tasks(ctx):
-            raise missing("tasks")
+            raise missing_capability("tasks")
         named = None if ctx.request is None else ctx.request.headers.get("mcp-name")
         if named is not None and named != params.task_id:  # the SDK compares it for the methods of the core only
             raise MCPError(HEADER_MISMATCH, "The header Mcp-Name and taskId differ.")

@@ -37,7 +37,7 @@ RESOURCE = "https://tools.example/mcp"
 OTHER = "https://other.example/mcp"
 MODERN = "2026-07-28"
 HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
-ELICITS = {"elicitation": {"form": {}}}
+ELICITS: dict[str, Any] = {"elicitation": {"form": {}}}
 INITIALIZE = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -72,11 +72,13 @@ class Scene:
             user, body, **{"mcp-protocol-version": MODERN, "mcp-method": "tools/call", "mcp-name": tool}
         )
         answer: dict[str, Any] = _json(response)
-        return answer.get("result", answer)
+        result: dict[str, Any] = answer.get("result", answer)
+        return result
 
     async def session(self, user: str) -> str | None:
         """Begin a session of the older era; None if that is refused."""
-        return (await self.send(user, INITIALIZE)).headers.get("mcp-session-id")
+        id: str | None = (await self.send(user, INITIALIZE)).headers.get("mcp-session-id")
+        return id
 
     async def half(self, length: int = 1_000) -> asyncio.StreamReader:
         """Send the beginning of a request, and no more."""
