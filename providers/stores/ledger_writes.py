@@ -139,10 +139,10 @@ async def append(written: Any, tenant: str, rows: ChainRows, chains: AsyncExitSt
     """
     for chain, body in by_chain(rows):
         sealed = await chains.enter_async_context(sealing(chain, [body], written.audit))
-        await written.audit.append(tenant_of(body, tenant), sealed)
+        await written.audit.append(row_tenant(body, tenant), sealed)
 
 
-def tenant_of(body: Mapping[str, Any], tenant: str) -> str:
+def row_tenant(body: Mapping[str, Any], tenant: str) -> str:
     """Return the tenant that an audit row names: the caller's, also if the effect belongs to all tenants.
 
     A body that names none has *tenant*, that of the effect.

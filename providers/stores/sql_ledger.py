@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from callgate.errors import StoreError
 from callgate.providers.stores.effects import Alias, EffectRecord
 from callgate.providers.stores.group_commit import GroupCommit
-from callgate.providers.stores.ledger_writes import ChainRows, Settlement, tenant_of
+from callgate.providers.stores.ledger_writes import ChainRows, Settlement, row_tenant
 from callgate.providers.stores.sql_batches import (
     Batch,
     Batches,
@@ -151,7 +151,7 @@ async def _write(batch: Batch, changes: Sequence[Change]) -> list[Any]:
             result, writes = place in done or place in recorded, place not in recorded
         results.append(result)
         if writes:
-            rows += [(tenant_of(body, one.tenant), chain, body, one.namespace) for chain, body in one.rows]
+            rows += [(row_tenant(body, one.tenant), chain, body, one.namespace) for chain, body in one.rows]
     await batch.seal_and_commit(rows)
     return results
 

@@ -73,7 +73,7 @@ async def test_verification_finds_rows_with_the_tenant_of_the_effect(
 ) -> None:
     """The control: with the tenant of the effect, the rows of two tenants are not stored where they belong."""
     for module in (ledger_writes, sql_ledger):
-        monkeypatch.setattr(module, "tenant_of", lambda _body, tenant: tenant)
+        monkeypatch.setattr(module, "row_tenant", lambda _body, tenant: tenant)
     kinds, problems = await audited("sqlite-file", tmp_path, "now")
     assert (kinds["acme"], kinds["globex"]) == ([], [])
     assert problems == ["moved"] * 4
