@@ -143,9 +143,11 @@ async def append(written: Any, tenant: str, rows: ChainRows, chains: AsyncExitSt
 
 
 def row_tenant(body: Mapping[str, Any], tenant: str) -> str:
-    """Return the tenant of an audit row: its caller's. *tenant* is that of the effect, which tenants may share."""
-    own = body.get("tenant")
-    return own if isinstance(own, str) else tenant
+    """Return the tenant that an audit row names: the caller's, also if the effect belongs to all tenants.
+
+    A body that names none has *tenant*, that of the effect.
+    """
+    return str(body.get("tenant", tenant) or "")
 
 
 def by_chain(rows: ChainRows) -> ChainRows:

@@ -54,8 +54,8 @@ class Batch(ABC):
         """Run a statement for each of *values*, and return all its rows. Without values it does nothing."""
 
     @abstractmethod
-    async def run_alone(self, statement: Statement, values: Values) -> list[Any]:
-        """Run a statement for *values*, commit, and return its rows: the only one of its transaction."""
+    async def run_alone(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
+        """Run a statement for each of *values*, commit, and return its rows: the only one of its transaction."""
 
     @abstractmethod
     async def commit(self, statement: Statement, values: Sequence[Values]) -> None:
@@ -232,8 +232,8 @@ class _PostgresBatch(Batch):
             cursor = await self._connection.execute(statement.postgres, statement.parameters(values))
         return list(await cursor.fetchall())
 
-    async def run_alone(self, statement: Statement, values: Values) -> list[Any]:
-        given = statement.parameters([values])
+    async def run_alone(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
+        given = statement.parameters(values)
         self.committing = True
         if not self._settings:
             self._alone = True

@@ -92,7 +92,7 @@ class _LiteBatch(Batch):
     async def commit(self, statement: Statement, values: Sequence[Values]) -> None:
         await self._batches.run(self._commit, statement, values)
 
-    async def run_alone(self, statement: Statement, values: Values) -> list[Any]:
+    async def run_alone(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
         rows: list[Any] = await self._batches.run(self._run_alone, statement, values)
         return rows
 
@@ -104,9 +104,13 @@ class _LiteBatch(Batch):
             self._run(statement, values)
         self._commit_now()
 
-    def _run_alone(self, statement: Statement, values: Values) -> list[Any]:
+    def _run_alone(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
+        if len(values) > 1:
+            rows = self._run(statement, values)
+            self._commit_now()
+            return rows
         self.committing = True  # a statement without a transaction is committed by itself
-        return self._batches.connection().execute(statement.lite, values).fetchall()
+        return self._batches.connection().execute(statement.lite, values[0]).fetchall()
 
     def _run(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
         connection = self._batches.connection()

@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from callgate.errors import StoreError
-from callgate.providers.stores.group_commit import GroupCommit, RolledBack
+from callgate.providers.stores.group_commit import GroupCommit
+from callgate.providers.stores.sql_batches import Batch, PostgresBatches, run_batch
 from callgate.providers.stores.sql_database import Database
-from callgate.providers.stores.sql_part import statement
 from callgate.providers.stores.sql_statements import Statement
-from callgate.providers.stores.sql_states import is_session_lost
 
 _NUMBERS = dict.fromkeys(("made_at", "run_at", "lease_until", "sent_at", "ended_at", "now", "until", "at"), "float8")
 _TYPES = {
@@ -24,49 +22,71 @@ _TYPES = {
 }
 
 
-def of_many(sql: str, names: Sequence[str]) -> str:
-    """Return a statement on the rows ``{given}`` with these columns; their values are the parameter ``given``."""
-    types = {name: _TYPES.get(name, "text") for name in names}
-    return Statement("", sql, **types).postgres.replace("%s", "CAST(:given AS json)")
+def on_rows(sql: str, names: Sequence[str]) -> Statement:
+    """Return a statement on the rows ``{given}`` with these columns."""
+    return Statement("", sql, **{name: _TYPES.get(name, "text") for name in names})
+
+
+def of_many(statement: Statement) -> str:
+    """Return the text of a statement on rows for SQLAlchemy; their values are the parameter ``given``."""
+    return statement.postgres.replace("%s", "CAST(:given AS json)")
 
 
 class SqlJobBatches:
     """Group commit of the jobs that concurrent workers take by id, and of those that they end.
 
+    Takes and ends have a connection each, which opens with the first of them.
+
     Args:
         database: a PostgreSQL.
-        take: the statements that take one job and many jobs; the latter returns their ids first.
-        end: those that end one job and many jobs.
+        take: the statement that takes jobs; it returns their ids first.
+        end: the statement that ends jobs; it returns their ids.
     """
 
-    def __init__(self, database: Database, take: tuple[str, str], end: tuple[str, str]) -> None:
-        self._database = database
-        takes, ends = partial(self._write, *take), partial(self._write, *end)
-        self._takes: GroupCommit[Mapping[str, Any]] = GroupCommit(takes, takes)
-        self._ends: GroupCommit[Mapping[str, Any]] = GroupCommit(ends, ends)
+    def __init__(self, database: Database, take: Statement, end: Statement) -> None:
+        self._takes, self._ends = _Changes(database, take), _Changes(database, end)
 
     async def take(self, values: Mapping[str, Any]) -> Any:
         """Take a job by its id. Return its row, or None."""
-        return await self._takes.put(values, values["id"], withdraw=True)
+        return await self._takes.put(values, withdraw=True)
 
     async def end(self, values: Mapping[str, Any]) -> bool:
         """End a job. Return False if the worker does not have it any more."""
-        return bool(await self._ends.put(values, values["id"], withdraw=False))
+        return bool(await self._ends.put(values, withdraw=False))
 
     async def close(self) -> None:
-        """Write what is left."""
+        """Write what is left, and disconnect."""
         await self._takes.close()
         await self._ends.close()
 
-    async def _write(self, one: str, many: str, changes: Sequence[Mapping[str, Any]]) -> Sequence[Any]:
-        if len(changes) == 1:
-            return [await self._database.write(statement(one), changes[0], durable=True)]
-        try:
-            (given,) = Statement.parameters(changes)
-            rows = await self._database.write_rows(statement(many), {"given": given}, durable=True)
-        except (StoreError, TypeError) as error:
-            if isinstance(error, StoreError) and (error.sqlstate is None or is_session_lost(error)):
-                raise  # each change would meet it, or it is unknown whether the changes are written
-            raise RolledBack(error if isinstance(error, StoreError) else StoreError("a text is not Unicode")) from error
-        found = {id: row or True for id, *row in rows}
+
+class _Changes:
+    """Changes of jobs by one statement. A job whose row is locked waits apart from the others."""
+
+    def __init__(self, database: Database, statement: Statement) -> None:
+        self._database, self._statement, self._batches = database, statement, PostgresBatches(database)
+        self._group: GroupCommit[Mapping[str, Any]] = GroupCommit(
+            self._write, partial(self._write, aside=True), retry=partial(self._write, retry=True), size=_size
+        )
+
+    async def put(self, values: Mapping[str, Any], *, withdraw: bool) -> Any:
+        async with self._database.answered():
+            return await self._group.put(values, values["id"], withdraw=withdraw)
+
+    async def close(self) -> None:
+        await self._group.close()
+        await self._batches.close()
+
+    async def _write(
+        self, changes: Sequence[Mapping[str, Any]], *, aside: bool = False, retry: bool = False
+    ) -> Sequence[Any]:
+        async def work(batch: Batch) -> list[Any]:
+            return await batch.run_alone(self._statement, changes)
+
+        found = {id: row or True for id, *row in await run_batch(self._batches, work, aside=aside, retry=retry)}
         return [found.get(change["id"]) for change in changes]
+
+
+def _size(change: Mapping[str, Any]) -> int:
+    """Return about how many bytes a change takes in a statement. A result is written in hexadecimal digits."""
+    return 2 * len(change.get("result") or b"") + len(change.get("reason") or "")

@@ -10,9 +10,9 @@ from callgate.errors import StoreConflict
 from callgate.providers.stores.effects import PRUNE_BATCH
 from callgate.providers.stores.jobs import EXPLAIN_BATCH, FINAL_STATES, Group, Job, JobState
 from callgate.providers.stores.sql_database import Database
-from callgate.providers.stores.sql_job_batches import SqlJobBatches, of_many
+from callgate.providers.stores.sql_job_batches import SqlJobBatches, of_many, on_rows
 from callgate.providers.stores.sql_part import OURS, Columns, SqlPart
-from callgate.providers.stores.sql_statements import Statement
+from callgate.providers.stores.sql_statements import Statement, sql_float
 
 _COLUMNS = Columns(
     Job,
@@ -35,12 +35,14 @@ VALUES (:tenant, :version, :namespace, {_COLUMNS.marks})
 ON CONFLICT DO NOTHING
 """  # noqa: S608
 _ADD_MANY = of_many(
-    f"""
+    on_rows(
+        f"""
 INSERT INTO callgate_jobs (tenant, version, namespace, {_LISTED})
 SELECT tenant, version, namespace, {_LISTED} FROM {{given}} ORDER BY id
 ON CONFLICT DO NOTHING RETURNING id
 """,  # noqa: S608
-    ("tenant", "version", "namespace", *_COLUMNS.names),
+        ("tenant", "version", "namespace", *_COLUMNS.names),
+    )
 )
 _GET = f"SELECT version, {_LISTED} FROM callgate_jobs WHERE id = :id AND (tenant = :tenant AND namespace = :namespace) IS TRUE"  # noqa: S608
 
@@ -128,7 +130,7 @@ WHERE {_HELD}
 """  # noqa: S608
 # The rows are locked in the order of their ids, as every statement on many jobs does that waits for locks.
 _LOCKED = "JOIN {{given}} USING (id) WHERE ({condition}) IS TRUE ORDER BY id FOR UPDATE OF k"
-_TAKE_MANY = of_many(
+_TAKE_MANY = on_rows(
     f"""
 UPDATE callgate_jobs AS j
 SET state = 'running', owner = mine.owner, lease_until = mine.until, attempts = j.attempts + 1, token = j.token + 1
@@ -144,7 +146,7 @@ RETURNING j.id, j.tenant, {", ".join(f"j.{name}" for name in _COLUMNS.names)}
 _HELD_BY_GIVEN = """
 k.tenant = given.tenant AND k.version = given.version AND k.namespace = given.namespace AND k.state = 'running' AND k.token = given.token
 """
-_END_MANY = of_many(
+_END_MANY = on_rows(
     f"""
 UPDATE callgate_jobs AS j
 SET state = mine.state, lease_until = NULL, ended_at = mine.at, result = mine.result, reason = mine.reason
@@ -226,7 +228,7 @@ class SqlJobs(SqlPart):
         super().__init__(database, within, namespace)
         self._batches: SqlJobBatches | None = None
         if within is None and not database.lite:
-            self._batches = SqlJobBatches(database, (_TAKE_ID, _TAKE_MANY), (_FINISH, _END_MANY))
+            self._batches = SqlJobBatches(database, _TAKE_MANY, _END_MANY)
 
     async def close(self) -> None:
         """Write what is left."""
@@ -277,7 +279,7 @@ class SqlJobs(SqlPart):
         queues: Collection[str] = (),
         without: Collection[Group] = (),
     ) -> tuple[str, Job] | None:
-        values: dict[str, Any] = {"owner": owner, "now": float(now), "until": float(until)}
+        values: dict[str, Any] = {"owner": owner, "now": sql_float(now), "until": sql_float(until)}
         database = "sqlite" if self._database.lite else "postgresql"
         if id is not None:
             sql, values["id"] = _TAKE_ID, id
@@ -308,7 +310,7 @@ class SqlJobs(SqlPart):
         reason: str | None,
     ) -> bool:
         values = {**_held(tenant, id, token), "state": state.value, "result": result, "reason": reason}
-        values["at"] = None if at is None else float(at)
+        values["at"] = None if at is None else sql_float(at)
         if self._batches is not None:
             return await self._batches.end(values | self._ours)
         return bool(await self._write(_FINISH, values))

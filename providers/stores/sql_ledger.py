@@ -160,14 +160,14 @@ async def _write_alone(batch: Batch, one: Change) -> Any:
     """Write a change without audit rows in one statement. Return its token, or None; or whether its outcome is recorded."""
     if one.claim is not None:
         rows = await batch.run_alone(
-            CLAIMS[one.retry], claim_values(one.tenant, one.claim, one.namespace, retry=one.retry)
+            CLAIMS[one.retry], [claim_values(one.tenant, one.claim, one.namespace, retry=one.retry)]
         )
         return rows[0][0] if rows else None
     assert one.outcome is not None  # a change without rows has one of them
     values = settle_values(one.tenant, one.outcome, one.namespace)
-    if await batch.run_alone(SETTLE, values):
+    if await batch.run_alone(SETTLE, [values]):
         return True
-    return any(_is_recorded(one.outcome, row) for row in await batch.run_alone(FIND, values))
+    return any(_is_recorded(one.outcome, row) for row in await batch.run_alone(FIND, [values]))
 
 
 async def _claim(batch: Batch, changes: Sequence[Change]) -> dict[_Place, int]:

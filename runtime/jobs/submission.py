@@ -40,7 +40,7 @@ class JobWriter:
 
     def __init__(self, store: Callable[[], Store], backend: JobBackend, calls: JobCalls, namespace: str) -> None:
         self._store, self._backend, self._calls, self._namespace = store, backend, calls, namespace
-        self._group: GroupCommit[NewJob] = GroupCommit(self._write, self._write)
+        self._group: GroupCommit[NewJob] = GroupCommit(self._write, self._write, size=lambda new: 2 * len(new.job.body))
 
     async def add(self, tenant: str, job: Job, *, once: bool = False) -> Job:
         """Add a job. Return it, or the job that has its id.

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event
+from sqlalchemy import text as sql_text
 
 from callgate.errors import StoreConflict, StoreError
-from callgate.providers.stores import sql_jobs
+from callgate.providers.stores import sql_batches, sql_jobs
 from callgate.providers.stores.sql import SqlStore
+from callgate.providers.stores.sql_job_batches import of_many
 from callgate.providers.stores.sql_statements import Statement
 from tests.providers.stores.backends import Backend, opened, place
 from tests.providers.stores.job_rows import DONE, QUEUED, RUNNING, found_in, job
@@ -38,6 +40,21 @@ def statements(store: Any, verb: str) -> Generator[list[str]]:
         yield sent
     finally:
         event.remove(engine, "before_cursor_execute", note)
+
+
+@contextmanager
+def batches() -> Generator[list[int]]:
+    """The number of changes of each batch, as it is sent."""
+    sent: list[int] = []
+    run_alone = sql_batches._PostgresBatch.run_alone
+
+    async def noting(batch: Any, statement: Statement, values: Sequence[Any]) -> list[Any]:
+        sent.append(len(values))
+        return await run_alone(batch, statement, values)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sql_batches._PostgresBatch, "run_alone", noting)
+        yield sent
 
 
 # ---------------------------------------------------------------------- added together
@@ -94,13 +111,13 @@ async def added(queue: Backend, number: int) -> Sequence[str]:
 @ON_POSTGRES
 async def test_jobs_of_concurrent_workers_are_taken_and_ended_in_a_few_statements(queue: Backend) -> None:
     jobs, now, ids = queue.store.jobs, queue.now(), await added(queue, 40)
-    with statements(queue.store, "UPDATE") as sent:
+    with batches() as sent:
         taken = await asyncio.gather(*(jobs.take(f"o{id}", now, now + 9.0, id=id) for id in ids))
     assert len(sent) <= 3
     assert [(found[1].id, found[1].owner, found[1].token, found[1].state) for found in taken if found] == [
         (id, f"o{id}", 1, RUNNING) for id in ids
     ]
-    with statements(queue.store, "UPDATE") as sent:
+    with batches() as sent:
         ends = [jobs.end(queue.tenant, id, 1, DONE, at=now, result=b"r" + id.encode(), reason=None) for id in ids]
         assert await asyncio.gather(*ends) == [True] * 40
     assert len(sent) <= 3
@@ -136,6 +153,47 @@ async def test_a_change_that_the_database_refuses_takes_no_other_along(queue: Ba
     assert [(await found_in(queue, id)).state for id in ids] == [DONE, RUNNING, DONE, DONE]
 
 
+@ON_POSTGRES
+@pytest.mark.parametrize("verb", ["take", "end"])
+@pytest.mark.parametrize("lock_wait", [50, 0], ids=["limited", "control without a limit"])
+async def test_a_locked_job_waits_apart(
+    queue: Backend, verb: str, lock_wait: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control waits for the row in the batch, and all other jobs wait with it."""
+    monkeypatch.setattr(sql_batches, "LOCK_WAIT_MS", lock_wait)
+    monkeypatch.setattr(sql_batches, "RETRY_WAIT_MS", lock_wait)
+    jobs, now, ids = queue.store.jobs, queue.now(), await added(queue, 12)
+
+    async def change(id: str) -> bool:
+        if verb == "take":
+            return await jobs.take("o", now, now + 9.0, id=id) is not None
+        return await jobs.end(queue.tenant, id, 1, DONE, at=now, result=b"r", reason=None)
+
+    if verb == "end":
+        await asyncio.gather(*(jobs.take("o", now, now + 9.0, id=id) for id in ids))
+    database: Any = getattr(queue.store, "_database")  # noqa: B009
+    async with asyncio.timeout(10.0):
+        async with database.writing() as other:
+            await other.execute(sql_text("SELECT 1 FROM callgate_jobs WHERE id = :id FOR UPDATE"), {"id": ids[5]})
+            changes = [asyncio.create_task(change(id)) for id in ids]
+            done, waiting = await asyncio.wait([*changes[:5], *changes[6:]], timeout=2.0 if lock_wait else 0.4)
+            assert not changes[5].done()
+            assert len(waiting) == (0 if lock_wait else 11)
+            assert all(one.result() for one in done)
+        assert await asyncio.gather(*changes) == [True] * 12
+
+
+@ON_POSTGRES
+async def test_large_results_are_written_in_several_transactions(queue: Backend) -> None:
+    jobs, now, ids = queue.store.jobs, queue.now(), await added(queue, 9)
+    await asyncio.gather(*(jobs.take("o", now, now + 9.0, id=id) for id in ids))
+    large = bytes(1 << 20)  # 2 MB in hexadecimal digits, and a transaction has 8 MB
+    with batches() as sent:
+        ends = (jobs.end(queue.tenant, id, 1, DONE, at=now, result=large, reason=None) for id in ids)
+        assert await asyncio.gather(*ends) == [True] * 9
+    assert (sum(sent), max(sent)) == (9, 4)
+
+
 # ---------------------------------------------------------------------- what it costs
 
 
@@ -148,8 +206,8 @@ async def test_many_changes_read_no_more_rows_in_a_large_table(tmp_path: Path) -
     ]
     (given,) = Statement.parameters(values)
     asks: dict[str, Ask] = {
-        "take": lambda jobs: _sent(jobs, sql_jobs._TAKE_MANY, given),
-        "end": lambda jobs: _sent(jobs, sql_jobs._END_MANY, given),
+        "take": lambda jobs: _sent(jobs, of_many(sql_jobs._TAKE_MANY), given),
+        "end": lambda jobs: _sent(jobs, of_many(sql_jobs._END_MANY), given),
         "all": lambda jobs: _sent(
             jobs, "SELECT count(mac) FROM callgate_jobs WHERE CAST(:given AS text) <> mac", given
         ),

@@ -116,7 +116,7 @@ async def settings_inside(store: SqlStore) -> set[tuple[str, str]]:
             await batch.commit(Statement("", ""), [])
             found.add((f"batch, {waits}", commits))
         async with ledger._batches.begin() as batch:
-            ((commits, _, _),) = await batch.run_alone(Statement("", f"{SHOWN} FROM {{given}}", n="int"), {"n": 1})
+            ((commits, _, _),) = await batch.run_alone(Statement("", f"{SHOWN} FROM {{given}}", n="int"), [{"n": 1}])
             found.add(("alone", commits))
     return found
 

@@ -142,6 +142,16 @@ async def test_concurrent_submits_share_transactions(postgres: str) -> None:
         assert 1 <= len(sent) <= 5
 
 
+async def test_a_transaction_of_submits_has_a_limit_in_bytes(postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a limit that no two jobs fit in, each has a transaction of its own; the test above is the control."""
+    monkeypatch.setattr("callgate.providers.stores.group_commit.MAX_BYTES", 2)
+    async with a_gate(postgres) as gate:
+        with statements(gate.store, "COMMIT") as sent:
+            jobs = await asyncio.gather(*(gate.submit(call, user=ANN) for call in calls(*range(12))))
+        assert len({job.id for job in jobs}) == 12
+        assert len(sent) == 12
+
+
 class Picky(EmbeddedJobs):
     """An engine that refuses a queue."""
 
