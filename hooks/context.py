@@ -319,20 +319,23 @@ class InvokeContext:
         schema: Mapping[str, Any] | None = None,
         expires: float | None = None,
         by: Approval | None = None,
+        name: str | None = None,
     ) -> Any:
         """Suspend the call until a person or a client answers; the runtime releases its capacity.
 
         A resumed call starts from the top, and this method then returns the answer: None for an approval, else a JSON
         value that fits *schema*. A hook must therefore make its requests in a deterministic order. *prompt* is the
         text for the approver, *expires* is in seconds. *by* names the users who may answer. The default is the caller,
-        and for an approval any other user of the caller's tenant.
+        and for an approval any other user of the caller's tenant. *name* is shown to the client that answers, and replaces
+        the number of the request: requests with names may come in any order.
 
         Raises:
+            ValueError: *name* is not 1 to 64 letters, digits, ``_`` and ``-``.
             StageError: the stage is later than ``will_authorize_input``, except in the body of a ``resumable`` tool.
         """
         if not (self.run.step is self.run.plan.running and self.run.plan.record.resumable):
             self._need(May.SUSPEND, "suspend")
-        return ask(self, kind, prompt, schema, expires, by)
+        return ask(self, kind, prompt, schema, expires, by, name)
 
     async def lease(self, manager: AbstractAsyncContextManager[Any]) -> Any:
         """Enter *manager* now; the runtime exits it exactly once, after this hook's own records, on every path.

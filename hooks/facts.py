@@ -31,6 +31,7 @@ class Suspension:
     ``prompt`` is the text for the approver, ``schema`` describes the answer, and ``expires`` is in seconds from the
     suspension. ``handle`` is the argument of ``gate.resume``; it is None until the suspension is stored.
     ``rules`` name the users who may answer; without rules, the caller may. ``place`` is the point of the lifecycle.
+    ``name`` is that of the question, if it has one.
     """
 
     kind: str
@@ -40,6 +41,7 @@ class Suspension:
     handle: str | None = None
     rules: tuple[Approval, ...] = ()
     place: str = ""
+    name: str | None = None
 
 
 OnRepair: TypeAlias = Literal["approve", "run", "refuse"]

@@ -120,6 +120,7 @@ class ToolView:
         schema: Mapping[str, Any] | None = None,
         expires: float | None = None,
         by: Approval | None = None,
+        name: str | None = None,
     ) -> Any:
         """Suspend the call until a person or a client answers."""
-        return self._ctx.suspend(kind, prompt, schema=schema, expires=expires, by=by)
+        return self._ctx.suspend(kind, prompt, schema=schema, expires=expires, by=by, name=name)

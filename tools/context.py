@@ -177,6 +177,7 @@ class ToolContext(Protocol):
         schema: Mapping[str, Any] | None = None,
         expires: float | None = None,
         by: Approval | None = None,
+        name: str | None = None,
     ) -> Any:
         """Suspend the call until a person or a client responds, and return the response.
 
@@ -184,5 +185,6 @@ class ToolContext(Protocol):
         as suspended. When it is resumed, it runs again from the start, and ``suspend`` then returns the response. A tool's
         body may suspend only where the tool is declared ``resumable`` and has had no effect yet. ``by`` names the people who
         may respond. Without it, that is the caller, or, for ``kind="approval"``, any other user of the caller's tenant.
+        ``name`` is shown to the client that responds; requests with names may come in any order.
         """
         ...

@@ -85,7 +85,9 @@ async def _of_key(records: CallRecords, jobs: JobQueue, key: str, user: User, to
 
 
 def _pending(bound: SuspendedCall, kind: str, handle: str) -> Suspension:
-    return Suspension(kind, bound.prompt, bound.schema, None, handle, rules=bound.rules, place=bound.place)
+    return Suspension(
+        kind, bound.prompt, bound.schema, None, handle, rules=bound.rules, place=bound.place, name=bound.name
+    )
 
 
 def _ended(result: ToolResult) -> CallOutcome:

@@ -121,6 +121,7 @@ def dump_result(result: ToolResult) -> bytes:
             "id": None if pending.handle is None else pending.handle.partition(".")[0],
             "rules": [rule.to_dict() for rule in pending.rules],
             "place": pending.place,
+            **({} if pending.name is None else {"name": pending.name}),  # older versions know no names
         }
     return json.dumps(kept, separators=(",", ":")).encode()
 

@@ -246,7 +246,14 @@ async def current_user(refresh: RefreshUser | None, known: User) -> User | None:
 
 def _still_waits(bound: SuspendedCall, pending: Pending) -> ToolResult:
     waits = Suspension(
-        pending.kind, bound.prompt, bound.schema, None, pending.handle, rules=bound.rules, place=bound.place
+        pending.kind,
+        bound.prompt,
+        bound.schema,
+        None,
+        pending.handle,
+        rules=bound.rules,
+        place=bound.place,
+        name=bound.name,
     )
     return ToolResult(
         bound.call_id or "", bound.tool, Outcome.SUSPENDED, error=error_info(Suspended(waits)), pending=waits

@@ -59,7 +59,7 @@ class SuspendedCall:
     not parsed at the time of the decision. ``repair`` is the record of the repairer that wrote the arguments. ``task`` has
     the ids of the A2A task. ``job`` is the id of the job that made the call; a worker goes on with such a call once it is
     ``decided``. ``asked_hash`` is the ``input_hash`` of the caller, before an approver edited the arguments.
-    ``changed`` is True if a hook or an approver has changed the arguments of the caller.
+    ``changed`` is True if a hook or an approver has changed the arguments of the caller. ``name`` is that of the question.
     """
 
     tool: str
@@ -88,6 +88,7 @@ class SuspendedCall:
     decided: bool = False
     asked_hash: str | None = None
     changed: bool = False
+    name: str | None = None
 
     def given_at(self, place: str) -> list[tuple[User, float]]:
         """Return the approvals at a place."""
@@ -127,6 +128,7 @@ class SuspendedCall:
             "decided": False,
             "asked_hash": None,
             "changed": False,
+            "name": None,
             **body,
         }  # rows of earlier versions have none
         if body["v"] != VERSION:
@@ -214,6 +216,7 @@ def bound_call(ctx: InvokeContext, asked: Suspension, policy: str) -> SuspendedC
         idempotency_key=caller_key(ctx),
         place=asked.place,
         prompt=asked.prompt,
+        name=asked.name,
         schema=None if asked.schema is None else thaw(asked.schema),
         rules=asked.rules,
         nonce=new_id(),

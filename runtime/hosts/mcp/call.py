@@ -26,7 +26,7 @@ from callgate.runtime.hosts.mcp.access import Access
 from callgate.runtime.hosts.mcp.capabilities import REQUIRES, check_capabilities
 from callgate.runtime.hosts.mcp.listing import Listing
 from callgate.runtime.hosts.mcp.progress import Reports
-from callgate.runtime.hosts.mcp.questions import KEY, Question, question_of
+from callgate.runtime.hosts.mcp.questions import Question, question_of
 from callgate.runtime.hosts.mcp.results import HANDLE, call_result, waiting
 from callgate.runtime.hosts.mcp.tasks import Tasks
 from callgate.runtime.suspensions.decisions import Decision
@@ -88,7 +88,7 @@ class CallHandler:
                 if question is None or not question.is_understood(ctx.session.client_capabilities):
                     return waiting(result, result.pending)
                 if modern:
-                    opened = question.url is not None and KEY in (params.input_responses or {})
+                    opened = question.url is not None and question.key in (params.input_responses or {})
                     return waiting(result, result.pending) if opened else question.required()
                 decided = question.decision(await _ask(ctx, question))
                 if decided is None:
@@ -129,12 +129,12 @@ class CallHandler:
             found = await self._gate.outcome(handle, user=user)
         except NotPending:
             raise _unknown(params) from None
-        answer = (params.input_responses or {}).get(KEY)
         if found.pending is not None:
             if (await self._gate.waits.look(handle, user)).tool != params.name:
                 raise _unknown(params)
             result = ToolResult("", params.name, Outcome.SUSPENDED, pending=found.pending)
             question = await self._question(result, user)
+            answer = None if question is None else (params.input_responses or {}).get(question.key)
             if question is None or not isinstance(answer, ElicitResult):
                 return result
             decided = question.decision(answer)

@@ -21,7 +21,7 @@ from callgate.tools.calls import User
 from callgate.tools.values import thaw
 
 KEY = "answer"
-"""The key of the question in ``input_requests``: a call asks one question at a time."""
+"""The key of a question without a name in ``input_requests``: a call asks one question at a time."""
 VALUE = "value"
 """The property of a form that asks for one value."""
 APPROVE = "approve"
@@ -50,7 +50,7 @@ _KEYWORDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A form, or with *url* a page to open. *single* is True if the answer is one value in an object."""
+    """A form, or with *url* a page to open. *single* is True if the answer is one value in an object; *key* is its name."""
 
     handle: str
     message: str
@@ -58,6 +58,7 @@ class Question:
     url: str | None = None
     approves: bool = False
     single: bool = False
+    key: str = KEY
 
     def is_understood(self, capabilities: ClientCapabilities | None) -> bool:
         """Return True if the client can ask it. A client that names no mode can show forms."""
@@ -77,7 +78,7 @@ class Question:
 
     def required(self) -> InputRequiredResult:
         """Return the result that asks it, for clients since version 2026-07-28: they call again with the answer."""
-        return InputRequiredResult(request_state=self.handle, input_requests={KEY: self.request()})
+        return InputRequiredResult(request_state=self.handle, input_requests={self.key: self.request()})
 
     def decision(self, answer: ElicitResult) -> Decision | None:
         """Return the decision that an answer means; None if the decision is made on the page."""
@@ -99,28 +100,28 @@ def question_of(pending: Suspension, text: str, user: User, approvals_url: str |
 
     *text* is the call as an approver sees it, made from the arguments that would run.
     """
-    handle = pending.handle or ""
+    handle, key = pending.handle or "", pending.name or KEY
     if pending.kind == "approval":
         message = f"{pending.prompt}\n{text}"
         if any(rule.allows(user, user.id, 0.0) for rule in pending.rules):
             approve = {"type": "boolean", "title": "Approve", "description": "Run this call"}
             form = {"type": "object", "properties": {APPROVE: approve}, "required": [APPROVE]}
-            return Question(handle, message, form, approves=True)
+            return Question(handle, message, form, approves=True, key=key)
         if approvals_url is None:
             return None
-        return Question(handle, message, url=approvals_url.replace("{handle}", handle), approves=True)
+        return Question(handle, message, url=approvals_url.replace("{handle}", handle), approves=True, key=key)
     schema: dict[str, Any] = {"type": "string"} if pending.schema is None else thaw(pending.schema)
     if schema.get("type") == "object":
         fields = {name: _field(one) for name, one in (schema.get("properties") or {}).items()}
         if not fields or None in fields.values():
             return None
         form = {"type": "object", "properties": fields, "required": list(schema.get("required") or ())}
-        return Question(handle, pending.prompt, form)
+        return Question(handle, pending.prompt, form, key=key)
     field = _field(schema)
     if field is None:
         return None
     form = {"type": "object", "properties": {VALUE: field}, "required": [VALUE]}
-    return Question(handle, pending.prompt, form, single=True)
+    return Question(handle, pending.prompt, form, single=True, key=key)
 
 
 def _field(schema: Any) -> dict[str, Any] | None:

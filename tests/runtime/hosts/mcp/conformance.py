@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from itertools import zip_longest
 from typing import Any
 
 import uvicorn
@@ -143,14 +144,51 @@ def simple_tools(gate: list[Gate]) -> list[Any]:
     ]
 
 
-def asking(name: str, *questions: tuple[str, dict[str, Any]], **options: Any) -> Any:
+def content(name: str, *blocks: dict[str, Any]) -> Any:
+    """A tool that returns content blocks."""
+
+    @tool(name=name, effect="read", output_schema=False)
+    async def returns() -> list[dict[str, Any]]:
+        """Return content blocks."""
+        return list(blocks)
+
+    return returns
+
+
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+WAV = "UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAEAfAAABAAgAZGF0YQAAAAA="
+IMAGE = {"type": "image", "data": PNG, "mimeType": "image/png"}
+
+
+def resource(uri: str, kind: str, text: str) -> dict[str, Any]:
+    return {"type": "resource", "resource": {"uri": uri, "mimeType": kind, "text": text}}
+
+
+def content_tools() -> list[Any]:
+    """Tools that return images, audio and resources."""
+    embedded = resource("test://embedded-resource", "text/plain", "This is an embedded resource content.")
+    mixed = resource("test://mixed-content-resource", "application/json", '{"test": "data", "value": 123}')
+    return [
+        content("test_image_content", IMAGE),
+        content("test_audio_content", {"type": "audio", "data": WAV, "mimeType": "audio/wav"}),
+        content("test_embedded_resource", embedded),
+        content("test_multiple_content_types", {"type": "text", "text": "Multiple content types test:"}, IMAGE, mixed),
+    ]
+
+
+def asking(name: str, *questions: tuple[str, dict[str, Any]], names: tuple[str, ...] = (), **options: Any) -> Any:
     """A tool that asks *questions*, one after another, and returns the answers."""
 
     @tool(name=name, effect="read", resumable=True, **options)
     async def asks(message: str = "", filename: str = "", *, ctx: ToolContext) -> str:
         """Ask, and return the answers."""
         del filename
-        return " ".join([str(ctx.suspend("input", text or message, schema=schema)) for text, schema in questions])
+        return " ".join(
+            [
+                str(ctx.suspend("input", text or message, schema=schema, name=named))
+                for (text, schema), named in zip_longest(questions, names)
+            ]
+        )
 
     return asks
 
@@ -163,7 +201,7 @@ def asking_tools() -> list[Any]:
         asking("test_streaming_elicitation", ("Who?", PERSON)),
         asking("test_elicitation_sep1034_defaults", ("Defaults", DEFAULTS)),
         asking("test_elicitation_sep1330_enums", ("Choices", ENUMS)),
-        asking(f"{prefix}elicitation", ("What is your name?", NAME)),
+        asking(f"{prefix}elicitation", ("What is your name?", NAME), names=("user_name",)),
         asking(f"{prefix}request_state", ("Please confirm: state-ok", CONFIRM)),
         asking(f"{prefix}multi_round", ("Step 1: What is your name?", NAME), ("Step 2: Which colour?", CONFIRM)),
         asking(f"{prefix}tampered_state", ("Please confirm", CONFIRM)),
@@ -210,7 +248,7 @@ def conformance_server() -> ServedGate:
     """The server of the suite."""
     made: list[Gate] = []
     gate = Gate(
-        [*simple_tools(made), *asking_tools(), *task_tools()],
+        [*simple_tools(made), *content_tools(), *asking_tools(), *task_tools()],
         [Authorize(permit("everybody"))],
         **gate_options(signing_keys=["k" * 32], durable=False, store="memory://"),
     )
