@@ -15,7 +15,7 @@ def ask(
     ctx: CallContext,
     kind: str,
     prompt: str,
-    schema: Mapping[str, Any] | None,
+    schema: Mapping[str, object] | None,
     expires: float | None,
     by: Approval | None,
 ) -> Any:

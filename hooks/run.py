@@ -157,7 +157,7 @@ class Run(Generic[C]):
     suppressed: list[Suppressed] | None = None
     hooks: dict[type, Any] | None = None  # instances of hook classes
 
-    def __init__(self, plan: CallPlan[C], arguments: Any, user: User, started: float) -> None:
+    def __init__(self, plan: CallPlan[C], arguments: object, user: User, started: float) -> None:
         self.plan = plan
         self.raw_input = self.input = arguments
         if arguments.__class__ is str:  # a text is its own view
@@ -203,7 +203,7 @@ class Run(Generic[C]):
             self.shown_call = replace(call, arguments=self.shown_raw)
         return self.shown_call
 
-    def put_input(self, value: Any) -> None:
+    def put_input(self, value: object) -> None:
         """Make *value* the input, as a copy that no hook holds; the history names the current step.
 
         Raises:
@@ -248,7 +248,7 @@ class Run(Generic[C]):
         self.validate_response = response.validate
         self.put_output(response.value)
 
-    def put_output(self, value: Any) -> None:
+    def put_output(self, value: object) -> None:
         """Make *value* the output, as JSON that no hook holds; the history names the current step.
 
         Raises:

@@ -64,7 +64,7 @@ class _CallableSink:
         self.debug = self.info = self.warning = self.error = self.critical = sink
 
 
-def _as_argument(_logger: Any, _method: str, event: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _as_argument(_logger: object, _method: str, event: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (event,), {}
 
 
@@ -78,5 +78,5 @@ def _for_stdlib(line: Any) -> Any:
     return render
 
 
-def _type_name(value: Any) -> str:
+def _type_name(value: object) -> str:
     return f"<{type(value).__name__}>"

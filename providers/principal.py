@@ -78,14 +78,14 @@ class User:
         return _unpickled, (type(self), self.id, self.tenant, tuple(self.roles), tuple(self.scopes), plain(self.claims))
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Return claims as fresh dicts and lists."""
     if isinstance(value, Mapping):
         return {name: plain(item) for name, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(value: object) -> Any:
     if isinstance(value, Mapping):
         if not all(isinstance(name, str) for name in value):
             raise TypeError("User.claims is a JSON object: its names are texts")

@@ -87,13 +87,13 @@ class Gate(Views, Changes, DeferredCalls):
     @explain_keywords(GATE_KEYWORDS)
     def __init__(
         self,
-        tools: Iterable[Any] = (),
-        hooks: Iterable[Any] = (),
+        tools: Iterable[object] = (),
+        hooks: Iterable[object] = (),
         *,
         mode: Mode = "production",
         allow_unguarded: bool = False,
-        container: Any = None,
-        provide: Mapping[Any, Any] | None = None,
+        container: object = None,
+        provide: Mapping[Any, object] | None = None,
         store: Store | str | None = None,
         signing_keys: Iterable[str | bytes] = (),
         deadline: float | None = None,
@@ -283,7 +283,9 @@ class Gate(Views, Changes, DeferredCalls):
             return typed(plan, run(plan, ctx))
         return run(plan, ctx)
 
-    def _invoke_first(self, tool: Any, arguments: Any, user: User, options: CallOptions) -> Coroutine[Any, Any, Any]:
+    def _invoke_first(
+        self, tool: object, arguments: object, user: User, options: CallOptions
+    ) -> Coroutine[Any, Any, Any]:
         """Do what ``invoke`` does for a ``ToolCall``, a mistake, and the first call of a tool."""
         try:
             call = as_call(self.registry, tool, arguments)
@@ -392,7 +394,7 @@ class Gate(Views, Changes, DeferredCalls):
         return context_of_none(self._plans.of_none(), call, by, refusal_of(error), known)
 
 
-def _registered(hooks: Iterable[Any]) -> list[Registration]:
+def _registered(hooks: Iterable[object]) -> list[Registration]:
     """Register the hooks of a gate; a mapping holds hooks by stage."""
     found: list[Registration] = []
     for hook in hooks:

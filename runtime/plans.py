@@ -108,7 +108,7 @@ class Plans:
             if generation is self.current:  # else a change came in between, and counts for this call
                 return plan
 
-    def remember(self, tool: Any, name: str) -> Plan:
+    def remember(self, tool: object, name: str) -> Plan:
         """Return the plan of a tool by its name, and find it under *tool* from now on."""
         while True:
             generation = self.current

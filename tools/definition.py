@@ -135,7 +135,7 @@ class ToolDefinition:
         lints += rules.check_key(name, tuple(self.key), self.effect, self.parameters)
         self._set("lints", tuple(lints))
 
-    def _set(self, name: str, value: Any) -> None:
+    def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
     def _settle_no_schema(self) -> list[str]:
@@ -229,7 +229,7 @@ class ToolDefinition:
         return shown
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+    def from_dict(cls, data: Mapping[str, object]) -> Self:
         """Read the flat form or the wrapped one, ``{type: function, function: {...}}``.
 
         Keys may be spelled as on the wire or as in Python; ``inputSchema`` is another name for ``parameters``.
@@ -299,7 +299,7 @@ def _rebuild(cls: type[ToolDefinition], state: dict[str, Any]) -> ToolDefinition
     return cls(**state)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, ToolAnnotations):
         return value.to_dict()
     if isinstance(value, frozenset):

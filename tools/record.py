@@ -160,7 +160,7 @@ class ToolRecord:
     def __init__(
         self,
         definition: ToolDefinition | None = None,
-        execute: Callable[..., Any] | None = None,
+        execute: Callable[..., object] | None = None,
         style: Style = Style.RECORD,
         **options: Unpack[RecordOptions],
     ) -> None:

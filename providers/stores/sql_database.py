@@ -176,14 +176,14 @@ class Database:
 
         return await retried(once)
 
-    async def rows(self, statement: Any, values: Mapping[str, Any]) -> list[Any]:
+    async def rows(self, statement: object, values: Mapping[str, object]) -> list[Any]:
         """Run one reading statement and return its rows; see ``retried``."""
         if self.in_memory:
             self.refuse_nesting()
         return list(await retried(lambda: self._run(self.engines.usual, statement, values, all_rows)))
 
     async def write(
-        self, statement: Any, values: Mapping[str, Any], *, durable: bool = False, upkeep: bool = False
+        self, statement: object, values: Mapping[str, object], *, durable: bool = False, upkeep: bool = False
     ) -> Any:
         """Run one writing statement. Return its first row, or the number of changed rows.
 
@@ -192,13 +192,19 @@ class Database:
         return await self._write(statement, values, first_row, durable=durable, upkeep=upkeep)
 
     async def write_rows(
-        self, statement: Any, values: Mapping[str, Any], *, durable: bool = False, upkeep: bool = False
+        self, statement: object, values: Mapping[str, object], *, durable: bool = False, upkeep: bool = False
     ) -> list[Any]:
         """Run one writing statement. Return all its rows."""
         return list(await self._write(statement, values, all_rows, durable=durable, upkeep=upkeep))
 
     async def _write(
-        self, statement: Any, values: Mapping[str, Any], read: Callable[[Any], Any], *, durable: bool, upkeep: bool
+        self,
+        statement: object,
+        values: Mapping[str, object],
+        read: Callable[[Any], object],
+        *,
+        durable: bool,
+        upkeep: bool,
     ) -> Any:
         engines = self.engines
         engine = engines.upkeep if upkeep else engines.durable if durable else engines.usual
@@ -310,7 +316,7 @@ class Database:
             raise StoreError("this task has an open transaction on the store; use the parts of the transaction instead")
 
     @asynccontextmanager
-    async def _turn(self, engine: Any) -> AsyncGenerator[None, None]:
+    async def _turn(self, engine: object) -> AsyncGenerator[None, None]:
         """Wait for a connection, unless the task has a transaction: tasks that have all connections would wait for ever."""
         if not self.lite and self.engines.is_exhausted(engine):
             self.refuse_nesting()

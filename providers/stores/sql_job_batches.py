@@ -45,7 +45,7 @@ class SqlJobBatches:
         self._takes: GroupCommit[Mapping[str, Any]] = GroupCommit(takes, takes)
         self._ends: GroupCommit[Mapping[str, Any]] = GroupCommit(ends, ends)
 
-    async def take(self, values: Mapping[str, Any]) -> Any:
+    async def take(self, values: Mapping[str, object]) -> Any:
         """Take a job by its id. Return its row, or None."""
         return await self._takes.put(values, values["id"], withdraw=True)
 
@@ -58,7 +58,7 @@ class SqlJobBatches:
         await self._takes.close()
         await self._ends.close()
 
-    async def _write(self, one: str, many: str, changes: Sequence[Mapping[str, Any]]) -> Sequence[Any]:
+    async def _write(self, one: str, many: str, changes: Sequence[Mapping[str, object]]) -> Sequence[Any]:
         if len(changes) == 1:
             return [await self._database.write(statement(one), changes[0], durable=True)]
         try:

@@ -102,7 +102,7 @@ class SqlLedgerWriter:
         await self._group.close()
         await self._batches.close()
 
-    async def _put(self, change: Change, key: Any, *, withdraw: bool, also: _Place | None = None) -> Any:
+    async def _put(self, change: Change, key: object, *, withdraw: bool, also: _Place | None = None) -> Any:
         if self._database.lite:
             self._database.refuse_nesting()
         async with self._database.answered():

@@ -112,7 +112,7 @@ def supplied_call(plan: Plan) -> Body:
     return call
 
 
-async def converted(ctx: InvokeContext, output: Any, *, ended: bool = True) -> Any:
+async def converted(ctx: InvokeContext, output: object, *, ended: bool = True) -> Any:
     """Return what an async body returned as JSON; its iterators are read in a thread of the tool."""
     try:
         return _as_json(ctx, output, waits=False, ended=ended)
@@ -126,7 +126,7 @@ async def converted(ctx: InvokeContext, output: Any, *, ended: bool = True) -> A
         raise
 
 
-def _as_json(ctx: InvokeContext, output: Any, *, waits: bool = True, ended: bool = True) -> Any:
+def _as_json(ctx: InvokeContext, output: object, *, waits: bool = True, ended: bool = True) -> Any:
     """Return what a body returned as JSON. Iterators are read here if this may take time (*waits*).
 
     With *ended* False it is a part, and the body has not ended.
@@ -244,7 +244,7 @@ async def _streamed(_ctx: InvokeContext, call: Callable[[], Any]) -> Any:
     return await call()  # ``_drain`` has converted each part
 
 
-async def _inline(ctx: InvokeContext, call: Callable[[], Any]) -> Any:
+async def _inline(ctx: InvokeContext, call: Callable[[], object]) -> Any:
     answer = call()
     if not inspect.isawaitable(answer):
         return _as_json(ctx, answer)
@@ -263,7 +263,7 @@ def _in_thread(record: ToolRecord, *, begins: bool = True) -> Callable[[Any, Cal
 
     threads = threads_of(record)
 
-    async def run(ctx: InvokeContext, call: Callable[[], Any]) -> Any:
+    async def run(ctx: InvokeContext, call: Callable[[], object]) -> Any:
         def work() -> Any:
             try:
                 answer = call()
@@ -293,7 +293,7 @@ def _in_thread(record: ToolRecord, *, begins: bool = True) -> Callable[[Any, Cal
     return run
 
 
-async def _abandonable(ctx: InvokeContext, call: Callable[[], Any]) -> Any:
+async def _abandonable(ctx: InvokeContext, call: Callable[[], object]) -> Any:
     """Run a coroutine in its own task, so that it can be abandoned."""
     finish = _streamed if ctx.run.plan.record.streams else _awaited
 

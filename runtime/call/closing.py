@@ -70,7 +70,7 @@ def _is_outcome(step: Step) -> bool:
     return step.stage is Stage.DID_AUDIT and step.hook is None
 
 
-def _put_off(step: Step, answer: Any, rest: Iterable[Compiled]) -> list[Compiled]:
+def _put_off(step: Step, answer: object, rest: Iterable[Compiled]) -> list[Compiled]:
     """Return *rest* with the *answer* of a plain function, which is to be awaited: a record's after the releases."""
     late: list[Compiled] = [(ASYNC, lambda _: valueless(step, answer), step)]
     if step.stage not in RECORDS:
@@ -144,7 +144,7 @@ async def _drive(ctx: InvokeContext, steps: Iterable[Compiled]) -> None:
 
 
 async def _close_each(
-    ctx: InvokeContext, steps: list[Compiled], driver: Coroutine[Any, Any, None] | None = None, pending: Any = None
+    ctx: InvokeContext, steps: list[Compiled], driver: Coroutine[Any, Any, None] | None = None, pending: object = None
 ) -> None:
     """Finish the step of *driver*, which waits for *pending*; then run each of *steps* in a coroutine of its own."""
     if driver is None and ANYIO in modules:

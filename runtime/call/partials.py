@@ -13,7 +13,7 @@ from callgate.runtime.call.failure import crashed
 from callgate.runtime.call.invoke import follows, walk
 
 
-async def shaped(ctx: InvokeContext, partial: Any) -> Any:
+async def shaped(ctx: InvokeContext, partial: object) -> Any:
     """Return a part after the hooks that redact, validate and transform outputs; the call itself does not change.
 
     Raises:

@@ -131,7 +131,7 @@ def _progress(state: Mapping[str, Any]) -> Progress:
     return progress
 
 
-def _count(value: Any) -> int:
+def _count(value: object) -> int:
     if not isinstance(value, int) or value < 0:
         raise ValueError("not a count")
     return value

@@ -96,7 +96,7 @@ def counting(call: Any, faults: Faults, name: str) -> Any:
     return make(call, faults, name)
 
 
-def kind_of_call(call: Any) -> str:
+def kind_of_call(call: object) -> str:
     """The kind of a function: a key of ``_WRAPPERS``, or ``"plain"``."""
     if isinstance(call, functools.partial):
         return kind_of_call(call.func)

@@ -110,7 +110,7 @@ class Stepping(asyncio.AbstractEventLoop):
         self.tasks_made += 1
         return asyncio.Task(coroutine, loop=loop, **options)
 
-    def _note(self, loop: Any, context: dict[str, Any]) -> None:
+    def _note(self, loop: object, context: dict[str, Any]) -> None:
         self.faults.append(f"{context.get('message')}: {context.get('exception')!r}")
 
 

@@ -39,7 +39,9 @@ class Discovery:
         DefinitionError: the gate has a tool of one of the three names.
     """
 
-    def __init__(self, gate: Gate, *, scorer: Any = None, min_score: float = 0.05, allow_unsafe: bool = False) -> None:
+    def __init__(
+        self, gate: Gate, *, scorer: object = None, min_score: float = 0.05, allow_unsafe: bool = False
+    ) -> None:
         self._gate = gate
         self._allow_unsafe = allow_unsafe
         self._scorer = scorer
@@ -54,7 +56,7 @@ class Discovery:
         visible = [one for one in self._gate.tools_for(user) if one.name in NAMES]
         return visible if wire is None else codec(wire).translate(visible).request
 
-    def _visible(self, name: Any, user: User) -> ToolRecord:
+    def _visible(self, name: object, user: User) -> ToolRecord:
         """Return the tool of that name, if the user may see it.
 
         Raises:
@@ -145,7 +147,7 @@ class _Callee(Hook):
         self._discovery._visible(ctx.input["name"], ctx.user)
 
 
-def _name_alone(value: Any) -> Any:
+def _name_alone(value: object) -> Any:
     name = value.get("name") if isinstance(value, Mapping) else None
     return {"name": name, "arguments": MASK} if isinstance(name, str) else MASK
 

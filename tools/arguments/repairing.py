@@ -48,7 +48,7 @@ async def repair_with(repair: Repairer, call: ToolCall, reason: HydrationError) 
     return replace(noted, after=frozen_copy(after))
 
 
-def frozen_copy(value: Any) -> Any:
+def frozen_copy(value: object) -> Any:
     """Return a frozen copy of received arguments; a value that nests too deep for a copy is kept as it is."""
     try:
         return freeze(value)

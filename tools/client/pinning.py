@@ -171,7 +171,7 @@ class ToolPins:
         return tuple(lines)
 
 
-def _differences(before: Any, after: Any, path: tuple[str | int, ...] = ()) -> Iterator[str]:
+def _differences(before: object, after: object, path: tuple[str | int, ...] = ()) -> Iterator[str]:
     """List lines that describe the changes; definitions nest no deeper than their limits."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in [*before, *(key for key in after if key not in before)]:
@@ -191,5 +191,5 @@ def _shown_path(path: tuple[str | int, ...]) -> str:
     return clip(pointer(path), 200)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return clip(dump(value).decode(), 200)

@@ -34,7 +34,7 @@ class InFlightCall:
 
     __slots__ = ("key", "loop", "waiters")
 
-    def __init__(self, key: Any) -> None:
+    def __init__(self, key: object) -> None:
         self.key = key
         self.loop = get_running_loop()
         self.waiters: deque[asyncio.Future[Any]] | None = None  # most flights end without a waiter

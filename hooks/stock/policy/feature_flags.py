@@ -111,7 +111,7 @@ class FeatureFlags(Hook):
             ctx.abort(f"flag {key!r} is not a boolean", code="flag_unreadable")
         return value
 
-    async def _in_time(self, pending: Awaitable[Any]) -> Any:
+    async def _in_time(self, pending: Awaitable[object]) -> Any:
         limit = asyncio.timeout(self.flag_timeout)
         async with limit:
             value = await pending
@@ -147,7 +147,7 @@ def _parts(key: str) -> tuple[str, ...]:
     return tuple(key.split("{tenant}"))
 
 
-def _reader_of(source: Any) -> _Read:
+def _reader_of(source: object) -> _Read:
     if isinstance(source, Mapping):
         flags: Mapping[str, Any] = source
         return lambda key, *_: flags.get(key)

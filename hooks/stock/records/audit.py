@@ -381,7 +381,7 @@ def _input_hash(ctx: InvokeContext) -> str | None:
         return None
 
 
-def _safe_hash(value: Any) -> str | None:
+def _safe_hash(value: object) -> str | None:
     try:
         return hash_of(value)
     except (TypeError, ValueError, RecursionError):

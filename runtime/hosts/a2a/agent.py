@@ -45,7 +45,7 @@ def agent(
     url: str,
     model: Model | None = None,
     version: str = "1",
-    security: Mapping[str, Mapping[str, Any]] | None = None,
+    security: Mapping[str, Mapping[str, object]] | None = None,
     challenge: str | None = "Bearer",
     deadline: float = DEADLINE,
 ) -> Any:
@@ -167,10 +167,10 @@ def _secured(card: Any, schemes: Mapping[str, Mapping[str, Any]]) -> Any:
 class _NoEventStream:
     """The SDK's event stream between processes, without events: ``Handler`` polls the store instead."""
 
-    async def publish(self, task_id: str, event: Any) -> None:
+    async def publish(self, task_id: str, event: object) -> None:
         """Do nothing: no other process subscribes."""
 
-    async def subscribe(self, task_id: str, *, after: Any) -> AsyncGenerator[Any, None]:
+    async def subscribe(self, task_id: str, *, after: object) -> AsyncGenerator[Any, None]:
         """Yield no events."""
         return
         yield

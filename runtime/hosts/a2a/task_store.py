@@ -89,7 +89,7 @@ class TaskStore:
                     await page.save(_task(row), context)
         return await page.list(params, context)
 
-    async def delete(self, task_id: str, context: Any) -> None:
+    async def delete(self, task_id: str, context: object) -> None:
         """Not supported: the gate prunes tasks."""
         raise NotImplementedError
 

@@ -119,7 +119,7 @@ def question_of(pending: Suspension, text: str, user: User, approvals_url: str |
     return Question(handle, pending.prompt, form, single=True)
 
 
-def _field(schema: Any) -> dict[str, Any] | None:
+def _field(schema: object) -> dict[str, Any] | None:
     """Return the field of a form for a schema; None if forms have none for it."""
     if not isinstance(schema, dict):
         return None

@@ -91,7 +91,7 @@ class BaseClient:
     def __reduce__(self) -> NoReturn:
         self._credentials.__reduce__()
 
-    async def _prepare(self, path: str, body: Mapping[str, Any], *, streamed: bool = False) -> HttpRequest:
+    async def _prepare(self, path: str, body: Mapping[str, object], *, streamed: bool = False) -> HttpRequest:
         """Build the HTTP request, with the current key."""
         headers, scrubber = await self._credentials.headers()
         return HttpRequest.of(self._address.endpoint(path), body, headers, scrubber, streamed=streamed)

@@ -48,7 +48,7 @@ class RepeatedTimeout:
             self._absorb(task)
             self._task = None
 
-    def _absorb(self, task: asyncio.Task[Any]) -> bool:
+    def _absorb(self, task: asyncio.Task[object]) -> bool:
         """True if the timer fired; its own cancellation of the task is then undone."""
         fired, self._fired = self._fired, False
         if fired:
