@@ -22,7 +22,7 @@ GRACE = 0.25
 def abandonable(call: Callable[..., object]) -> Callable[..., Any]:
     """Wrap a method of a hook: what it returns to be awaited is abandoned at the deadline, after the grace."""
 
-    def bounded(ctx: InvokeContext, *rest: Any) -> Any:
+    def bounded(ctx: InvokeContext, *rest: Any) -> object:
         if ctx.run.alarm is None:
             return call(ctx, *rest)
         answer = call(ctx, *(_until_abandoned(ctx, one) for one in rest))
@@ -31,7 +31,7 @@ def abandonable(call: Callable[..., object]) -> Callable[..., Any]:
     return bounded
 
 
-def _until_abandoned(ctx: InvokeContext, proceed: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[Any]]:
+def _until_abandoned(ctx: InvokeContext, proceed: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
     """Wrap the ``next`` of ``around_execute``: an abandoned hook begins nothing."""
 
     async def checked(*given: object) -> Any:
@@ -42,11 +42,11 @@ def _until_abandoned(ctx: InvokeContext, proceed: Callable[..., Awaitable[object
     return checked
 
 
-async def _in_time(ctx: InvokeContext, answer: Awaitable[object]) -> Any:
+async def _in_time(ctx: InvokeContext, answer: Awaitable[object]) -> object:
     return await _drive(ctx, answer if inspect.iscoroutine(answer) else _awaited(answer))
 
 
-async def _awaited(answer: Awaitable[object]) -> Any:
+async def _awaited(answer: Awaitable[object]) -> object:
     return await answer
 
 
@@ -141,7 +141,7 @@ def _wait(pending: asyncio.Future[Any] | None, until: float) -> Generator[Any, A
     return None
 
 
-async def _rest(hook: Coroutine[Any, Any, object], pending: object) -> Any:
+async def _rest(hook: Coroutine[Any, Any, object], pending: object) -> object:
     """Run the rest of an abandoned hook, in a task of its own."""
     try:
         return await _go_on(hook, pending)

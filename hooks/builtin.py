@@ -235,7 +235,7 @@ class BuiltIns:
         except Exception:  # noqa: BLE001  (the given ones are refused, so a hook has mended them)
             return True
 
-    def parse_again(self, hydration: HydrationResult | None, parsed: object, raw: object) -> Any:
+    def parse_again(self, hydration: HydrationResult | None, parsed: object, raw: object) -> object:
         """Return the arguments as they were parsed, for the history; *raw* is what the parser read."""
         if hydration is not None and hydration.success:
             return thaw(hydration.arguments)
@@ -280,7 +280,7 @@ class BuiltIns:
 
         return check_output
 
-    def _make_copy(self, *, bounded: bool) -> Callable[[HoldsOutput, Any], Any]:
+    def _make_copy(self, *, bounded: bool) -> Callable[[HoldsOutput, Any], object]:
         """Make the function that copies an output which is plain JSON; it returns MISSING for others.
 
         With *bounded*, the output schema keeps a flat output small and finite, so it is not measured.
@@ -310,7 +310,7 @@ class BuiltIns:
 
         return copy
 
-    def response_as_json(self, run: HoldsOutput, output: object) -> Any:
+    def response_as_json(self, run: HoldsOutput, output: object) -> object:
         """Return an output that a hook gave as JSON, in a copy that the call alone holds.
 
         Raises:
@@ -363,7 +363,7 @@ class BuiltIns:
             raise not_json(output, self.deepest) from error
 
 
-def _not_plain(_run: HoldsOutput, _output: object) -> Any:
+def _not_plain(_run: HoldsOutput, _output: object) -> object:
     """Leave the output to the annotated type of the tool."""
     return MISSING
 

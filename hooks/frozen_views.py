@@ -18,7 +18,7 @@ def stages_that_may(power: May) -> str:
     return ", ".join(row.stage for row in STAGES.values() if power in row.may)
 
 
-def _views(text: str) -> Callable[[Any], Any]:
+def _views(text: str) -> Callable[[Any], object]:
     """Return a function that makes views; a change of one raises ``StageError`` with *text*."""
     members: dict[str, Any] = {"__slots__": (), "refusal": (StageError, text)}
     mapping: type[FrozenDict] = type("ObjectView", (FrozenDict,), members)
@@ -35,7 +35,7 @@ def _views(text: str) -> Callable[[Any], Any]:
     return view
 
 
-def _settable(name: str, power: May) -> Callable[[Any], Any]:
+def _settable(name: str, power: May) -> Callable[[Any], object]:
     return _views(
         f"{name} cannot be changed in place; set a new value, as in {name} = {{**{name}, ...}}; "
         f"stages that may: {stages_that_may(power)}"

@@ -58,7 +58,7 @@ def _of_instance(cls: type, name: str, is_coroutine: bool) -> tuple[bool, Call]:
     def late(ctx: InvokeContext, *rest: object, **supplied: object) -> Any:
         return getattr(instance_of(ctx, cls), name)(ctx, *rest, **supplied)
 
-    async def after_making(ctx: InvokeContext, *rest: object, **supplied: object) -> Any:
+    async def after_making(ctx: InvokeContext, *rest: object, **supplied: object) -> object:
         answer = getattr(await instance_made(ctx, cls), name)(ctx, *rest, **supplied)
         return await answer if inspect.isawaitable(answer) else answer
 
@@ -71,7 +71,7 @@ def constructor_parameters(cls: Any) -> tuple[Injected, ...]:
 
 
 def _supplied(function: object, call: Call) -> Call:
-    async def with_dependencies(ctx: InvokeContext, *rest: object) -> Any:
+    async def with_dependencies(ctx: InvokeContext, *rest: object) -> object:
         answer = call(ctx, *rest, **await ctx.run.plan.supplies[function].get(ctx))
         return await answer if inspect.isawaitable(answer) else answer
 
@@ -235,7 +235,7 @@ def only_where_it_applies(registration: Registration, asks: Call) -> Call:
 def limited(call: Call, seconds: float, step: Step) -> Call:
     """Wrap *call* in a timeout that raises ``DeadlineExceeded``."""
 
-    async def in_time(ctx: InvokeContext, *rest: object) -> Any:
+    async def in_time(ctx: InvokeContext, *rest: object) -> object:
         limit = asyncio.timeout(seconds)
         try:
             async with limit:

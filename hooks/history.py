@@ -57,7 +57,7 @@ def kept_own(run: _Clocked, value: object) -> Kept:
     return Kept(run.plan.now(), run.step, value)
 
 
-def snapshot(value: object) -> Any:
+def snapshot(value: object) -> object:
     """Return a copy of a value, or the value itself if it cannot be copied."""
     if value.__class__ in SCALARS:
         return value

@@ -55,7 +55,7 @@ class Layer:
         """See ``Run``: the input of this layer alone."""
         Run.put_input(cast("Run[InvokeContext]", self), value)
 
-    def masked_view(self) -> Any:
+    def masked_view(self) -> object:
         """See ``Run``."""
         return Run.masked_view(cast("Run[InvokeContext]", self))
 
@@ -82,7 +82,7 @@ class PartialContext(InvokeContext):
         self.run, self.data = run, ctx.data
 
 
-_REMOVED: Any = object()
+_REMOVED: object = object()
 """Stands in a layer for a key that is removed there alone."""
 
 
@@ -119,7 +119,7 @@ class _Over(ChainMap[Any, Any]):
         """Remove a key here alone."""
         return MutableMapping.pop(self, key) if default is _REMOVED else MutableMapping.pop(self, key, default)
 
-    def popitem(self) -> tuple[Any, Any]:
+    def popitem(self) -> tuple[object, object]:
         """Remove a key here alone."""
         return MutableMapping.popitem(self)
 
@@ -264,7 +264,7 @@ def in_shadow(
     """
     limit = SHADOW_LIMIT if seconds is None else float(seconds)
 
-    async def shadowed(ctx: InvokeContext, *rest: object) -> Any:
+    async def shadowed(ctx: InvokeContext, *rest: object) -> object:
         shadow = shadow_of(ctx, hook)
         clock, loop = ctx.run.plan.host.monotonic, asyncio.get_running_loop()
         began, began_in_loop = clock(), loop.time()
@@ -292,7 +292,7 @@ def _of_this_task(run: Run[InvokeContext]) -> list[Run[InvokeContext]]:
     return found
 
 
-async def _bounded(shadow: ShadowContext, answer: Awaitable[object], limit: float, step: Step) -> Any:
+async def _bounded(shadow: ShadowContext, answer: Awaitable[object], limit: float, step: Step) -> object:
     """Await what a shadow does in a task of its own, at most *limit* seconds."""
 
     async def work() -> tuple[Any, BaseException | None]:

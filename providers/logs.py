@@ -54,7 +54,7 @@ class _Setup:
     """The current configuration of the logs; ``logger`` is built on first use."""
 
     def __init__(self) -> None:
-        self.logger: Any = None
+        self.logger: object = None
         self.level = logging.NOTSET
         self.to_stdlib = True
         self.redactor: Redactor | None = None
@@ -72,7 +72,7 @@ class _Setup:
             return self.get_logger() if LOGGER.isEnabledFor(level) else None
         return _Redacting(_STDERR, self.get_redactor()) if urgent else None
 
-    def get_logger(self) -> Any:
+    def get_logger(self) -> object:
         if self.logger is None:
             self.logger = self.build()
         return self.logger
@@ -339,7 +339,7 @@ def _has_handler() -> bool:
     return False
 
 
-def _structlog_of_application() -> Any:
+def _structlog_of_application() -> object:
     """Return a logger of the application's structlog configuration; None where it has none."""
     structlog = sys.modules.get("structlog")
     return structlog.get_logger("callgate") if structlog is not None and structlog.is_configured() else None

@@ -150,7 +150,7 @@ class Recipes:
         found = self._in_container(token, modifier)
         return token if found is None else found
 
-    def _in_container(self, token: object, modifier: object) -> Any:
+    def _in_container(self, token: object, modifier: object) -> object:
         if self._map is None or token in self._sources or not (isinstance(token, str) or is_provider(token)):
             return None
         from dependency_injector import errors
@@ -324,7 +324,7 @@ def takes_built_in(recipe: Recipe) -> bool:
     return is_built_in(recipe) or any(map(takes_built_in, recipe.needs))
 
 
-def _unbound(name: str) -> Any:
+def _unbound(name: str) -> object:
     raise ProviderError(f"{name} exists only during the execution of a tool")
 
 
@@ -380,7 +380,7 @@ def _is_factory(source: object) -> bool:
     return is_code or isinstance(source, functools.partial)
 
 
-def _names_of(container: Any, prefix: str = "") -> Iterable[tuple[Any, str]]:
+def _names_of(container: Any, prefix: str = "") -> Iterable[tuple[object, str]]:
     from dependency_injector import providers
 
     for name, provider in container.providers.items():

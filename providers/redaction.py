@@ -113,7 +113,7 @@ class Redactor:
             return f"<{type(value).__name__}>"
         return show(value, depth - 1) if depth else MASK
 
-    def _container(self, value: object) -> Callable[[Any, int], Any] | None:
+    def _container(self, value: object) -> Callable[[Any, int], object] | None:
         if isinstance(value, Mapping):
             return self._mapping
         return self._list if isinstance(value, list | tuple | set | frozenset) else None

@@ -80,7 +80,7 @@ class ProviderRegistry:
         """The tokens of instances and factories that were registered, in order."""
         return tuple(self._tokens)
 
-    def get_all_singletons(self) -> Mapping[Any, Any]:
+    def get_all_singletons(self) -> Mapping[Any, object]:
         """Return the global instances that exist now, by token; read-only."""
         peek = self.world.scope.peek
         found = {
@@ -88,7 +88,7 @@ class ProviderRegistry:
         }
         return MappingProxyType({token: one for token, one in found.items() if one is not MISSING})
 
-    def find_global(self, token: object, modifier: object = None) -> Any:
+    def find_global(self, token: object, modifier: object = None) -> object:
         """Return the global instance for a token, or ``MISSING``. A container may make its instance now."""
         recipe = self.recipes.of(token, modifier)
         if recipe.foreign is None or recipe.rank is not Rank.GLOBAL:
@@ -113,7 +113,7 @@ class ProviderRegistry:
             self.world, Rank.REQUEST, Membership(self.sessions, session_id, owner) if session_id else None
         )
 
-    def keyed(self, bindings: Iterable[tuple[object, object]]) -> Iterable[tuple[Any, Any]]:
+    def keyed(self, bindings: Iterable[tuple[object, object]]) -> Iterable[tuple[object, object]]:
         """Return bindings by the keys of their recipes, which are equal for all names of a container's provider."""
         if self.container is None:
             return bindings
@@ -158,7 +158,7 @@ class ProviderRegistry:
         return [one for one in found if one.rank is Rank.GLOBAL and one.factory]
 
 
-def as_pairs(bindings: Any) -> Iterable[tuple[Any, Any]]:
+def as_pairs(bindings: Any) -> Iterable[tuple[object, object]]:
     """Return the pairs of a result of ``will_bind_providers``, which is a mapping or an iterable of pairs.
 
     Raises:

@@ -96,7 +96,7 @@ class Scoped(providers.Provider[T]):
         yield from (one for one in (*self.args, *self.kwargs.values()) if isinstance(one, providers.Provider))
         yield from super().related
 
-    def _provide(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
+    def _provide(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> object:
         """Return the instance for another provider of the container, while a tool call resolves it."""
         asking = ASKING.get()
         if asking is None:

@@ -47,7 +47,7 @@ CLOSING = 10.0
 """The default of ``Options.closing``, in seconds."""
 
 
-def new_instance(cls: type) -> Any:
+def new_instance(cls: type) -> object:
     """The default ``resolve``: make a hook class without arguments."""
     return cls()
 
@@ -218,7 +218,7 @@ class Engine:
                 )
         return found
 
-    def bound_by(self, registrations: Iterable[Registration]) -> frozenset[Any]:
+    def bound_by(self, registrations: Iterable[Registration]) -> frozenset[object]:
         """Return the keys of the providers that hooks bind."""
         key_of = self.registry.recipes.key_of
         enforced = [one for one in registrations if not one.is_shadow]

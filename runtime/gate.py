@@ -285,7 +285,7 @@ class Gate(Views, Changes, DeferredCalls):
 
     def _invoke_first(
         self, tool: object, arguments: object, user: User, options: CallOptions
-    ) -> Coroutine[Any, Any, Any]:
+    ) -> Coroutine[Any, Any, object]:
         """Do what ``invoke`` does for a ``ToolCall``, a mistake, and the first call of a tool."""
         try:
             call = as_call(self.registry, tool, arguments)

@@ -33,11 +33,11 @@ _ELSEWHERE = ToolRecord(
 )
 
 
-async def _nothing(_: InvokeContext) -> Any:
+async def _nothing(_: InvokeContext) -> object:
     """Run nothing: the call ran elsewhere."""
 
 
-async def _refuse(ctx: InvokeContext) -> Any:
+async def _refuse(ctx: InvokeContext) -> object:
     assert ctx.run.unknown is not None
     raise ctx.run.unknown
 

@@ -92,7 +92,7 @@ class ToolDefinition:
     key: Sequence[str] = ()
     tags: AbstractSet[str] = frozenset()
     safe: bool | None = None
-    safety: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    safety: Mapping[str, object] = field(default_factory=dict[str, Any])
     allowed_roles: AbstractSet[str] = frozenset()
     capabilities: Mapping[str, Any] = field(default_factory=dict[str, Any])
     annotations: ToolAnnotations = ToolAnnotations()
@@ -159,7 +159,7 @@ class ToolDefinition:
     def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
         return self  # already deeply frozen; a copy would be mutable
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), {item.name: thaw(getattr(self, item.name)) for item in fields(self) if item.init})
 
     @cached_property

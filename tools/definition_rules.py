@@ -94,14 +94,14 @@ def names(tool: str, field: str, value: object) -> list[str]:
     return found
 
 
-def frozen_object(tool: str, field: str, value: object, meant: str = "an object") -> Any:
+def frozen_object(tool: str, field: str, value: object, meant: str = "an object") -> object:
     """Freeze a mapping of JSON values, so that a definition can always be stored and sent."""
     if not isinstance(value, Mapping):
         raise refusal(tool, f"{field} must be {meant}, not {kind_of(value)}")
     return frozen_json(tool, field, value)
 
 
-def frozen_examples(tool: str, value: object) -> tuple[Any, ...]:
+def frozen_examples(tool: str, value: object) -> tuple[object, ...]:
     """Freeze a list of JSON values."""
     if not isinstance(value, list | tuple):
         raise refusal(tool, f"examples must be a list, not {kind_of(value)}")
@@ -118,7 +118,7 @@ def frozen_json(tool: str, field: str, value: object) -> Any:
         raise refusal(tool, f"{field} must be JSON: {error}") from None
 
 
-def _frozen(value: object, where: str) -> Any:
+def _frozen(value: object, where: str) -> object:
     if value is None or value.__class__ is bool:
         return value
     if isinstance(value, Mapping):
@@ -177,7 +177,7 @@ def check_no_schema(tool: str, allowed: bool, mode: str | None, effect: str | No
     return [f"no schema: arguments are not validated ({mode})"]
 
 
-def flatten(data: object) -> Mapping[str, Any]:
+def flatten(data: object) -> Mapping[str, object]:
     """Unwrap ``{type: function, function: {...}}``; the inner ``type`` of some providers is left out."""
     if not isinstance(data, Mapping):
         raise DefinitionError(f"a tool definition is an object, not {kind_of(data)}")

@@ -122,7 +122,7 @@ class Reader:
             return [self.whole(part, depth + 1) for part in value]
         return self._fields(value, depth)
 
-    def _fields(self, value: object, depth: int) -> Any:
+    def _fields(self, value: object, depth: int) -> object:
         """Return a dataclass or a model with its iterators as lists; other values unchanged."""
         config: Any = getattr(type(value), "model_config", None) or getattr(type(value), "__pydantic_config__", None)
         if isinstance(config, Mapping) and config.get("serialize_by_alias") is not None:
@@ -181,7 +181,7 @@ class Dump:
             refused = not_json(value, reader.deepest)
         raise refused
 
-    def _serialised(self, value: object, reader: Reader) -> Any:
+    def _serialised(self, value: object, reader: Reader) -> object:
         if self._to_python is not None:
             return self._to_python(value, mode="json", by_alias=self._by_alias, warnings=False)
         if value.__class__ in SCALARS:

@@ -38,7 +38,7 @@ class FrozenDict(_Dict):  # type: ignore[misc]
     def __deepcopy__(self, _memo: dict[int, Any]) -> dict[str, Any]:
         return {key: thaw(value) for key, value in self.items()}
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return freeze, (thaw(self),)
 
     def __hash__(self) -> int:
@@ -64,7 +64,7 @@ class FrozenList(_List):  # type: ignore[misc]
     def __deepcopy__(self, _memo: dict[int, Any]) -> list[Any]:
         return [thaw(value) for value in self]
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return freeze, (thaw(self),)
 
     def __hash__(self) -> int:
@@ -103,7 +103,7 @@ def canonical(value: object) -> bytes:
     ).encode("utf-8", "surrogatepass")
 
 
-def _canonical_numbers(value: object) -> Any:
+def _canonical_numbers(value: object) -> object:
     if isinstance(value, dict):
         return {key: _canonical_numbers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -153,7 +153,7 @@ def deeper_than(value: object, limit: int) -> bool:
     return True
 
 
-def plain_json(value: object, depth: int) -> Any:
+def plain_json(value: object, depth: int) -> object:
     """Copy a value into plain JSON values.
 
     Raises:

@@ -103,7 +103,7 @@ class RedisBatches:
                 entry.batch.left()
             raise
 
-    async def _send_alone(self, command: Sequence[Any]) -> Any:
+    async def _send_alone(self, command: Sequence[Any]) -> object:
         """Send a command without a task, which takes more turns of the event loop."""
         self._alone = False  # other commands of this time share a batch
         try:

@@ -64,7 +64,7 @@ def as_calls(registry: ToolRegistry, calls: Iterable[object]) -> list[Call]:
     return [as_call(registry, *_pair(one)) for one in calls]
 
 
-def _pair(one: object) -> tuple[Any, Any]:
+def _pair(one: object) -> tuple[object, object]:
     if isinstance(one, _CALLS):
         return one, None
     if isinstance(one, tuple) and len(one) == 2:  # pyright: ignore[reportUnknownArgumentType]

@@ -234,7 +234,7 @@ def restore_context(outside: Context) -> None:
             variable.set(value)
 
 
-def _default_of(variable: ContextVar[Any]) -> Any:
+def _default_of(variable: ContextVar[Any]) -> object:
     """Return the value of a variable that is not set. Python cannot unset one, so None stands for no default."""
     try:
         return Context().run(variable.get)

@@ -233,12 +233,12 @@ class Carried:
         raise late
 
 
-def step_driven_by(frame: FrameType) -> Coroutine[Any, Any, Any] | None:
+def step_driven_by(frame: FrameType) -> Coroutine[Any, Any, object] | None:
     """Return the step that a frame of ``Carried`` drives; None for any other frame."""
     return frame.f_locals["self"].coroutine if frame.f_code is Carried._drive.__code__ else None
 
 
-async def awaited(awaitable: Awaitable[object]) -> Any:
+async def awaited(awaitable: Awaitable[object]) -> object:
     """Await an awaitable in a coroutine, which can run shielded."""
     return await awaitable
 
@@ -284,7 +284,7 @@ def taking(step: Step, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 async def finish_acquire(
     ctx: InvokeContext, coroutine: Coroutine[Any, Any, object], pending: object, step: Step
-) -> Any:
+) -> object:
     """Finish an acquire that waits; record its release if it returned, even after a cancellation."""
     carried = Carried(coroutine, grace=ACQUIRE_GRACE)
     try:
@@ -329,7 +329,7 @@ def taken_off(held: Leases) -> list[Compiled]:
 _OVER = "the call is over, or its body was left behind: it takes no more leases"
 
 
-async def enter_lease(ctx: InvokeContext, manager: AbstractAsyncContextManager[object]) -> Any:
+async def enter_lease(ctx: InvokeContext, manager: AbstractAsyncContextManager[object]) -> object:
     """Enter the manager of ``ctx.lease`` under a shield; the ledger exits it.
 
     Raises:

@@ -32,7 +32,7 @@ def nested_call(
     attempt: int,
     plan_for: Callable[[Any], Plan] | None,
     deepest: int,
-) -> Coroutine[Any, Any, Any]:
+) -> Coroutine[Any, Any, object]:
     """Return the coroutine of a call made by a tool, with the same user, session, request providers and deadline.
 
     It is numbered now: the order in which tasks later run the coroutines may vary.

@@ -101,6 +101,6 @@ async def typed(plan: CallPlan[InvokeContext], running: Coroutine[Any, Any, obje
     return output if convert is None else convert(output)
 
 
-async def failing(error: Exception) -> Any:
+async def failing(error: Exception) -> object:
     """Raise an error when awaited."""
     raise error

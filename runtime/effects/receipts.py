@@ -65,7 +65,7 @@ def answer_from(receipt: bytes | None) -> NoReturn:
     raise told
 
 
-def output_in(receipt: bytes | None) -> Any:
+def output_in(receipt: bytes | None) -> object:
     """Return the output in a receipt, or the public part of its error, for display."""
     try:
         kept = json.loads(receipt or b"{}")

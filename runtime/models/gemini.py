@@ -164,7 +164,7 @@ def _content(message: dict[str, Any]) -> dict[str, Any]:
     return {"role": "model" if message.get("role") == "assistant" else "user", "parts": [{"text": content}]}
 
 
-def _candidate(body: Mapping[str, object]) -> Mapping[str, Any]:
+def _candidate(body: Mapping[str, object]) -> Mapping[str, object]:
     candidates = items(body.get("candidates"))
     return mapping(candidates[0]) if candidates else {}
 

@@ -66,7 +66,7 @@ class OllamaCodec(BaseCodec):
     def content_in(self, body: Mapping[str, object]) -> Content:
         return {"media": bool(items(mapping(body.get("message")).get("images")))}
 
-    def with_calls_of_text(self, body: Mapping[str, object]) -> Mapping[str, Any]:
+    def with_calls_of_text(self, body: Mapping[str, object]) -> Mapping[str, object]:
         message = message_with_calls(mapping(body.get("message")))
         return body if message is None else {**body, "message": message}
 

@@ -75,7 +75,7 @@ class ChatCodec(BaseCodec):
         """Build one ``tool`` message for each result; see ``Codec``."""
         return [{"role": "tool", "tool_call_id": result.call_id, "content": result_text(result)} for result in results]
 
-    def error_in(self, body: Mapping[str, object]) -> Mapping[str, Any] | None:
+    def error_in(self, body: Mapping[str, object]) -> Mapping[str, object] | None:
         """The error of the body, or of the first choice."""
         return error_of(body) or error_of(_choice(body))
 
@@ -94,7 +94,7 @@ class ChatCodec(BaseCodec):
         media = message.get("audio") or message.get("images") or any(not thinking_text(part) for part in parts)
         return {"refused": bool(text_or_none(message.get("refusal"))), "media": bool(media)}
 
-    def with_calls_of_text(self, body: Mapping[str, object]) -> Mapping[str, Any]:
+    def with_calls_of_text(self, body: Mapping[str, object]) -> Mapping[str, object]:
         choice = _choice(body)
         message = message_with_calls(mapping(choice.get("message")))
         return body if message is None else {**body, "choices": [{**choice, "message": message}]}

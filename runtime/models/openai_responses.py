@@ -83,7 +83,7 @@ class ResponsesCodec(BaseCodec):
         """It has output, also if that is empty."""
         return isinstance(body.get("output"), list | tuple)
 
-    def unpacked(self, body: Mapping[str, object]) -> Mapping[str, Any]:
+    def unpacked(self, body: Mapping[str, object]) -> Mapping[str, object]:
         output = items(body.get("output"))
         if not any(_is_wrapper(item) for item in output):
             return body

@@ -129,7 +129,7 @@ def parts_for(person: User) -> list[bytes]:
     return [b'"roles":[],"quorum"', *(json.dumps(role).encode() for role in person.roles)]
 
 
-def fitting_answer(plan: Plan, bound: SuspendedCall, decision: Respond) -> Any:
+def fitting_answer(plan: Plan, bound: SuspendedCall, decision: Respond) -> object:
     """Return the answer if it fits the requested schema.
 
     Raises:

@@ -203,7 +203,7 @@ class _Sweep:
         self.where = []
         problems = ledger.problems
 
-        async def main() -> Any:
+        async def main() -> object:
             try:
                 return await self.scenario(ledger)
             finally:

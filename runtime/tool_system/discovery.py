@@ -69,7 +69,7 @@ class Discovery:
                 return record
         raise UnknownTool("no such tool")
 
-    def _search(self) -> Any:
+    def _search(self) -> object:
         @tool(name="search_tools", effect="read")
         async def search_tools(query: str, ctx: ToolContext, limit: int = 5) -> list[dict[str, Any]]:  # noqa: D417  (a model reads this)
             """Find tools that fit a task. Describe the task in plain words; then read the tool, then call it.
@@ -98,7 +98,7 @@ class Discovery:
 
         return search_tools
 
-    def _describe(self) -> Any:
+    def _describe(self) -> object:
         @tool(name="describe_tool", effect="read")
         async def describe_tool(name: str, ctx: ToolContext) -> dict[str, Any]:  # noqa: D417  (a model reads this)
             """Read the description and the parameters of a tool that search_tools found.
@@ -147,7 +147,7 @@ class _Callee(Hook):
         self._discovery._visible(ctx.input["name"], ctx.user)
 
 
-def _name_alone(value: object) -> Any:
+def _name_alone(value: object) -> object:
     name = value.get("name") if isinstance(value, Mapping) else None
     return {"name": name, "arguments": MASK} if isinstance(name, str) else MASK
 

@@ -82,13 +82,13 @@ def _is_typed_dict(hint: object) -> bool:
     return isinstance(hint, type) and issubclass(hint, dict) and hasattr(hint, "__total__")
 
 
-def _unwrapped(hint: object) -> Any:
+def _unwrapped(hint: object) -> object:
     while getattr(get_origin(hint), "_name", None) in _WRAPPERS:
         hint = get_args(hint)[0]
     return hint
 
 
-def _bare(hint: Any) -> Any:
+def _bare(hint: Any) -> object:
     """Strip ``NewType``, aliases, and metadata that adds nothing to the JSON Schema."""
     while True:
         if hasattr(hint, "__supertype__"):

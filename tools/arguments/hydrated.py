@@ -157,7 +157,7 @@ class HydrationResult:
         provenance = {name: seen[name] for name in names} | {"validated": seen["validatedArgs"], "validator": validator}
         return {"success": self.success, "errors": _plain(self.errors), "provenance": provenance}
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return HydrationResult, (self.call, self.success, self.provenance, self.arguments, None, self.errors)
 
 

@@ -223,7 +223,7 @@ def _require_valid(tool: _Tool, arguments: dict[str, Any]) -> None:
 # ---------------------------------------------------------------------- results
 
 
-def read_answer(answer: object, call: ToolCall) -> Any:
+def read_answer(answer: object, call: ToolCall) -> object:
     """Read the result of a client.
 
     Raises:

@@ -136,7 +136,7 @@ def _line_of(error: DefinitionError, where: str) -> str:
     return text if text.startswith("tool ") else f"{where}: {text}"
 
 
-def _flat(item: object) -> Mapping[str, Any]:
+def _flat(item: object) -> Mapping[str, object]:
     """Read the flat form; its size is limited."""
     if not isinstance(item, Mapping):
         raise DefinitionError(f"a tool definition is an object, not {rules.kind_of(item)}")

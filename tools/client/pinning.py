@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from callgate.errors import DefinitionError
 from callgate.providers.clock import Clock, SystemClock
@@ -29,7 +28,7 @@ MAX_PINS = 1_024
 """Pinned tools of one provider; the limit protects the store from a provider that invents names."""
 MAX_CHANGES = 20
 _MAX_SEEN = 1_024
-_ABSENT: Any = object()
+_ABSENT: object = object()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ class JsonSchemaProperty(_References, total=False):
     title: str
     description: str
     enum: list[Any]
-    const: Any
+    const: object
     default: Any
     examples: list[Any]
     anyOf: list[JsonSchemaProperty]  # noqa: N815 - JSON Schema's spelling, here and below

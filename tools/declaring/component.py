@@ -106,7 +106,7 @@ def component_record(cls: type) -> ToolRecord | None:
     return record
 
 
-def attached_validator(cls: type | None) -> Any:
+def attached_validator(cls: type | None) -> object:
     """The validator that was attached to a class or compiled for its ``validator``; else None."""
     slot = None if cls is None else _SLOTS.get(cls)
     return None if slot is None else slot.validator

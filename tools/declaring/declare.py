@@ -60,7 +60,7 @@ class ToolOptions(AuthorSettings, total=False):
     key: Sequence[str]
     tags: Iterable[str]
     safe: bool | None
-    safety: Mapping[str, Any]
+    safety: Mapping[str, object]
     allowed_roles: Iterable[str]
     capabilities: Mapping[str, Any]
     annotations: ToolAnnotations
@@ -72,7 +72,7 @@ class ToolOptions(AuthorSettings, total=False):
     no_schema_mode: NoSchemaMode | Literal["read-only", "human-approval", "full"] | None
     tolerant: bool | None
     metadata: Mapping[str, Any]
-    hooks_by_stage: Mapping[str, Sequence[Any]]
+    hooks_by_stage: Mapping[str, Sequence[object]]
 
 
 @explain_attributes(
@@ -167,7 +167,7 @@ def tool(target: Any = None, /, **options: Any) -> Any:
         hint = f"; write {_INSTEAD[name]}" if name in _INSTEAD else did_you_mean(name, known)
         raise TypeError(f"@tool has no option {name!r}{hint}")
 
-    def decorate(item: object) -> Any:
+    def decorate(item: object) -> object:
         if isinstance(item, type):
             return _class_tool(item, options)
         if isinstance(item, FunctionTool):
@@ -243,7 +243,7 @@ def _define(options: dict[str, Any], streams: bool, **found: Any) -> ToolDefinit
     return ToolDefinition(**{**found, **options})
 
 
-def _callable(target: Any) -> Callable[..., Any]:
+def _callable(target: Any) -> Callable[..., object]:
     if isinstance(target, functools.partial):
         raise DefinitionError("a partial has no annotations of its own; write a function that calls it")
     return target if inspect.isroutine(target) else target.__call__
@@ -336,7 +336,7 @@ def _class_tool(cls: Any, options: Mapping[str, Any]) -> type:
     )
 
 
-def _run_of(cls: type) -> Callable[..., Any]:
+def _run_of(cls: type) -> Callable[..., object]:
     """Check that ``run`` is overridden and callable without arguments."""
     run = inspect.getattr_static(cls, "run", None)
     if run is None or run is ToolComponent.run or not inspect.isfunction(run):

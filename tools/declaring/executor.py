@@ -126,7 +126,7 @@ def executor_record(executor: ToolExecutor) -> ToolRecord:
         definition = ToolSchema.of(executor.schema).to_definition()
     run = executor.execute
 
-    async def execute_async(arguments: object, context: object) -> Any:
+    async def execute_async(arguments: object, context: object) -> object:
         return _output(await run(arguments, context))
 
     def execute(arguments: Any, context: Any) -> Any:

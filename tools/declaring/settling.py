@@ -202,7 +202,7 @@ def _samples(schema: object, known: Mapping[str, object], depth: int) -> Iterato
         yield from make(schema, known, depth)
 
 
-def _text_samples(schema: Mapping[str, Any], _known: Mapping[str, Any], _depth: int) -> Iterator[Any]:
+def _text_samples(schema: Mapping[str, Any], _known: Mapping[str, Any], _depth: int) -> Iterator[object]:
     shape = str(schema.get("format"))
     if shape in _SAMPLES:
         yield _SAMPLES[shape]
@@ -211,7 +211,7 @@ def _text_samples(schema: Mapping[str, Any], _known: Mapping[str, Any], _depth: 
     yield from (text + "a" * (least - len(text)) for text in _TEXTS)
 
 
-def _number_samples(schema: Mapping[str, Any], _known: Mapping[str, Any], _depth: int) -> Iterator[Any]:
+def _number_samples(schema: Mapping[str, Any], _known: Mapping[str, Any], _depth: int) -> Iterator[object]:
     least = schema.get("minimum", schema.get("exclusiveMinimum"))
     most = schema.get("maximum", schema.get("exclusiveMaximum"))
     step = schema.get("multipleOf", 1)
@@ -220,7 +220,7 @@ def _number_samples(schema: Mapping[str, Any], _known: Mapping[str, Any], _depth
     yield from [] if most is None else (most, most - step)
 
 
-def _array_samples(schema: Mapping[str, Any], known: Mapping[str, Any], depth: int) -> Iterator[Any]:
+def _array_samples(schema: Mapping[str, Any], known: Mapping[str, Any], depth: int) -> Iterator[object]:
     heads = [next(_samples(one, known, depth + 1), None) for one in schema.get("prefixItems") or ()]
     parts = list(_samples(schema.get("items"), known, depth + 1)) or ["a"]
     least = max(schema.get("minItems", 0) - len(heads), 0)
@@ -229,7 +229,7 @@ def _array_samples(schema: Mapping[str, Any], known: Mapping[str, Any], depth: i
         yield from (heads + [part] * max(least, 1) for part in parts)
 
 
-def _object_samples(schema: Mapping[str, Any], known: Mapping[str, Any], depth: int) -> Iterator[Any]:
+def _object_samples(schema: Mapping[str, Any], known: Mapping[str, Any], depth: int) -> Iterator[object]:
     members = {name: list(_samples(part, known, depth + 1)) for name, part in (schema.get("properties") or {}).items()}
     extra = list(_samples(schema.get("additionalProperties"), known, depth + 1))
     if not members:

@@ -224,7 +224,7 @@ def _leaves_room(schema: Mapping[str, Any], arguments: Arguments, where: str) ->
     return schema.get("additionalProperties") is not False or "patternProperties" in schema
 
 
-def read_colour(call: Callable[..., object], returned: object, where: str) -> tuple[bool, bool, Any]:
+def read_colour(call: Callable[..., object], returned: object, where: str) -> tuple[bool, bool, object]:
     """Read whether a callable is async, whether it streams, and its return type (or the type of its parts)."""
     if inspect.isgeneratorfunction(call):
         raise DefinitionError(f"{where}: a tool that streams is an async generator; write `async def`")

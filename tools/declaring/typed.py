@@ -40,7 +40,7 @@ class Output:
 
     schema: dict[str, Any] | None = None
     to_json: Dump = LOOSE
-    from_json: Callable[[Any], Any] | None = None
+    from_json: Callable[[Any], object] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class Entry:
         return member(self.definition, name)
 
 
-def definition_of(tool: object) -> ToolDefinition | Mapping[str, Any]:
+def definition_of(tool: object) -> ToolDefinition | Mapping[str, object]:
     """Return the definition of a tool.
 
     Raises:

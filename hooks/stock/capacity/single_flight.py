@@ -25,7 +25,7 @@ from callgate.providers.stores.server_answers import GRACE
 _COUNTERS = 1024
 """Two keys with one counter cost a lookup that was not needed."""
 
-_LEAD: Any = object()
+_LEAD: object = object()
 """The response to a waiter that takes over as leader."""
 
 

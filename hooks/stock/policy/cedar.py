@@ -146,7 +146,7 @@ class CedarPolicy:
                 if node.get("type") == "Tool" and isinstance(node.get("id"), str):
                     yield policy, node["id"]
 
-    def _set(self, named: Mapping[str, object]) -> Any:
+    def _set(self, named: Mapping[str, object]) -> object:
         return self._cedar.PolicySet.from_json_str(
             json.dumps({"staticPolicies": dict(named), "templates": {}, "templateLinks": []})
         )

@@ -107,7 +107,7 @@ class OutputPolicy(Hook):
             return marked
         return self._fitting(lambda start: {**marked, "start": start}, data, self.preview)
 
-    def _fitting(self, made: Callable[[str], object], source: bytes, size: int) -> Any:
+    def _fitting(self, made: Callable[[str], object], source: bytes, size: int) -> object:
         """Call *made* with the longest beginning of *source*, at most *size* bytes, whose result fits into ``max_bytes``."""
         while True:
             shown = made(source[:size].decode("utf-8", "ignore"))

@@ -129,7 +129,7 @@ class Redact(Hook):
             return self._mask
         return self._walk(value, (self._pointers,), found)
 
-    def _mask_raw(self, value: object) -> Any:
+    def _mask_raw(self, value: object) -> object:
         """Mask raw input. Text that is not parsed yet has no members, so it is masked as a whole."""
         return self.masked(value) if isinstance(value, Mapping | list) else MASK
 
@@ -149,7 +149,7 @@ class Redact(Hook):
                 return self._mask
         return value
 
-    def _members(self, value: Mapping[Any, object], nodes: tuple[_Node, ...], found: list[Any]) -> Any:
+    def _members(self, value: Mapping[Any, object], nodes: tuple[_Node, ...], found: list[Any]) -> object:
         before = len(found)
         masked: dict[Any, Any] = {}
         for key, item in value.items():
@@ -166,7 +166,7 @@ class Redact(Hook):
                 masked[shown] = self._walk(item, below, found)
         return masked if len(found) > before else value
 
-    def _items(self, value: list[Any] | tuple[object, ...], nodes: tuple[_Node, ...], found: list[Any]) -> Any:
+    def _items(self, value: list[Any] | tuple[object, ...], nodes: tuple[_Node, ...], found: list[Any]) -> object:
         before = len(found)
         masked: list[Any] = []
         for index, item in enumerate(value):

@@ -100,7 +100,7 @@ class CircuitBreaker(Hook):
 
     async def _local(
         self, ctx: InvokeContext, next: Next, key: Key, circuits: LocalCircuits, probe: Probe | None
-    ) -> Any:
+    ) -> object:
         try:
             output = await next()
         except BaseException as error:
@@ -110,7 +110,7 @@ class CircuitBreaker(Hook):
             circuits.leave(key, probe, False, ctx.run.plan.host.monotonic())
         return output
 
-    async def _shared(self, ctx: InvokeContext, next: Next, key: Key) -> Any:
+    async def _shared(self, ctx: InvokeContext, next: Next, key: Key) -> object:
         host = ctx.run.plan.host
         store = host.store if self._store is None else host.own_store(self._store)
         probed = False

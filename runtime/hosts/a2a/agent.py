@@ -153,7 +153,7 @@ def _application(gate: Gate, handler: Any, dialect: Dialect, card: Any, guard: A
     return Starlette(routes=routes, lifespan=lifespan)
 
 
-def _secured(card: Any, schemes: Mapping[str, Mapping[str, Any]]) -> Any:
+def _secured(card: Any, schemes: Mapping[str, Mapping[str, Any]]) -> object:
     """Add security schemes to a card; a client needs one of them."""
     from a2a.types import SecurityRequirement, SecurityScheme, StringList
     from google.protobuf.json_format import ParseDict

@@ -15,7 +15,7 @@ MAX_RESULTS = 64
 """Maximum number of results in one ``tasks/resume``."""
 
 
-def parse_start(params: Mapping[str, object]) -> tuple[ClientMessage, Any]:
+def parse_start(params: Mapping[str, object]) -> tuple[ClientMessage, object]:
     """Parse the parameters of ``message/stream``; returns the parsed message and the SDK's.
 
     Raises:
@@ -38,7 +38,7 @@ def parse_start(params: Mapping[str, object]) -> tuple[ClientMessage, Any]:
     return parsed, _message(parts_shown, _text_of(message, "contextId"), _text_of(message, "taskId"))
 
 
-def parse_resume(params: Mapping[str, object]) -> tuple[ClientMessage, Any]:
+def parse_resume(params: Mapping[str, object]) -> tuple[ClientMessage, object]:
     """Parse the parameters of ``tasks/resume``; an empty list of results only asks to resume the task if it can.
 
     Raises:

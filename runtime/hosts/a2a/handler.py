@@ -128,12 +128,12 @@ class Handler:
                     async with asyncio.timeout(POLL):
                         await changed.wait()
 
-    async def on_get_extended_agent_card(self, params: Any, context: Any) -> Any:
+    async def on_get_extended_agent_card(self, params: Any, context: Any) -> object:
         """GetExtendedAgentCard: the card with the tools that this user may see."""
         with public_errors():
             return self._card(context.user.principal)
 
-    async def _no_push(self, params: object, context: object) -> Any:
+    async def _no_push(self, params: object, context: object) -> object:
         """Refuse push notifications: the agent sends nothing to an address that a client names."""
         from a2a.utils.errors import PushNotificationNotSupportedError
 

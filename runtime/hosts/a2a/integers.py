@@ -40,7 +40,7 @@ def restore_integers(value: object, schema: Mapping[str, object] | None) -> Any:
     return _Walk(schema).value(value, [schema])
 
 
-def encode_integers(value: object) -> Any:
+def encode_integers(value: object) -> object:
     """Prepare a value for protobuf: integers that a float cannot hold become decimal text."""
     if is_mapping(value):
         return {name: encode_integers(item) for name, item in value.items()}
@@ -49,7 +49,7 @@ def encode_integers(value: object) -> Any:
     return str(value) if isinstance(value, int) and abs(value) >= EXACT else value
 
 
-def _without_floats(value: object) -> Any:
+def _without_floats(value: object) -> object:
     if is_mapping(value):
         return {name: _without_floats(item) for name, item in value.items()}
     if is_list(value):
@@ -113,7 +113,7 @@ def _of_item(nodes: Sequence[Mapping[str, object]], index: int) -> list[Any]:
     return found
 
 
-def _integer(value: object, types: set[str]) -> Any:
+def _integer(value: object, types: set[str]) -> object:
     if "integer" not in types:
         return value
     if isinstance(value, float) and value.is_integer() and "number" not in types:

@@ -51,8 +51,8 @@ class _AckWatch:
             setattr(channel, verb, self._watched(getattr(channel, verb), errors))
         ticks.add(self._raise_if_lost)  # a set: added once
 
-    def _watched(self, verb: Callable[..., object], errors: tuple[type[Exception], ...]) -> Callable[..., Any]:
-        def acknowledge(*args: object, **options: object) -> Any:
+    def _watched(self, verb: Callable[..., object], errors: tuple[type[Exception], ...]) -> Callable[..., object]:
+        def acknowledge(*args: object, **options: object) -> object:
             try:
                 return verb(*args, **options)
             except errors as error:  # the caller logs it and continues

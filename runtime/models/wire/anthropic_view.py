@@ -134,7 +134,7 @@ def _cost(view: Mapping[str, object]) -> _Cost:
     return _Cost(1, optional, sum("anyOf" in node for node in nodes))
 
 
-def _nodes(view: Mapping[str, object]) -> Iterator[Mapping[str, Any]]:
+def _nodes(view: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
     todo: list[Any] = [view, *mapping(view.get("$defs")).values()]
     while todo:
         node = todo.pop()

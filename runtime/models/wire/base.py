@@ -31,7 +31,7 @@ class ReplyFields(TypedDict, total=False):
     model: str | None
     id: str | None
     waiting: tuple[Mapping[str, Any], ...]
-    provider_ran: tuple[Mapping[str, Any], ...]
+    provider_ran: tuple[Mapping[str, object], ...]
 
 
 class Content(TypedDict, total=False):
@@ -84,15 +84,15 @@ class BaseCodec(ABC):
         made.text_calls = True
         return made
 
-    def with_calls_of_text(self, body: Mapping[str, object]) -> Mapping[str, Any]:
+    def with_calls_of_text(self, body: Mapping[str, object]) -> Mapping[str, object]:
         """Return the body with the calls in its text as calls, on wires of servers that may not read them."""
         return body
 
-    def unpacked(self, body: Mapping[str, object]) -> Mapping[str, Any]:
+    def unpacked(self, body: Mapping[str, object]) -> Mapping[str, object]:
         """Return the body with the calls in wrappers, such as ``multi_tool_use.parallel``, as calls of their own."""
         return body
 
-    def _prepared(self, body: Mapping[str, object]) -> Mapping[str, Any]:
+    def _prepared(self, body: Mapping[str, object]) -> Mapping[str, object]:
         return self.unpacked(self.with_calls_of_text(body) if self.text_calls else body)
 
     def calls(self, response: Mapping[str, object], translation: Translation | None = None) -> list[ToolCall]:
@@ -194,7 +194,7 @@ class BaseCodec(ABC):
 
     # ------------------------------------------------------------------ implemented by each wire
 
-    def error_in(self, body: Mapping[str, object]) -> Mapping[str, Any] | None:
+    def error_in(self, body: Mapping[str, object]) -> Mapping[str, object] | None:
         """The provider's error, if the response is one."""
         return error_of(body)
 

@@ -67,7 +67,7 @@ def provider_call_id(result: ToolResult) -> str | None:
     return None if made else result.call_id
 
 
-def sent_call(result: ToolResult) -> Any:
+def sent_call(result: ToolResult) -> object:
     """The call of a result as the provider sent it, or None."""
     hydration = result.provenance.get("hydration") if is_mapping(result.provenance) else None
     return getattr(hydration, "chunk", None)

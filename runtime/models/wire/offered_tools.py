@@ -149,7 +149,7 @@ def _record(item: object) -> ToolRecord:
     return ToolRecord(item, _not_here, trusted=False) if isinstance(item, ToolDefinition) else as_tool(item)
 
 
-async def _not_here(*_: object) -> Any:
+async def _not_here(*_: object) -> object:
     raise NotImplementedError("this tool is a definition only")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jiter
 
@@ -21,7 +20,7 @@ _RETRY_DELAY = re.compile(r"""retryDelay[\\"']*\s*:\s*[\\"']*(\d+(?:\.\d*)?)s"""
 _MARKUP = re.compile(r"\s*<(?:!doctype|html|\?xml|head|body)", re.IGNORECASE)
 
 
-def parse_json(body: bytes) -> Any:
+def parse_json(body: bytes) -> object:
     """Parse a body as JSON; None if it is not JSON.
 
     jiter comes first because it keeps integers exact. The standard library accepts lone surrogates, which jiter refuses.

@@ -37,7 +37,7 @@ class RawCall(NamedTuple):
         return not named and not self.id and self.arguments in (None, "", "{}", {})
 
 
-def response_body(response: object) -> Mapping[str, Any]:
+def response_body(response: object) -> Mapping[str, object]:
     """Return the response if it is a mapping.
 
     Raises:
@@ -49,7 +49,7 @@ def response_body(response: object) -> Mapping[str, Any]:
     return response
 
 
-def error_of(body: Mapping[str, object]) -> Mapping[str, Any] | None:
+def error_of(body: Mapping[str, object]) -> Mapping[str, object] | None:
     """The error in a body, or None; plain text becomes ``{"message": text}``."""
     error = body.get("error")
     if not error:
@@ -57,7 +57,7 @@ def error_of(body: Mapping[str, object]) -> Mapping[str, Any] | None:
     return error if is_mapping(error) else {"message": error if isinstance(error, str) else str(type(error).__name__)}
 
 
-def reported_error(chunk: Mapping[str, object]) -> Any:
+def reported_error(chunk: Mapping[str, object]) -> object:
     """The error in a JSON object that has not the form of the wire's chunks, such as that of a proxy; else None."""
     if chunk.get("error"):
         return chunk["error"]
@@ -79,7 +79,7 @@ def count(fields: Mapping[str, object], *names: str) -> int | None:
     return sum(found) if found else None
 
 
-def qualified(name: object, *spaces: object) -> Any:
+def qualified(name: object, *spaces: object) -> object:
     """A call's name with its namespace, which is part of its identity; a namespace equal to the name adds nothing."""
     space = next((one for one in spaces if isinstance(one, str) and one), None)
     return name if space is None or space == name or not isinstance(name, str) else f"{space}.{name}"
@@ -141,7 +141,7 @@ def wrapped_calls(call_id: object, arguments: object) -> list[tuple[str | None, 
     return found
 
 
-def plain_arguments(arguments: object) -> Any:
+def plain_arguments(arguments: object) -> object:
     """The arguments as a value, for a comparison; text that is encoded twice is decoded twice."""
     for _ in range(2):
         if not isinstance(arguments, str):
@@ -153,7 +153,7 @@ def plain_arguments(arguments: object) -> Any:
     return arguments
 
 
-def _sent_once(arguments: Any) -> Any:
+def _sent_once(arguments: Any) -> object:
     """Text that is one JSON object twice in a row becomes that object: some servers send the arguments again in full."""
     if arguments.__class__ is not str or len(arguments) < _TWO_OBJECTS or len(arguments) % 2:
         return arguments

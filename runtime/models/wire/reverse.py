@@ -42,7 +42,7 @@ def canonical_arguments(
         return arguments
 
 
-def _parsed(text: str) -> Any:
+def _parsed(text: str) -> object:
     """Parse strict JSON: a duplicate key, NaN or great depth raises, so that dumping the value loses nothing."""
     return jiter.from_json(text.encode(), catch_duplicate_keys=True, allow_inf_nan=False, cache_mode="none")
 
@@ -145,7 +145,7 @@ def choice_text(choice: object) -> str:
     return choice if isinstance(choice, str) else json.dumps(choice)
 
 
-def choice_of_text(value: object, node: Mapping[str, object]) -> Any:
+def choice_of_text(value: object, node: Mapping[str, object]) -> object:
     """The choice that a text spells; the value itself if no choice matches."""
     if not isinstance(value, str):
         return value

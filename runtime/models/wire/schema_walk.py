@@ -68,7 +68,7 @@ def below(at: str, *path: str | int) -> str:
     return at + pointer(path)
 
 
-def subschemas(node: Mapping[str, object]) -> Iterator[Any]:
+def subschemas(node: Mapping[str, object]) -> Iterator[object]:
     """The direct subschemas of a node; data such as ``enum`` and ``default`` is left out."""
     yield from (node[word] for word in SUB_ONE if word in node)
     for word in SUB_LIST:
@@ -87,7 +87,7 @@ def union(node: Mapping[str, Any]) -> tuple[str, Sequence[Any]] | None:
     return (keyword, branches) if branches else None
 
 
-def only_of_all(node: Mapping[str, object]) -> Mapping[str, Any] | None:
+def only_of_all(node: Mapping[str, object]) -> Mapping[str, object] | None:
     """The single branch of a lone ``allOf``, which is equivalent to the node itself."""
     branches = items(node.get("allOf"))
     if asserted(node) != {"allOf"} or len(branches) != 1:
@@ -112,7 +112,7 @@ def resolve(root: Mapping[str, object], reference: object) -> tuple[Any, str] | 
     return node, at
 
 
-def resolve_chain(root: Mapping[str, object], node: object, at: str) -> tuple[Mapping[str, Any], str]:
+def resolve_chain(root: Mapping[str, object], node: object, at: str) -> tuple[Mapping[str, object], str]:
     """Follow references and lone ``allOf`` to the last node; an empty node if there is none."""
     for _ in range(MAX_REFERENCES):
         here = mapping(node)

@@ -129,7 +129,7 @@ def type_advice(name: str) -> str:
     return "the types are " + ", ".join(sorted(TYPES))
 
 
-def without_texts(schema: object) -> Any:
+def without_texts(schema: object) -> object:
     """Return a copy of a schema without the keywords that only describe. A property may have the name of a keyword."""
     if not isinstance(schema, Mapping):
         return schema

@@ -205,7 +205,7 @@ class _Reader:
         if len(self.patterns) > self.limits.max_patterns:
             raise SchemaRefused("too_many_patterns", f"has over {self.limits.max_patterns} patterns", at)
 
-    def _children(self, schema: dict[str, Any], at: str) -> Iterator[tuple[Any, str]]:
+    def _children(self, schema: dict[str, Any], at: str) -> Iterator[tuple[object, str]]:
         for key, item in schema.items():
             here = f"{at}/{key}"
             if key in SUB_MAP:

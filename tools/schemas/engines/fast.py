@@ -154,7 +154,7 @@ def _first_error(reduced: dict[str, Any], value: object) -> list[Issue]:
     return []
 
 
-def _path(parts: list[str], value: object) -> tuple[list[str | int], Any]:
+def _path(parts: list[str], value: object) -> tuple[list[str | int], object]:
     path: list[str | int] = []
     at = value
     for part in parts:

@@ -31,7 +31,7 @@ class ChatFold:
         self._tool_of = tool_of
         self._head: dict[str, Any] | None = None
         self._late: dict[str, Any] = {}
-        self._which: Any = None  # the index of the choice that is read
+        self._which: object = None  # the index of the choice that is read
         self._choice: dict[str, Any] = {}
         self._text: dict[str, list[str]] = {}
         self._parts: list[dict[str, Any]] | None = None  # content as a list (Mistral)
@@ -205,7 +205,7 @@ class ChatFold:
             elif part:
                 self._parts.append(dict(part) if isinstance(part, dict) else {"type": "text", "text": str(part)})
 
-    def _content(self) -> Any:
+    def _content(self) -> object:
         if self._parts is not None:
             return self._parts
         pieces = self._text.get("content")
@@ -241,6 +241,6 @@ def _merge_detail(details: object, detail: object) -> None:
             last[key] = value
 
 
-def _longer(known: object, piece: object) -> Any:
+def _longer(known: object, piece: object) -> object:
     """Append a piece of audio or transcript, which arrive as text."""
     return known + piece if isinstance(known, str) and isinstance(piece, str) and known != piece else piece

@@ -222,7 +222,7 @@ def _put(args: dict[str, Any], piece: Mapping[str, object]) -> bool:
     return False
 
 
-def _get(node: object, step: str | int) -> Any:
+def _get(node: object, step: str | int) -> object:
     if isinstance(node, list) and isinstance(step, int):
         return node[step] if step < len(node) else None
     return node.get(step) if isinstance(node, dict) else None
