@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from callgate.errors import ControlSuspend
 from callgate.hooks.facts import FROZEN, Suspension
@@ -18,7 +17,7 @@ def ask(
     schema: Mapping[str, object] | None,
     expires: float | None,
     by: Approval | None,
-) -> Any:
+) -> object:
     """See ``InvokeContext.suspend``."""
     place = _place(ctx, kind)
     if ctx.run.resumed is not None:

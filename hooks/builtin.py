@@ -287,7 +287,7 @@ class BuiltIns:
         """
         dumps, loads, shallow, plain = orjson.dumps, orjson.loads, self.shallow, PLAIN
 
-        def copy(run: HoldsOutput, output: Any) -> Any:
+        def copy(run: HoldsOutput, output: Any) -> object:
             flat = None
             if output.__class__ is dict:
                 for name, value in output.items():  # a loop: ``set.issuperset`` costs more for so few

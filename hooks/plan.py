@@ -74,7 +74,7 @@ class Plan:
         "watched",
     )
     before: tuple[Compiled, ...]
-    straight: Callable[..., Awaitable[Any]] | None
+    straight: Callable[..., Awaitable[object]] | None
     prepare: Callable[[dict[str, Any]], dict[str, Any]] | None
     now: Now
     surface: Surface[InvokeContext]

@@ -78,7 +78,7 @@ class User:
         return _unpickled, (type(self), self.id, self.tenant, tuple(self.roles), tuple(self.scopes), plain(self.claims))
 
 
-def plain(value: object) -> Any:
+def plain(value: object) -> object:
     """Return claims as fresh dicts and lists."""
     if isinstance(value, Mapping):
         return {name: plain(item) for name, item in value.items()}

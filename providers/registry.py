@@ -76,7 +76,7 @@ class ProviderRegistry:
     # ------------------------------------------------------------------ look-up
 
     @property
-    def tokens(self) -> tuple[Any, ...]:
+    def tokens(self) -> tuple[object, ...]:
         """The tokens of instances and factories that were registered, in order."""
         return tuple(self._tokens)
 

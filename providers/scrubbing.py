@@ -98,7 +98,7 @@ class Scrubber:
                 text = text.replace(one, MASK)
         return detect(text, self._detectors, MASK)
 
-    def value(self, value: Any) -> Any:
+    def value(self, value: Any) -> object:
         """Return a JSON value without the secrets, or the same object if it has none."""
         if not self._secrets:
             return value

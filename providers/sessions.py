@@ -21,7 +21,7 @@ class Session:
     def __init__(self, id: str, scope: ProviderScope, now: float) -> None:
         self.id = id
         self.scope = scope
-        self.owner: Any = None
+        self.owner: object = None
         self.calls = 0
         self.visits = 0
         self.ended = False

@@ -38,7 +38,7 @@ async def invoke_tool(
     resolve: Callable[[Any], object] = new_instance,
     global_hooks_by_stage: Mapping[Any, Sequence[object]] | None = None,
     deadline: float | None = None,
-) -> Any:
+) -> object:
     """Run one call through the whole lifecycle, without a gate; return the output or raise the original error.
 
     A bare ``invoke_tool`` runs without a permit: a call that no hook refuses is allowed. The plan is kept for the next

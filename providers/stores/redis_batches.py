@@ -74,7 +74,7 @@ class RedisBatches:
         self._tasks: set[asyncio.Task[None]] = set()
         self._alone = True
 
-    async def send(self, command: Sequence[Any], *, text: str | None = None, withdraw: bool = False) -> Any:
+    async def send(self, command: Sequence[Any], *, text: str | None = None, withdraw: bool = False) -> object:
         """Send a command once, and return its response. A command that waits for its batch survives its caller.
 
         Args:

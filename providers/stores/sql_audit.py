@@ -219,7 +219,7 @@ def body_json(body: Mapping[str, object]) -> str:
         raise StoreError("the body of an audit row is not JSON") from None
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return {**value}
     raise TypeError

@@ -149,7 +149,7 @@ async def _close_each(
     """Finish the step of *driver*, which waits for *pending*; then run each of *steps* in a coroutine of its own."""
     if driver is None and ANYIO in modules:
         ctx.run.shield = scopes.shield()
-    mark: Any = driver or object()
+    mark: object = driver or object()
     while driver is not None or steps:
         try:
             if driver is None:

@@ -32,7 +32,7 @@ class Partial:
     """Part of the output, shaped like the whole."""
 
     tool: str
-    value: Any
+    value: object
 
 
 @dataclass(frozen=True, slots=True)

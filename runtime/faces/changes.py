@@ -27,7 +27,7 @@ M_co = TypeVar("M_co", covariant=True)
 class Source(Protocol[M_co]):
     """A remote source of tools, for ``Gate.mount``."""
 
-    async def mount_on(self, gate: Any, /) -> M_co:
+    async def mount_on(self, gate: object, /) -> M_co:
         """Add the tools to *gate*, and keep them up to date until it closes."""
         ...
 

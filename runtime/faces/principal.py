@@ -21,7 +21,7 @@ async def principal(authenticate: Authenticate | None, request: object) -> User 
     """
     if authenticate is None:
         return None
-    found: Any = authenticate(request)
+    found: object = authenticate(request)
     if inspect.isawaitable(found):
         found = await found
     if found is not None and not isinstance(found, User):

@@ -169,7 +169,7 @@ def _candidate(body: Mapping[str, object]) -> Mapping[str, object]:
     return mapping(candidates[0]) if candidates else {}
 
 
-def _parts(body: Mapping[str, object]) -> Sequence[Any]:
+def _parts(body: Mapping[str, object]) -> Sequence[object]:
     return items(mapping(_candidate(body).get("content")).get("parts"))
 
 

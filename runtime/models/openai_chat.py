@@ -176,7 +176,7 @@ def _unpacked(raw: RawCall) -> list[RawCall]:
     return calls or [raw]
 
 
-def _choice(body: Mapping[str, object]) -> Mapping[str, Any]:
+def _choice(body: Mapping[str, object]) -> Mapping[str, object]:
     choices = items(body.get("choices"))
     return mapping(choices[0]) if choices else {}
 

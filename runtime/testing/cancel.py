@@ -196,7 +196,7 @@ class _Sweep:
         if self.report.findings:
             raise SweepFailed(self.report)
 
-    def _run(self, mode: Mode, at: tuple[int, ...]) -> tuple[asyncio.Task[Any], list[str]]:
+    def _run(self, mode: Mode, at: tuple[int, ...]) -> tuple[asyncio.Task[object], list[str]]:
         loop, ledger = self.loop, self.ledger
         ledger.start_over()
         loop.start_over()

@@ -7,7 +7,6 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from callgate import errors
 from callgate.runtime.call.leases import step_driven_by
@@ -44,7 +43,7 @@ def _frames(awaited: object) -> Iterator[FrameType]:
             awaited = step_driven_by(frame) or awaited  # a shielded step is not on the chain of awaits
 
 
-def _step(awaited: object) -> tuple[FrameType | None, Any]:
+def _step(awaited: object) -> tuple[FrameType | None, object]:
     for frame, inner in (("cr_frame", "cr_await"), ("gi_frame", "gi_yieldfrom"), ("ag_frame", "ag_await")):
         if hasattr(awaited, frame):
             return getattr(awaited, frame), getattr(awaited, inner)

@@ -49,7 +49,7 @@ class Trace:
         self._log = log
 
     @property
-    def output(self) -> Any:
+    def output(self) -> object:
         """The output, or None."""
         return self.result.output
 

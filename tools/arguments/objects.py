@@ -63,7 +63,7 @@ def _object(value: Mapping[Any, object], limits: Limits, depth: int, used: list[
     return copy
 
 
-def _plain(value: object, limits: Limits, depth: int, used: list[int]) -> Any:
+def _plain(value: object, limits: Limits, depth: int, used: list[int]) -> object:
     if isinstance(value, str):
         return _text(value, limits, used)
     if value is None or value is True or value is False:

@@ -68,7 +68,7 @@ def _errors(schema: Mapping[str, object], validator: Validator, arguments: Mappi
 
 def _look(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[Issue]:
     """List the errors of the top level: an engine stops listing names sooner, and adds suggestions."""
-    properties: Mapping[str, Any] = schema.get("properties", {})
+    properties: Mapping[str, object] = schema.get("properties", {})
     yield from (missing((), name) for name in schema.get("required", ()) if name not in arguments)
     if schema.get("additionalProperties") is False and "patternProperties" not in schema:
         yield from (unknown((), name) for name in arguments if name not in properties)

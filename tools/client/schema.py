@@ -19,7 +19,7 @@ class JsonSchemaProperty(_References, total=False):
     description: str
     enum: list[Any]
     const: object
-    default: Any
+    default: object
     examples: list[Any]
     anyOf: list[JsonSchemaProperty]  # noqa: N815 - JSON Schema's spelling, here and below
     oneOf: list[JsonSchemaProperty]  # noqa: N815

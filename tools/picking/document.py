@@ -42,7 +42,7 @@ def worth(term: str) -> float:
     return _WORTH.get(term, 1.0)
 
 
-def member(definition: ToolDefinition | Mapping[str, object], name: str) -> Any:
+def member(definition: ToolDefinition | Mapping[str, object], name: str) -> object:
     """Read a member of a definition, or of its JSON form, by its Python name; None where it is absent.
 
     In the wrapped form a member may stand in the inner object or beside it.

@@ -162,7 +162,7 @@ def _fallback(
     return picks
 
 
-def _tool(entries: Sequence[Entry | None], slot: int) -> Any:
+def _tool(entries: Sequence[Entry | None], slot: int) -> object:
     entry = entries[slot]
     assert entry is not None
     return entry.tool

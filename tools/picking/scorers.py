@@ -25,7 +25,7 @@ AT_ONCE = 16
 class Query:
     """The query of a scorer: the given input, and its text."""
 
-    input: Any
+    input: object
     text: str
 
 

@@ -60,7 +60,7 @@ class Decider(Protocol):
         """Return the verdict on user and tool; ``PENDING`` or ``MAY_FORBID`` when it depends on the arguments."""
         ...
 
-    def on_input(self, user: User, tool: ToolDefinition, arguments: Mapping[str, Any]) -> EventualJudgement:
+    def on_input(self, user: User, tool: ToolDefinition, arguments: Mapping[str, object]) -> EventualJudgement:
         """Return the verdict on the arguments; called only after ``PENDING`` or ``MAY_FORBID``."""
         ...
 

@@ -60,7 +60,7 @@ def parse_resume(params: Mapping[str, object]) -> tuple[ClientMessage, object]:
     return ClientMessage(answers=answers, resumes=not answers), _message([parts_shown], "", task_id)
 
 
-def _message(parts: list[Any], context_id: str, task_id: str) -> Any:
+def _message(parts: list[Any], context_id: str, task_id: str) -> object:
     from a2a.types import Message, Role
 
     return Message(message_id=new_id(), role=Role.ROLE_USER, parts=parts, context_id=context_id, task_id=task_id)

@@ -40,7 +40,7 @@ class ClientMessage:
     text: str = ""
     call: ToolCall | None = None
     key: str | None = None
-    tools: tuple[Mapping[str, Any], ...] = ()
+    tools: tuple[Mapping[str, object], ...] = ()
     answers: Mapping[str, Answer] = field(default_factory=dict[str, Answer])
     decisions: Mapping[str, Decision] = field(default_factory=dict[str, Decision])
     resumes: bool = False

@@ -54,7 +54,7 @@ class Question:
 
     handle: str
     message: str
-    schema: Mapping[str, Any] | None = None
+    schema: Mapping[str, object] | None = None
     url: str | None = None
     approves: bool = False
     single: bool = False

@@ -115,7 +115,7 @@ class GateServer:
         if len(self._listeners) > self._max_sessions:
             self._listeners.popitem(last=False)
 
-    def _input_schema(self, name: str) -> Mapping[str, Any] | None:
+    def _input_schema(self, name: str) -> Mapping[str, object] | None:
         registry = self._gate.registry
         parameters = registry.get(name).definition.parameters if name in registry else None
         return None if parameters is None else thaw(parameters)

@@ -30,7 +30,7 @@ class ReplyFields(TypedDict, total=False):
     usage: Usage
     model: str | None
     id: str | None
-    waiting: tuple[Mapping[str, Any], ...]
+    waiting: tuple[Mapping[str, object], ...]
     provider_ran: tuple[Mapping[str, object], ...]
 
 

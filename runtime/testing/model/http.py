@@ -42,7 +42,7 @@ class ScriptedResponse:
     chunks: tuple[bytes, ...]
     length: int | None = None
     ending: CutEnding | None = None
-    pause: Callable[[int], Any] | None = None
+    pause: Callable[[int], object] | None = None
     head: bool = True
 
 

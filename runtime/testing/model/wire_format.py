@@ -87,7 +87,7 @@ def content_text(content: object) -> str:
     return "".join(str(mapping(part).get("text") or "") for part in items(content))
 
 
-def parse_if_text(arguments: object) -> Any:
+def parse_if_text(arguments: object) -> object:
     """Parse arguments that are JSON text; other values are returned unchanged."""
     if not isinstance(arguments, str):
         return arguments

@@ -217,7 +217,7 @@ class _Reader:
             elif key in SUB_LIST:
                 raise SchemaRefused("bad_subschema", f"{key} must be an array", here)
 
-    def _named(self, key: str, item: object, here: str) -> Iterator[tuple[Any, str]]:
+    def _named(self, key: str, item: object, here: str) -> Iterator[tuple[object, str]]:
         if not isinstance(item, dict):
             raise SchemaRefused("bad_subschema", f"{key} must be an object", here)
         if len(item) > self.limits.max_properties and key not in CONTAINERS:

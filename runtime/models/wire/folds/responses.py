@@ -45,7 +45,7 @@ class ResponsesFold:
         self._tool_of = tool_of
         self._response: dict[str, Any] = {}
         self._output: list[Any] | None = None
-        self._error: Any = None
+        self._error: object = None
         self._created = False
         self._items: list[Item] = []
         self._open: dict[Item, None] = {}  # those that are not done, in order
