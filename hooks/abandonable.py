@@ -19,10 +19,10 @@ GRACE = 0.25
 """Seconds that a cancelled hook may take to end."""
 
 
-def abandonable(call: Callable[..., Any]) -> Callable[..., Any]:
+def abandonable(call: Callable[..., object]) -> Callable[..., Any]:
     """Wrap a method of a hook: what it returns to be awaited is abandoned at the deadline, after the grace."""
 
-    def bounded(ctx: InvokeContext, *rest: Any) -> Any:
+    def bounded(ctx: InvokeContext, *rest: Any) -> object:
         if ctx.run.alarm is None:
             return call(ctx, *rest)
         answer = call(ctx, *(_until_abandoned(ctx, one) for one in rest))
@@ -31,10 +31,10 @@ def abandonable(call: Callable[..., Any]) -> Callable[..., Any]:
     return bounded
 
 
-def _until_abandoned(ctx: InvokeContext, proceed: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def _until_abandoned(ctx: InvokeContext, proceed: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
     """Wrap the ``next`` of ``around_execute``: an abandoned hook begins nothing."""
 
-    async def checked(*given: Any) -> Any:
+    async def checked(*given: object) -> Any:
         if ctx.run.abandoned:
             raise DeadlineExceeded(f"{ctx.tool_id} has ended at its deadline")
         return await proceed(*given)
@@ -42,16 +42,16 @@ def _until_abandoned(ctx: InvokeContext, proceed: Callable[..., Awaitable[Any]])
     return checked
 
 
-async def _in_time(ctx: InvokeContext, answer: Awaitable[Any]) -> Any:
+async def _in_time(ctx: InvokeContext, answer: Awaitable[object]) -> object:
     return await _drive(ctx, answer if inspect.iscoroutine(answer) else _awaited(answer))
 
 
-async def _awaited(answer: Awaitable[Any]) -> Any:
+async def _awaited(answer: Awaitable[object]) -> object:
     return await answer
 
 
 @types.coroutine
-def _drive(ctx: InvokeContext, hook: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
+def _drive(ctx: InvokeContext, hook: Coroutine[Any, Any, object]) -> Generator[Any, Any, Any]:
     """Run a hook as ``await`` does, until the deadline cancels it; then for the grace."""
     try:
         pending = hook.send(None)
@@ -75,7 +75,7 @@ def _drive(ctx: InvokeContext, hook: Coroutine[Any, Any, Any]) -> Generator[Any,
 
 
 def _last(
-    ctx: InvokeContext, hook: Coroutine[Any, Any, Any], cancelled: asyncio.CancelledError
+    ctx: InvokeContext, hook: Coroutine[Any, Any, object], cancelled: asyncio.CancelledError
 ) -> Generator[Any, Any, tuple[bool, Any]]:
     """Cancel the hook, and run it for the grace.
 
@@ -108,7 +108,7 @@ class _Wait(asyncio.Future[None]):
 
     pending: asyncio.Future[Any]
 
-    def cancel(self, msg: Any = None) -> bool:
+    def cancel(self, msg: object = None) -> bool:
         return self.pending.cancel(msg=msg)
 
     def wake(self, _: object = None) -> None:
@@ -141,7 +141,7 @@ def _wait(pending: asyncio.Future[Any] | None, until: float) -> Generator[Any, A
     return None
 
 
-async def _rest(hook: Coroutine[Any, Any, Any], pending: Any) -> Any:
+async def _rest(hook: Coroutine[Any, Any, object], pending: object) -> object:
     """Run the rest of an abandoned hook, in a task of its own."""
     try:
         return await _go_on(hook, pending)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from callgate.errors import ControlSuspend
 from callgate.hooks.facts import FROZEN, Suspension
@@ -18,11 +17,11 @@ def ask(
     ctx: CallContext,
     kind: str,
     prompt: str,
-    schema: Mapping[str, Any] | None,
+    schema: Mapping[str, object] | None,
     expires: float | None,
     by: Approval | None,
     name: str | None,
-) -> Any:
+) -> object:
     """See ``InvokeContext.suspend``."""
     if name is not None and not _NAME.fullmatch(name):
         raise ValueError(f"suspend: the name {name!r:.80} is not 1 to 64 letters, digits, '_' and '-'")

@@ -183,7 +183,7 @@ _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 class FunctionHook(Hook):
     """A hook that ``on`` makes from one function for one stage; it is still callable."""
 
-    def __init__(self, stage: Stage, call: Callable[..., Any], options: dict[str, Any]) -> None:
+    def __init__(self, stage: Stage, call: Callable[..., object], options: dict[str, Any]) -> None:
         self.stage = stage
         self.call = call
         self.__name__ = getattr(call, "__name__", type(call).__name__)
@@ -192,7 +192,7 @@ class FunctionHook(Hook):
             setattr(self, "on_failure" if name == "on_error" else name, value)
         setattr(self, stage.value, call)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Call the function itself."""
         return self.call(*args, **kwargs)
 
@@ -202,7 +202,7 @@ _OPTIONS = frozenset(name for name in vars(Hook) if not name.startswith("_") and
 }
 
 
-def on(stage: Stage | str, **options: Any) -> Callable[[Callable[..., Any]], FunctionHook]:
+def on(stage: Stage | str, **options: object) -> Callable[[Callable[..., Any]], FunctionHook]:
     """Put a function on one stage: ``@on(Stage.WILL_AUTHORIZE, priority=10, tags={"money"})``.
 
     The options are the class attributes of ``Hook``, and ``filter``.
@@ -215,7 +215,7 @@ def on(stage: Stage | str, **options: Any) -> Callable[[Callable[..., Any]], Fun
         if name not in _OPTIONS:
             raise HookError(f"@on has no option {name!r}{did_you_mean(name, _OPTIONS)}")
 
-    def decorate(call: Callable[..., Any]) -> FunctionHook:
+    def decorate(call: Callable[..., object]) -> FunctionHook:
         return FunctionHook(known, call, options)
 
     return decorate
@@ -247,7 +247,7 @@ def _implements(cls: type, stage: Stage) -> bool:
     return callable(own) and own is not getattr(Hook, stage.value)
 
 
-def stages_of(hook: Any) -> tuple[Stage, ...]:
+def stages_of(hook: object) -> tuple[Stage, ...]:
     """Return the stages that a hook object or hook class implements and does not leave out.
 
     Raises:
@@ -265,6 +265,6 @@ def not_overridden(hook: Hook, cls: type[Hook], stages: Iterable[Stage]) -> tupl
     return tuple(stage for stage in stages if getattr(type(hook), stage.value) is getattr(cls, stage.value))
 
 
-def name_of(hook: Any) -> str:
+def name_of(hook: object) -> str:
     """Return the hook's name in plans, traces and errors."""
     return str(getattr(hook, "__name__", None) or type(hook).__name__)

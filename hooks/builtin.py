@@ -49,14 +49,14 @@ def _kinds(schema: Any) -> set[str]:
     return {kind for branch in schema.get("anyOf") or () for kind in _kinds(branch)}
 
 
-def is_flat(schema: Any) -> bool:
+def is_flat(schema: object) -> bool:
     """Return True if every admitted argument is a scalar; a shallow copy of the arguments is then enough."""
     if not isinstance(schema, dict) or schema.get("additionalProperties") is not False:
         return False
     return all(_scalar(part) for part in (schema.get("properties") or {}).values())
 
 
-def _scalar(schema: Any) -> bool:
+def _scalar(schema: object) -> bool:
     if not isinstance(schema, dict) or "$ref" in schema:
         return False
     kinds = schema.get("type")
@@ -225,7 +225,7 @@ class BuiltIns:
         """Return the SHA-256 of settled arguments, the same for equal values."""
         return hash_of(arguments if self.identity is None else self.identity(arguments))
 
-    def differ(self, given: Any, settled: Any) -> bool:
+    def differ(self, given: object, settled: object) -> bool:
         """Return True if settled arguments are others than the *given* ones, beyond defaults and conversions."""
         try:
             parsed = parse_arguments(
@@ -235,7 +235,7 @@ class BuiltIns:
         except Exception:  # noqa: BLE001  (the given ones are refused, so a hook has mended them)
             return True
 
-    def parse_again(self, hydration: HydrationResult | None, parsed: Any, raw: Any) -> Any:
+    def parse_again(self, hydration: HydrationResult | None, parsed: object, raw: object) -> object:
         """Return the arguments as they were parsed, for the history; *raw* is what the parser read."""
         if hydration is not None and hydration.success:
             return thaw(hydration.arguments)
@@ -280,14 +280,14 @@ class BuiltIns:
 
         return check_output
 
-    def _make_copy(self, *, bounded: bool) -> Callable[[HoldsOutput, Any], Any]:
+    def _make_copy(self, *, bounded: bool) -> Callable[[HoldsOutput, Any], object]:
         """Make the function that copies an output which is plain JSON; it returns MISSING for others.
 
         With *bounded*, the output schema keeps a flat output small and finite, so it is not measured.
         """
         dumps, loads, shallow, plain = orjson.dumps, orjson.loads, self.shallow, PLAIN
 
-        def copy(run: HoldsOutput, output: Any) -> Any:
+        def copy(run: HoldsOutput, output: Any) -> object:
             flat = None
             if output.__class__ is dict:
                 for name, value in output.items():  # a loop: ``set.issuperset`` costs more for so few
@@ -310,7 +310,7 @@ class BuiltIns:
 
         return copy
 
-    def response_as_json(self, run: HoldsOutput, output: Any) -> Any:
+    def response_as_json(self, run: HoldsOutput, output: object) -> object:
         """Return an output that a hook gave as JSON, in a copy that the call alone holds.
 
         Raises:
@@ -333,7 +333,7 @@ class BuiltIns:
         if len(data) > self.shallow or data.find(b"null") >= 0:  # most outputs are short and have no null
             self._check(output, data, 0)
 
-    def size_of(self, output: Any, before: int = 0) -> int:
+    def size_of(self, output: object, before: int = 0) -> int:
         """Return the bytes of an output, or of a part of it that follows *before* bytes.
 
         Raises:
@@ -346,7 +346,7 @@ class BuiltIns:
         self._check(output, data, before)
         return len(data)
 
-    def _check(self, output: Any, data: bytes, before: int) -> None:
+    def _check(self, output: object, data: bytes, before: int) -> None:
         if len(data) + before > self.most:
             raise too_large(f"{len(data)} bytes" if not before else f"over {self.most} bytes", self.most)
         if len(data) > 2 * self.deepest and deeper_than(output, self.deepest):
@@ -354,7 +354,7 @@ class BuiltIns:
         if data.find(b"null") >= 0 and (path := not_finite(output)) is not None:  # `in` would try bytes as an index
             raise infinite(path)
 
-    def _long_way(self, output: Any) -> bytes:
+    def _long_way(self, output: object) -> bytes:
         if deeper_than(output, self.deepest):  # the encoder's own end differs between versions of Python
             raise too_deep(self.deepest)
         try:
@@ -363,7 +363,7 @@ class BuiltIns:
             raise not_json(output, self.deepest) from error
 
 
-def _not_plain(_run: HoldsOutput, _output: Any) -> Any:
+def _not_plain(_run: HoldsOutput, _output: object) -> object:
     """Leave the output to the annotated type of the tool."""
     return MISSING
 
@@ -383,7 +383,7 @@ def not_hydrated(hydrated: HydrationResult) -> Invalid:
     return Invalid(first.message, stage=first.stage, code=code, public=first.message, issues=issues)
 
 
-def refusal(validator: Validator, value: Any) -> Invalid:
+def refusal(validator: Validator, value: object) -> Invalid:
     """Return the refusal of arguments that break the schema, with every issue the validator names."""
     issues = explain(validator, value)
     text = "; ".join(map(str, issues))[:2000]

@@ -50,7 +50,7 @@ class InvokeContext:
 
     run: Run[InvokeContext]
 
-    def __init__(self, plan: CallPlan[InvokeContext], arguments: Any, user: User, started: float) -> None:
+    def __init__(self, plan: CallPlan[InvokeContext], arguments: object, user: User, started: float) -> None:
         self.run = Run(plan, arguments, user, started)
         self.data: MutableMapping[Any, Any] = {}
         if user.token is not None:
@@ -110,7 +110,7 @@ class InvokeContext:
 
     # ------------------------------------------------------------------ input and output
 
-    def _set_input(self, value: Any) -> None:
+    def _set_input(self, value: object) -> None:
         if self.run.input_state == FROZEN:
             raise StageError(
                 "ctx.input is frozen from will_authorize_input on: what was authorised is what runs. "
@@ -138,7 +138,7 @@ class InvokeContext:
         return self.run.masked_view()
 
     @masked_input.setter
-    def masked_input(self, value: Any) -> None:
+    def masked_input(self, value: object) -> None:
         self._need(May.MASK, "set ctx.masked_input")
         self.run.masked, self.run.masked_by = masked_view(value), (self.run.plan.now(), self.run.step)
 
@@ -147,7 +147,7 @@ class InvokeContext:
         """SHA-256 of the canonical JSON of the arguments, or of the raw text before it is parsed."""
         return self.run.hash_of_input()
 
-    def _set_output(self, value: Any) -> None:
+    def _set_output(self, value: object) -> None:
         self._need(May.OUTPUT, "set ctx.output")
         self.run.put_output(value)
 
@@ -157,7 +157,7 @@ class InvokeContext:
         doc="The tool's output, or a hook's response, as an immutable view; hooks of the output stages may set it.",
     )
 
-    def mask_output(self, value: Any) -> None:
+    def mask_output(self, value: object) -> None:
         """Replace the output, and every output in the history, by a masked value."""
         self._need(May.OUTPUT, "mask the output")
         self.run.output_log = None
@@ -244,14 +244,14 @@ class InvokeContext:
         """
         return self.run.innermost_scope().take(self._recipe(token))
 
-    def try_get(self, token: Any, default: Any = None) -> Any:
+    def try_get(self, token: object, default: object = None) -> Any:
         """Return the provider for a token, or *default* if no scope has it; errors of a factory are raised."""
         recipe, scope = self._recipe(token), self.run.innermost_scope()
         if not recipe.is_provided and scope.peek(recipe) is MISSING:
             return default
         return scope.take(recipe)
 
-    async def resolve(self, token: Any) -> Any:
+    async def resolve(self, token: object) -> Any:
         """Return the provider for a token whose factory is asynchronous.
 
         Raises:
@@ -259,10 +259,10 @@ class InvokeContext:
         """
         return await self.run.innermost_scope().provide(self._recipe(token))
 
-    def _recipe(self, token: Any) -> Any:
+    def _recipe(self, token: object) -> Any:
         return self.run.plan.host.registry.recipes.of(token)
 
-    def bind_provider(self, token: Any, instance: Any, scope: ScopeName = "request") -> None:
+    def bind_provider(self, token: object, instance: object, scope: ScopeName = "request") -> None:
         """Bind an instance for the rest of this invocation, or of the session.
 
         Raises:
@@ -271,7 +271,7 @@ class InvokeContext:
         """
         self.bind_providers([(token, instance)], scope)
 
-    def bind_providers(self, bindings: Iterable[tuple[Any, Any]], scope: ScopeName = "request") -> None:
+    def bind_providers(self, bindings: Iterable[tuple[object, object]], scope: ScopeName = "request") -> None:
         """Bind several instances, as ``bind_provider`` does."""
         if scope == "global":
             raise ProviderError(
@@ -288,7 +288,7 @@ class InvokeContext:
 
     # ------------------------------------------------------------------ control
 
-    def respond(self, value: Any, *, validate: bool = True) -> NoReturn:
+    def respond(self, value: object, *, validate: bool = True) -> NoReturn:
         """End the call here with this output; the post stages still run.
 
         ``validate=False`` skips the output schema, for a challenge that is not a result; the runtime records it.
@@ -316,7 +316,7 @@ class InvokeContext:
         kind: str,
         prompt: str,
         *,
-        schema: Mapping[str, Any] | None = None,
+        schema: Mapping[str, object] | None = None,
         expires: float | None = None,
         by: Approval | None = None,
         name: str | None = None,
@@ -337,7 +337,7 @@ class InvokeContext:
             self._need(May.SUSPEND, "suspend")
         return ask(self, kind, prompt, schema, expires, by, name)
 
-    async def lease(self, manager: AbstractAsyncContextManager[Any]) -> Any:
+    async def lease(self, manager: AbstractAsyncContextManager[object]) -> Any:
         """Enter *manager* now; the runtime exits it exactly once, after this hook's own records, on every path.
 
         Raises:
@@ -355,7 +355,7 @@ class InvokeContext:
                 message = self.run.scrubber.text(message)
             self.run.events.progress(self, progress, total, message)
 
-    async def send(self, partial: Any) -> None:
+    async def send(self, partial: object) -> None:
         """Send part of the output to the consumer of ``gate.stream``, redacted and checked like the whole output."""
         if self.run.events is not None:
             await self.run.plan.host.send(self, partial)

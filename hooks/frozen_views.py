@@ -18,7 +18,7 @@ def stages_that_may(power: May) -> str:
     return ", ".join(row.stage for row in STAGES.values() if power in row.may)
 
 
-def _views(text: str) -> Callable[[Any], Any]:
+def _views(text: str) -> Callable[[Any], object]:
     """Return a function that makes views; a change of one raises ``StageError`` with *text*."""
     members: dict[str, Any] = {"__slots__": (), "refusal": (StageError, text)}
     mapping: type[FrozenDict] = type("ObjectView", (FrozenDict,), members)
@@ -35,7 +35,7 @@ def _views(text: str) -> Callable[[Any], Any]:
     return view
 
 
-def _settable(name: str, power: May) -> Callable[[Any], Any]:
+def _settable(name: str, power: May) -> Callable[[Any], object]:
     return _views(
         f"{name} cannot be changed in place; set a new value, as in {name} = {{**{name}, ...}}; "
         f"stages that may: {stages_that_may(power)}"
@@ -93,18 +93,18 @@ class ProvidersView(Mapping[Any, Any]):
 
     __slots__ = ("_ctx", "_own")
 
-    def __init__(self, ctx: _Call, own: Mapping[Any, Any]) -> None:
+    def __init__(self, ctx: _Call, own: Mapping[Any, object]) -> None:
         self._ctx = ctx
         self._own = own
 
-    def __getitem__(self, token: Any) -> Any:
+    def __getitem__(self, token: object) -> Any:
         return self._ctx.get(token)
 
     def get(self, token: Any, default: Any = None) -> Any:
         """Return the provider for a token, or *default* if no scope has it; errors of a factory are raised."""
         return self._ctx.try_get(token, default)
 
-    def __contains__(self, token: Any) -> bool:
+    def __contains__(self, token: object) -> bool:
         run = self._ctx.run
         recipe = run.plan.host.registry.recipes.of(token)
         return recipe.key in self._own or recipe.is_provided or run.request_scope().peek(recipe) is not MISSING
@@ -122,7 +122,7 @@ class ProvidersView(Mapping[Any, Any]):
     def __repr__(self) -> str:
         return f"<providers of a call of {self._ctx.tool_id}>"
 
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise StageError(_REFUSAL)
 
     __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse

@@ -55,10 +55,10 @@ def _marked(function: Any, own: int) -> tuple[Injected, ...]:
 
 
 def _of_instance(cls: type, name: str, is_coroutine: bool) -> tuple[bool, Call]:
-    def late(ctx: InvokeContext, *rest: Any, **supplied: Any) -> Any:
+    def late(ctx: InvokeContext, *rest: object, **supplied: object) -> Any:
         return getattr(instance_of(ctx, cls), name)(ctx, *rest, **supplied)
 
-    async def after_making(ctx: InvokeContext, *rest: Any, **supplied: Any) -> Any:
+    async def after_making(ctx: InvokeContext, *rest: object, **supplied: object) -> object:
         answer = getattr(await instance_made(ctx, cls), name)(ctx, *rest, **supplied)
         return await answer if inspect.isawaitable(answer) else answer
 
@@ -70,8 +70,8 @@ def constructor_parameters(cls: Any) -> tuple[Injected, ...]:
     return () if cls.__init__ is object.__init__ else find_injected(cls)
 
 
-def _supplied(function: Any, call: Call) -> Call:
-    async def with_dependencies(ctx: InvokeContext, *rest: Any) -> Any:
+def _supplied(function: object, call: Call) -> Call:
+    async def with_dependencies(ctx: InvokeContext, *rest: object) -> object:
         answer = call(ctx, *rest, **await ctx.run.plan.supplies[function].get(ctx))
         return await answer if inspect.isawaitable(answer) else answer
 
@@ -130,7 +130,7 @@ def _is_contained(ctx: InvokeContext, error: BaseException) -> bool:
     return not closes(error, ctx.run.plan.host.under_way.get(ctx))
 
 
-def closes(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
+def closes(error: BaseException, task: asyncio.Task[object] | None) -> bool:
     """Return True if *error* closes a coroutine that *task* runs: then the coroutine can await no more.
 
     A ``GeneratorExit`` that a hook or a tool raises itself arrives in that task, as any other error does. Where the task
@@ -235,7 +235,7 @@ def only_where_it_applies(registration: Registration, asks: Call) -> Call:
 def limited(call: Call, seconds: float, step: Step) -> Call:
     """Wrap *call* in a timeout that raises ``DeadlineExceeded``."""
 
-    async def in_time(ctx: InvokeContext, *rest: Any) -> Any:
+    async def in_time(ctx: InvokeContext, *rest: object) -> object:
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
@@ -252,7 +252,7 @@ def limited(call: Call, seconds: float, step: Step) -> Call:
 def traced(step: Step, call: Call) -> Call:
     """Wrap *call* so that it adds a row to ``ctx.run.trace``."""
 
-    async def recorded(ctx: InvokeContext, *rest: Any) -> Any:
+    async def recorded(ctx: InvokeContext, *rest: object) -> Any:
         began = time.perf_counter()
         verdict = "ok"
         row = [step.stage, step.name, verdict, 0.0]
@@ -273,7 +273,7 @@ def traced(step: Step, call: Call) -> Call:
     return recorded
 
 
-def refuse_value(step: Step, answer: Any) -> None:
+def refuse_value(step: Step, answer: object) -> None:
     """Refuse a value that a hook returned in a stage where a value decides nothing.
 
     Raises:
@@ -285,7 +285,7 @@ def refuse_value(step: Step, answer: Any) -> None:
     )
 
 
-async def valueless(step: Step, answer: Any) -> None:
+async def valueless(step: Step, answer: object) -> None:
     """Await what a hook returned, if it can be awaited; refuse a value."""
     answer = await answer if inspect.isawaitable(answer) else answer
     if answer is not None and answer is not SKIPPED:

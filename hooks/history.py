@@ -52,12 +52,12 @@ class Kept(NamedTuple):
         return snapshot(self.kept)
 
 
-def kept_own(run: _Clocked, value: Any) -> Kept:
+def kept_own(run: _Clocked, value: object) -> Kept:
     """Keep a value that the run alone holds; it needs no snapshot."""
     return Kept(run.plan.now(), run.step, value)
 
 
-def snapshot(value: Any) -> Any:
+def snapshot(value: object) -> object:
     """Return a copy of a value, or the value itself if it cannot be copied."""
     if value.__class__ in SCALARS:
         return value
@@ -76,7 +76,7 @@ def without_repeats(entries: list[Entry]) -> tuple[Entry, ...]:
     return tuple(kept)
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: object, other: object) -> bool:
     """Compare as JSON: ``1`` and ``True`` differ."""
     try:
         return canonical(one) == canonical(other)

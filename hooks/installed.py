@@ -26,7 +26,7 @@ def load(name: str) -> Any:
     return load_installed(GROUP, name, "hook", HookError, _callable)
 
 
-def _callable(hook: Any) -> Any:
+def _callable(hook: object) -> object:
     if not callable(hook):
         raise Unusable(f"it is a {type(hook).__name__}, not a class or a function that returns a hook")
     return hook

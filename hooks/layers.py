@@ -27,7 +27,7 @@ from callgate.tools.values import freeze
 class Layer:
     """The state of a run as a layer sees it: its own attributes, else those of the run beneath."""
 
-    def __init__(self, beneath: Any, **own: Any) -> None:
+    def __init__(self, beneath: object, **own: object) -> None:
         vars(self).update(own, beneath=beneath)
 
     def __getattr__(self, name: str) -> Any:
@@ -44,18 +44,18 @@ class Layer:
         return self.beneath.leases
 
     @leases.setter
-    def leases(self, value: Any) -> None:
+    def leases(self, value: object) -> None:
         self.beneath.leases = value
 
-    def put_output(self, value: Any) -> None:
+    def put_output(self, value: object) -> None:
         """See ``Run``: the output of this layer alone."""
         Run.put_output(cast("Run[InvokeContext]", self), value)
 
-    def put_input(self, value: Any) -> None:
+    def put_input(self, value: object) -> None:
         """See ``Run``: the input of this layer alone."""
         Run.put_input(cast("Run[InvokeContext]", self), value)
 
-    def masked_view(self) -> Any:
+    def masked_view(self) -> object:
         """See ``Run``."""
         return Run.masked_view(cast("Run[InvokeContext]", self))
 
@@ -82,14 +82,14 @@ class PartialContext(InvokeContext):
         self.run, self.data = run, ctx.data
 
 
-_REMOVED: Any = object()
+_REMOVED: object = object()
 """Stands in a layer for a key that is removed there alone."""
 
 
 class _Over(ChainMap[Any, Any]):
     """A mapping of a shadow: its own writes and removals over a mapping of the call, which does not change."""
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         own, beneath = self.maps
         value = own[key] if key in own else beneath[key]
         if value is _REMOVED:
@@ -110,16 +110,16 @@ class _Over(ChainMap[Any, Any]):
     def __bool__(self) -> bool:
         return len(self) > 0
 
-    def __delitem__(self, key: Any) -> None:
+    def __delitem__(self, key: object) -> None:
         if key not in self:
             raise KeyError(key)
         self.maps[0][key] = _REMOVED
 
-    def pop(self, key: Any, default: Any = _REMOVED) -> Any:
+    def pop(self, key: object, default: object = _REMOVED) -> Any:
         """Remove a key here alone."""
         return MutableMapping.pop(self, key) if default is _REMOVED else MutableMapping.pop(self, key, default)
 
-    def popitem(self) -> tuple[Any, Any]:
+    def popitem(self) -> tuple[object, object]:
         """Remove a key here alone."""
         return MutableMapping.popitem(self)
 
@@ -131,7 +131,7 @@ class _Over(ChainMap[Any, Any]):
 class _ShadowData(_Over):
     """``ctx.data`` of a shadow, which reads the containers of the call frozen."""
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         value = super().__getitem__(key)
         return value if key in self.maps[0] else freeze(value)
 
@@ -195,17 +195,17 @@ class ShadowContext(InvokeContext):
         found = self._bound.get(self._recipe(token).key, MISSING)
         return super().get(token) if found is MISSING else found
 
-    def try_get(self, token: Any, default: Any = None) -> Any:
+    def try_get(self, token: object, default: object = None) -> Any:
         """See ``get``."""
         found = self._bound.get(self._recipe(token).key, MISSING)
         return super().try_get(token, default) if found is MISSING else found
 
-    async def resolve(self, token: Any) -> Any:
+    async def resolve(self, token: object) -> Any:
         """See ``get``."""
         found = self._bound.get(self._recipe(token).key, MISSING)
         return await super().resolve(token) if found is MISSING else found
 
-    def bind_providers(self, bindings: Iterable[tuple[Any, Any]], scope: ScopeName = "request") -> None:
+    def bind_providers(self, bindings: Iterable[tuple[object, object]], scope: ScopeName = "request") -> None:
         """Bind for this hook alone."""
         if scope not in ("request", "session"):
             raise ProviderError(f"a call cannot bind in scope {scope!r}; scopes: request, session")
@@ -216,7 +216,7 @@ class ShadowContext(InvokeContext):
         """Record that the hook would report progress."""
         self._record("report progress")
 
-    async def send(self, partial: Any) -> None:
+    async def send(self, partial: object) -> None:
         """Record that the hook would send a part of an output."""
         self._record("send a part of the output")
 
@@ -228,12 +228,12 @@ class ShadowContext(InvokeContext):
         """
         raise StageError(f"{self.run.step.name} runs in shadow mode and may not call tools")
 
-    async def lease(self, manager: AbstractAsyncContextManager[Any]) -> Any:
+    async def lease(self, manager: AbstractAsyncContextManager[object]) -> Any:
         """Refuse: see ``_need``."""
         self._need(May.LEASE, "take a lease")
 
 
-def shadow_of(ctx: InvokeContext, hook: Any) -> ShadowContext:
+def shadow_of(ctx: InvokeContext, hook: object) -> ShadowContext:
     """Return the context of a hook in shadow mode in this call, and make it on first use."""
     shadows = ctx.run.shadows
     if shadows is None:
@@ -251,7 +251,9 @@ SHADOW_LIMIT = 0.25
 _LEFT: set[asyncio.Future[Any]] = set()  # the loop itself keeps no task alive
 
 
-def in_shadow(hook: Any, call: Callable[..., Any], seconds: float | None, step: Step) -> Callable[..., Awaitable[Any]]:
+def in_shadow(
+    hook: object, call: Callable[..., object], seconds: float | None, step: Step
+) -> Callable[..., Awaitable[Any]]:
     """Wrap a method of a hook in shadow mode: it gets the hook's own context, and its time counts for nothing.
 
     The deadlines of the call stand still while it runs. What it awaits runs in a task of its own. If that does not end
@@ -262,7 +264,7 @@ def in_shadow(hook: Any, call: Callable[..., Any], seconds: float | None, step: 
     """
     limit = SHADOW_LIMIT if seconds is None else float(seconds)
 
-    async def shadowed(ctx: InvokeContext, *rest: Any) -> Any:
+    async def shadowed(ctx: InvokeContext, *rest: object) -> object:
         shadow = shadow_of(ctx, hook)
         clock, loop = ctx.run.plan.host.monotonic, asyncio.get_running_loop()
         began, began_in_loop = clock(), loop.time()
@@ -290,7 +292,7 @@ def _of_this_task(run: Run[InvokeContext]) -> list[Run[InvokeContext]]:
     return found
 
 
-async def _bounded(shadow: ShadowContext, answer: Awaitable[Any], limit: float, step: Step) -> Any:
+async def _bounded(shadow: ShadowContext, answer: Awaitable[object], limit: float, step: Step) -> object:
     """Await what a shadow does in a task of its own, at most *limit* seconds."""
 
     async def work() -> tuple[Any, BaseException | None]:

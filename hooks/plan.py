@@ -74,7 +74,7 @@ class Plan:
         "watched",
     )
     before: tuple[Compiled, ...]
-    straight: Callable[..., Awaitable[Any]] | None
+    straight: Callable[..., Awaitable[object]] | None
     prepare: Callable[[dict[str, Any]], dict[str, Any]] | None
     now: Now
     surface: Surface[InvokeContext]
@@ -84,14 +84,14 @@ class Plan:
         record: ToolRecord,
         registrations: Sequence[Registration],
         builtins: BuiltIns,
-        resolve: Callable[[type], Any],
+        resolve: Callable[[type], object],
         host: Host[InvokeContext],
         *,
         surface: Callable[[InvokeContext], BaseException],
         supplies: Callable[[Plan], Mapping[object, Dependencies[InvokeContext]]],
         execution: Callable[[Plan], Execution],
         limit: float | None = None,
-        straight: Callable[..., Awaitable[Any]] | None = None,
+        straight: Callable[..., Awaitable[object]] | None = None,
         merges: bool = False,
         trace: bool = False,
         claim: Claiming | None = None,
@@ -168,7 +168,7 @@ class Plan:
         supply = self.supplies.get(self.record)
         return supply is not None and getattr(supply, what)
 
-    def derive(self, **changes: Any) -> Plan:
+    def derive(self, **changes: object) -> Plan:
         """Return a copy with other attributes."""
         made = copy.copy(self)
         for name, value in changes.items():
@@ -284,7 +284,7 @@ class Plan:
                     return after(step, answer, ctx, steps[number:])
             return None
 
-        async def after(waits: Step, answer: Any, ctx: InvokeContext, rest: tuple[Compiled, ...]) -> None:
+        async def after(waits: Step, answer: object, ctx: InvokeContext, rest: tuple[Compiled, ...]) -> None:
             await valueless(waits, answer)
             for _, call, step in rest:
                 ctx.run.step = step
@@ -293,7 +293,7 @@ class Plan:
         return self._own(Stage.WILL_READ_CACHE, "hit or miss", answer_cache)
 
     def _shaping(
-        self, stages: dict[Stage, tuple[Compiled, ...]], check: Callable[..., Any] | None
+        self, stages: dict[Stage, tuple[Compiled, ...]], check: Callable[..., object] | None
     ) -> tuple[Compiled, ...]:
         steps: list[Compiled] = []
         for stage in stages_in(Section.SHAPING):
@@ -304,7 +304,7 @@ class Plan:
                 steps.append(self._own(stage, "limit", self.builtins.limit_output))
         return tuple(steps)
 
-    def _own(self, stage: Stage, name: str, call: Callable[..., Any]) -> Compiled:
+    def _own(self, stage: Stage, name: str, call: Callable[..., object]) -> Compiled:
         step = Step(stage, name)
         return (ASYNC, traced(step, call), step) if self.trace else (SYNC, call, step)
 

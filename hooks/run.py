@@ -46,7 +46,7 @@ Watch: TypeAlias = Callable[[C, AbstractAsyncContextManager[Any]], AbstractAsync
 class _ShownInput:
     """The default of ``Run.shown_input``; once set, the attribute is the instance's own, and costs no call."""
 
-    def __get__(self, run: Run[Any], owner: type) -> Any:
+    def __get__(self, run: Run[Any], owner: type) -> object:
         if run.input_state == RAW:
             if run.input_log is not None:  # a hook has set it
                 return input_view(run.input)
@@ -61,7 +61,7 @@ class _ShownInput:
 class _ShownOutput:
     """The default of ``Run.shown_output``, as ``_ShownInput``; a scalar is not kept, because the tool may replace it."""
 
-    def __get__(self, run: Run[Any], owner: type) -> Any:
+    def __get__(self, run: Run[Any], owner: type) -> object:
         value = run.output
         if value.__class__ in SCALARS:
             return value
@@ -72,7 +72,7 @@ class _ShownOutput:
 class _ShownRaw:
     """The default of ``Run.shown_raw``, as ``_ShownInput``."""
 
-    def __get__(self, run: Run[Any], owner: type) -> Any:
+    def __get__(self, run: Run[Any], owner: type) -> object:
         run.shown_raw = raw_view(run.raw_input)
         return run.shown_raw
 
@@ -113,7 +113,7 @@ class Run(Generic[C]):
     beside: dict[tuple[str, ...], int]  # the counts of the attempt that made this nested call
     place: list[Any] | None = None  # what identifies this nested call within that attempt
     anchor: str | None = None  # identifies a call that has no other identity, for its nested effects
-    body_task: asyncio.Task[Any] | None = None  # the task of a body that has one of its own
+    body_task: asyncio.Task[object] | None = None  # the task of a body that has one of its own
     asked: dict[str, int] | None = None  # requests to a person or client so far, by stage, hook and kind
     pending_release: bool = False
     shield: Shield | None = None  # keeps cancel scopes off closing steps
@@ -144,7 +144,7 @@ class Run(Generic[C]):
     sent: int = 0  # bytes of the parts that this attempt has sent
     shown_output: Any = _ShownOutput()  # what hooks read as ``ctx.output``
     viewed: bool = False  # whether ``shown_output`` is set
-    shown_raw: Any = _ShownRaw()  # what hooks read as ``ctx.raw_input``
+    shown_raw: object = _ShownRaw()  # what hooks read as ``ctx.raw_input``
     shown_call: ToolCall | None = None
     input_log: list[Kept] | None = None
     output_log: list[Kept] | None = None
@@ -157,7 +157,7 @@ class Run(Generic[C]):
     suppressed: list[Suppressed] | None = None
     hooks: dict[type, Any] | None = None  # instances of hook classes
 
-    def __init__(self, plan: CallPlan[C], arguments: Any, user: User, started: float) -> None:
+    def __init__(self, plan: CallPlan[C], arguments: object, user: User, started: float) -> None:
         self.plan = plan
         self.raw_input = self.input = arguments
         if arguments.__class__ is str:  # a text is its own view
@@ -203,7 +203,7 @@ class Run(Generic[C]):
             self.shown_call = replace(call, arguments=self.shown_raw)
         return self.shown_call
 
-    def put_input(self, value: Any) -> None:
+    def put_input(self, value: object) -> None:
         """Make *value* the input, as a copy that no hook holds; the history names the current step.
 
         Raises:
@@ -223,7 +223,7 @@ class Run(Generic[C]):
         self.input = settled
         self.__dict__.pop("shown_input", None)  # made again when a hook reads it
 
-    def masked_view(self) -> Any:
+    def masked_view(self) -> object:
         """Return the arguments that records may show."""
         shown = self.masked
         if shown is MISSING:
@@ -248,7 +248,7 @@ class Run(Generic[C]):
         self.validate_response = response.validate
         self.put_output(response.value)
 
-    def put_output(self, value: Any) -> None:
+    def put_output(self, value: object) -> None:
         """Make *value* the output, as JSON that no hook holds; the history names the current step.
 
         Raises:

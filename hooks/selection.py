@@ -73,7 +73,7 @@ class Registration:
         said = self.option("guards")
         return self.filter is None and self.tenants is None if said is None else bool(said)
 
-    def option(self, name: str, default: Any = None) -> Any:
+    def option(self, name: str, default: object = None) -> Any:
         """Return an option of the hook, such as ``timeout``; ``on_error="ignore"`` is read as ``on_failure``."""
         if name == "on_failure" and isinstance(getattr(self.hook, "on_error", None), str):
             return self.hook.on_error
@@ -92,7 +92,9 @@ class Registration:
         return tuple(stage for stage in Stage if stage in self.stages or (stage in paired and stage in implemented))
 
 
-def register(hook: Any, origin: str, *, tools: Any = None, tags: Any = None, tenants: Any = None) -> Registration:
+def register(
+    hook: object, origin: str, *, tools: object = None, tags: object = None, tenants: object = None
+) -> Registration:
     """Register one hook; refuse hooks that would silently do nothing.
 
     Raises:
@@ -114,7 +116,7 @@ def register(hook: Any, origin: str, *, tools: Any = None, tags: Any = None, ten
     return made
 
 
-def register_by_stage(hooks_by_stage: Mapping[Any, Iterable[Any]], origin: str) -> list[Registration]:
+def register_by_stage(hooks_by_stage: Mapping[Any, Iterable[object]], origin: str) -> list[Registration]:
     """Register hooks from the explicit form ``{stage: [hook, ...]}``.
 
     Raises:
@@ -151,7 +153,7 @@ def may_hide(one: Registration, definition: ToolDefinition) -> bool:
     return hasattr(one.hook, "may_see") and not one.is_class and not one.is_shadow and why_not(one, definition) is None
 
 
-def priority_of(hook: Any) -> float:
+def priority_of(hook: object) -> float:
     """Return the priority of a hook object, a hook class or a registration.
 
     Raises:
@@ -193,9 +195,9 @@ def select_for_stage(
 
 def collect_hooks_for_stage(
     stage: Stage | str,
-    tool: Any,
-    resolve: Callable[[Any], Any],
-    global_hooks_by_stage: Mapping[Any, Sequence[Any]] | None = None,
+    tool: object,
+    resolve: Callable[[Any], object],
+    global_hooks_by_stage: Mapping[Any, Sequence[object]] | None = None,
 ) -> list[Any]:
     """Return the hooks that one stage of a call runs, in running order: global hooks and the tool's own.
 

@@ -18,7 +18,7 @@ class Step:
 
     __slots__ = ("hook", "name", "release", "row", "shadow", "stage", "stays", "waits")
 
-    def __init__(self, stage: Stage, name: str, hook: Any = None, *, shadow: bool = False) -> None:
+    def __init__(self, stage: Stage, name: str, hook: object = None, *, shadow: bool = False) -> None:
         self.stage = stage
         self.row: Row = STAGES[stage]
         self.name = name

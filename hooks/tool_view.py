@@ -73,7 +73,7 @@ class ToolView:
         """Report progress."""
         self._ctx.progress(progress, total, message)
 
-    async def send(self, partial: Any) -> None:
+    async def send(self, partial: object) -> None:
         """Send part of the output."""
         await self._ctx.send(partial)
 
@@ -82,7 +82,7 @@ class ToolView:
         ctx = self._ctx
         return ctx.run.plan.host.nested(ctx, tool, arguments, self.attempt)
 
-    async def lease(self, manager: AbstractAsyncContextManager[Any]) -> Any:
+    async def lease(self, manager: AbstractAsyncContextManager[object]) -> Any:
         """Enter *manager*; the runtime exits it exactly once."""
         return await self._ctx.lease(manager)
 
@@ -90,15 +90,15 @@ class ToolView:
         """Return the provider for *token*."""
         return self._ctx.get(token)
 
-    def try_get(self, token: Any, default: Any = None) -> Any:
+    def try_get(self, token: object, default: object = None) -> Any:
         """Return the provider for *token*, or *default*."""
         return self._ctx.try_get(token, default)
 
-    async def resolve(self, token: Any) -> Any:
+    async def resolve(self, token: object) -> Any:
         """Return the provider for *token*, whose factory is asynchronous."""
         return await self._ctx.resolve(token)
 
-    def respond(self, value: Any, *, validate: bool = True) -> NoReturn:
+    def respond(self, value: object, *, validate: bool = True) -> NoReturn:
         """End the call here with *value* as the output."""
         self._ctx.respond(value, validate=validate)
 
@@ -117,7 +117,7 @@ class ToolView:
         kind: str,
         prompt: str,
         *,
-        schema: Mapping[str, Any] | None = None,
+        schema: Mapping[str, object] | None = None,
         expires: float | None = None,
         by: Approval | None = None,
         name: str | None = None,

@@ -46,7 +46,7 @@ class EffectClaim:
     def __init__(self, run: RunningCall, threads: PlainThreads | None) -> None:
         self._run, self._threads = run, threads
 
-    def in_transaction(self, connection: Any) -> None:
+    def in_transaction(self, connection: object) -> None:
         """Let the transaction of *connection* carry the outcome of the effect.
 
         The gate writes the outcome as the last statement of the transaction. Both are committed together or not at all,
@@ -83,7 +83,7 @@ class ExecutionScope(ProviderScope):
         """Return the scope that keeps instances of a rank."""
         return self if rank is Rank.EXECUTION else self._request if rank is Rank.REQUEST else self._request.home(rank)
 
-    def bound(self, key: Any) -> Any:
+    def bound(self, key: object) -> Any:
         """Return the instance that is bound for a key, here, in the request or its session, or ``MISSING``."""
         found = self.bindings.get(key, MISSING)
         return self._request.bound(key) if found is MISSING else found

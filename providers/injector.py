@@ -9,13 +9,13 @@ import sys
 from typing import Any
 
 
-def is_provider(value: Any) -> bool:
+def is_provider(value: object) -> bool:
     """Check whether *value* is a provider of dependency-injector."""
     kind = getattr(sys.modules.get("dependency_injector.providers"), "Provider", None)
     return kind is not None and isinstance(value, kind)
 
 
-def is_scoped(value: Any) -> bool:
+def is_scoped(value: object) -> bool:
     """Check whether *value* is a ``Scoped``."""
     kind = getattr(sys.modules.get("callgate.providers.scoped"), "Scoped", None)
     return kind is not None and isinstance(value, kind)

@@ -64,12 +64,12 @@ class _CallableSink:
         self.debug = self.info = self.warning = self.error = self.critical = sink
 
 
-def _as_argument(_logger: Any, _method: str, event: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _as_argument(_logger: object, _method: str, event: dict[str, Any]) -> tuple[tuple[object, ...], dict[str, Any]]:
     return (event,), {}
 
 
-def _for_stdlib(line: Any) -> Any:
-    def render(logger: Any, method: str, event: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _for_stdlib(line: Any) -> object:
+    def render(logger: Any, method: str, event: Mapping[str, Any]) -> tuple[tuple[object, ...], dict[str, Any]]:
         # A log record has its own time and level.
         fields = {name: value for name, value in event.items() if name not in ("timestamp", "level", "event")}
         text = line(logger, method, fields)
@@ -78,5 +78,5 @@ def _for_stdlib(line: Any) -> Any:
     return render
 
 
-def _type_name(value: Any) -> str:
+def _type_name(value: object) -> str:
     return f"<{type(value).__name__}>"

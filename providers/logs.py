@@ -54,7 +54,7 @@ class _Setup:
     """The current configuration of the logs; ``logger`` is built on first use."""
 
     def __init__(self) -> None:
-        self.logger: Any = None
+        self.logger: object = None
         self.level = logging.NOTSET
         self.to_stdlib = True
         self.redactor: Redactor | None = None
@@ -72,7 +72,7 @@ class _Setup:
             return self.get_logger() if LOGGER.isEnabledFor(level) else None
         return _Redacting(_STDERR, self.get_redactor()) if urgent else None
 
-    def get_logger(self) -> Any:
+    def get_logger(self) -> object:
         if self.logger is None:
             self.logger = self.build()
         return self.logger
@@ -282,7 +282,7 @@ def configure_logging(
     *,
     level: int | str | None = None,
     form: Literal["text", "json"] = "text",
-    processors: Sequence[Callable[[Any, str, Any], Any]] = (),
+    processors: Sequence[Callable[[Any, str, Any], object]] = (),
     secret_keys: Iterable[str] = (),
     errors: Literal["type", "text"] = "type",
 ) -> None:
@@ -339,7 +339,7 @@ def _has_handler() -> bool:
     return False
 
 
-def _structlog_of_application() -> Any:
+def _structlog_of_application() -> object:
     """Return a logger of the application's structlog configuration; None where it has none."""
     structlog = sys.modules.get("structlog")
     return structlog.get_logger("callgate") if structlog is not None and structlog.is_configured() else None
@@ -348,16 +348,16 @@ def _structlog_of_application() -> Any:
 class _Redacting:
     """A logger of the application that gets redacted events."""
 
-    def __init__(self, logger: Any, redactor: Redactor) -> None:
+    def __init__(self, logger: object, redactor: Redactor) -> None:
         self.logger, self._redactor = logger, redactor
         self._ids: dict[str, Any] = {}
 
-    def bind(self, **ids: Any) -> _Redacting:
+    def bind(self, **ids: object) -> _Redacting:
         self._ids = ids
         return self
 
     def __getattr__(self, method: str) -> Callable[..., None]:
-        def log(event: str, **fields: Any) -> None:
+        def log(event: str, **fields: object) -> None:
             shown = self._redactor.event(None, method, {"event": event, **fields, **self._ids})
             getattr(self.logger, method)(shown.pop("event"), **shown)
 
@@ -367,7 +367,7 @@ class _Redacting:
 class _Stderr:
     """Reports an event: one line, then the traceback."""
 
-    def _report(self, event: str, **fields: Any) -> None:
+    def _report(self, event: str, **fields: object) -> None:
         trace = fields.pop("exception", None)
         line = " ".join(f"{name}={value!r}" for name, value in fields.items() if value is not None)
         _print(f"callgate: {event} {line}" + ("" if trace is None else f"\n{trace}"))

@@ -22,7 +22,7 @@ class Injected:
     annotation: Any = Any
 
 
-def hints_of(call: Callable[..., Any]) -> dict[str, Any]:
+def hints_of(call: Callable[..., object]) -> dict[str, Any]:
     """Return the type hints of a callable, with their markers.
 
     With postponed annotations, local names of the enclosing functions are resolved while those functions run.
@@ -44,7 +44,7 @@ def hints_of(call: Callable[..., Any]) -> dict[str, Any]:
         ) from error
 
 
-def _enclosing_names(call: Any) -> dict[str, Any]:
+def _enclosing_names(call: object) -> dict[str, Any]:
     """Return the local names of the enclosing functions of ``call`` that are running."""
     around = getattr(call, "__qualname__", "").split(".<locals>")[:-1]
     wanted = {".<locals>".join(around[: depth + 1]) for depth in range(len(around))}
@@ -59,7 +59,7 @@ def _enclosing_names(call: Any) -> dict[str, Any]:
     return found
 
 
-def find_injected(call: Callable[..., Any]) -> tuple[Injected, ...]:
+def find_injected(call: Callable[..., object]) -> tuple[Injected, ...]:
     """Return the parameters annotated ``Annotated[T, Provide[...]]`` or with the default ``Provide[...]``.
 
     For a class these are the parameters of its constructor.

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from callgate.providers.ids import flaw_of
 
-_NO_CLAIMS: Mapping[str, Any] = MappingProxyType({})
+_NO_CLAIMS: Mapping[str, object] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class User:
     tenant: str | None = None
     roles: frozenset[str] | Iterable[str] = frozenset()
     scopes: frozenset[str] | Iterable[str] = frozenset()
-    claims: Mapping[str, Any] = field(default_factory=lambda: _NO_CLAIMS, repr=False, hash=False, kw_only=True)
+    claims: Mapping[str, object] = field(default_factory=lambda: _NO_CLAIMS, repr=False, hash=False, kw_only=True)
     token: str | None = field(default=None, repr=False, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -74,18 +74,18 @@ class User:
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _unpickled, (type(self), self.id, self.tenant, tuple(self.roles), tuple(self.scopes), plain(self.claims))
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """Return claims as fresh dicts and lists."""
     if isinstance(value, Mapping):
         return {name: plain(item) for name, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _frozen(value: Any) -> Any:
+def _frozen(value: object) -> object:
     if isinstance(value, Mapping):
         if not all(isinstance(name, str) for name in value):
             raise TypeError("User.claims is a JSON object: its names are texts")

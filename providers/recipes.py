@@ -64,7 +64,7 @@ class Recipe:
         "value",
     )
 
-    def __init__(self, key: Any, name: str, rank: Rank = Rank.GLOBAL) -> None:
+    def __init__(self, key: object, name: str, rank: Rank = Rank.GLOBAL) -> None:
         self.key = key
         self.name = name
         self.rank = rank
@@ -102,7 +102,7 @@ class Recipe:
 class Recipes:
     """The recipes of one registry: of values and factories by token, and of the providers of a container."""
 
-    def __init__(self, container: Any = None) -> None:
+    def __init__(self, container: object = None) -> None:
         self.container = container
         self._sources: dict[Any, Any] = {}
         self._made: dict[Any, Recipe] = {}
@@ -115,7 +115,7 @@ class Recipes:
             self._map = wiring.ProvidersMap(container)
             self._names = dict(_names_of(container))
 
-    def add(self, token: Any, source: Any) -> None:
+    def add(self, token: object, source: object) -> None:
         """Register a value, a factory or a ``Scoped`` for a token."""
         self._sources[token] = source
 
@@ -137,7 +137,7 @@ class Recipes:
         found = [*map(self.of, self._sources), *self.scoped_in_container()]
         return any(one.rank in (Rank.SESSION, Rank.REQUEST) for one in found)
 
-    def for_provider(self, provider: Any) -> Recipe:
+    def for_provider(self, provider: object) -> Recipe:
         """Return the recipe of a provider, such as an overriding one."""
         return self._compile(provider, provider, describe_token(provider), ())
 
@@ -145,12 +145,12 @@ class Recipes:
         """Return the recipes of the ``Scoped`` providers of the container."""
         return [self.for_provider(one) for one in self._names if is_scoped(one)]
 
-    def key_of(self, token: Any, modifier: Any = None) -> Any:
+    def key_of(self, token: object, modifier: object = None) -> Any:
         """Return the key of a token's recipe and bindings: the provider in the container, or the token itself."""
         found = self._in_container(token, modifier)
         return token if found is None else found
 
-    def _in_container(self, token: Any, modifier: Any) -> Any:
+    def _in_container(self, token: object, modifier: object) -> object:
         if self._map is None or token in self._sources or not (isinstance(token, str) or is_provider(token)):
             return None
         from dependency_injector import errors
@@ -175,13 +175,13 @@ class Recipes:
             self._by_token[token, modifier] = recipe
         return recipe
 
-    def _of_token(self, token: Any, modifier: Any, path: tuple[Recipe, ...]) -> Recipe:
+    def _of_token(self, token: object, modifier: object, path: tuple[Recipe, ...]) -> Recipe:
         found = self._in_container(token, modifier)
         if found is not None:
             return self._compile(found, found, describe_token(token), path)
         return self._compile(token, self._sources.get(token, MISSING), describe_token(token), path)
 
-    def substitute(self, recipe: Recipe, source: Any) -> Recipe:
+    def substitute(self, recipe: Recipe, source: object) -> Recipe:
         """Return another recipe for the same token and scope, made from *source*; for tests."""
         made = Recipe(recipe.key, recipe.name, recipe.rank)
         self._fill(made, source, (recipe,))
@@ -191,7 +191,7 @@ class Recipes:
 
     # ------------------------------------------------------------------ compiling
 
-    def _compile(self, key: Any, source: Any, name: str, path: tuple[Recipe, ...]) -> Recipe:
+    def _compile(self, key: object, source: object, name: str, path: tuple[Recipe, ...]) -> Recipe:
         found = self._made.get(key)
         if found is not None:
             if found in path:
@@ -253,7 +253,7 @@ class Recipes:
             need.is_async for need in recipe.needs if need.rank is not Rank.GLOBAL
         )
 
-    def _argument(self, value: Any, path: tuple[Recipe, ...]) -> Recipe:
+    def _argument(self, value: object, path: tuple[Recipe, ...]) -> Recipe:
         if is_provider(value):
             return self._compile(value, value, describe_token(value), path)
         constant = Recipe(None, repr(type(value)))
@@ -275,7 +275,7 @@ class Recipes:
 
     # ------------------------------------------------------------------ checking
 
-    def check(self, recipe: Recipe, bound: Collection[Any], wanted_by: str) -> None:
+    def check(self, recipe: Recipe, bound: Collection[object], wanted_by: str) -> None:
         """Check that everything that a recipe needs has a provider. *bound* are the keys that hooks bind.
 
         Raises:
@@ -309,7 +309,7 @@ def scoped_among(recipe: Recipe) -> tuple[Recipe, ...]:
     return tuple(found)
 
 
-def describe_token(token: Any) -> str:
+def describe_token(token: object) -> str:
     """Return the name of a token for errors."""
     return getattr(token, "__qualname__", None) or repr(token) if not is_provider(token) else str(token)
 
@@ -324,11 +324,11 @@ def takes_built_in(recipe: Recipe) -> bool:
     return is_built_in(recipe) or any(map(takes_built_in, recipe.needs))
 
 
-def _unbound(name: str) -> Any:
+def _unbound(name: str) -> object:
     raise ProviderError(f"{name} exists only during the execution of a tool")
 
 
-def _unprovided(recipe: Recipe, bound: frozenset[Any], path: tuple[Recipe, ...]) -> Iterator[Any]:
+def _unprovided(recipe: Recipe, bound: frozenset[object], path: tuple[Recipe, ...]) -> Iterator[Any]:
     path = (*path, recipe)
     is_missing = not recipe.is_provided or _is_undefined(recipe.foreign)
     if is_missing and (recipe.key not in bound or any(one.rank > Rank.REQUEST for one in path)):
@@ -337,7 +337,7 @@ def _unprovided(recipe: Recipe, bound: frozenset[Any], path: tuple[Recipe, ...])
         yield from _unprovided(need, bound, path)
 
 
-def _is_undefined(provider: Any) -> bool:
+def _is_undefined(provider: object) -> bool:
     """Return True for a ``Dependency`` without a provider."""
     if not is_provider(provider):
         return False
@@ -359,13 +359,13 @@ def _arrows(path: Iterable[Recipe]) -> str:
     return " -> ".join(one.name for one in path)
 
 
-def _function_of(factory: Any) -> Any:
+def _function_of(factory: object) -> Any:
     while isinstance(factory, functools.partial):
         factory = factory.func
     return factory
 
 
-def _markers_of(factory: Any) -> Iterable[Any]:
+def _markers_of(factory: object) -> Iterable[Any]:
     function = _function_of(factory)
     if not (inspect.isroutine(function) or inspect.isclass(function)):
         function = type(function).__call__
@@ -375,12 +375,12 @@ def _markers_of(factory: Any) -> Iterable[Any]:
         return ()
 
 
-def _is_factory(source: Any) -> bool:
+def _is_factory(source: object) -> bool:
     is_code = inspect.isfunction(source) or inspect.ismethod(source) or inspect.isclass(source)
     return is_code or isinstance(source, functools.partial)
 
 
-def _names_of(container: Any, prefix: str = "") -> Iterable[tuple[Any, str]]:
+def _names_of(container: Any, prefix: str = "") -> Iterable[tuple[object, str]]:
     from dependency_injector import providers
 
     for name, provider in container.providers.items():

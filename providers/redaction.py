@@ -79,7 +79,7 @@ class Redactor:
         self._ids = ids
         self._shows_text = errors == "text"
 
-    def __call__(self, value: Any) -> Any:
+    def __call__(self, value: object) -> Any:
         """Return a redacted copy in plain data: dicts with text keys, lists, texts, numbers, booleans, None."""
         return self._shown(value, MAX_LOG_DEPTH)
 
@@ -96,12 +96,12 @@ class Redactor:
         """Return True when the value of this key is masked."""
         return self._secret.search(plain_key(key)) is not None
 
-    def _entry(self, key: Any, value: Any, depth: int) -> Any:
+    def _entry(self, key: object, value: object, depth: int) -> Any:
         if value is None or isinstance(value, bool) or not self.is_secret(str(key) if isinstance(key, str) else ""):
             return self._shown(value, depth)
         return MASK
 
-    def _shown(self, value: Any, depth: int) -> Any:
+    def _shown(self, value: object, depth: int) -> Any:
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, str):
@@ -113,12 +113,12 @@ class Redactor:
             return f"<{type(value).__name__}>"
         return show(value, depth - 1) if depth else MASK
 
-    def _container(self, value: Any) -> Callable[[Any, int], Any] | None:
+    def _container(self, value: object) -> Callable[[Any, int], object] | None:
         if isinstance(value, Mapping):
             return self._mapping
         return self._list if isinstance(value, list | tuple | set | frozenset) else None
 
-    def _mapping(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+    def _mapping(self, value: Mapping[Any, object], depth: int) -> dict[str, Any]:
         shown: dict[str, Any] = {}
         for key, item in value.items():
             if len(shown) == MAX_LOG_ITEMS:
@@ -127,12 +127,12 @@ class Redactor:
             shown[self._key(key)] = self._entry(key, item, depth)
         return shown
 
-    def _list(self, value: Iterable[Any], depth: int) -> list[Any]:
+    def _list(self, value: Iterable[object], depth: int) -> list[Any]:
         items = list(value)
         shown = [self._shown(item, depth) for item in items[:MAX_LOG_ITEMS]]
         return shown if len(items) <= MAX_LOG_ITEMS else [*shown, f"… {len(items) - MAX_LOG_ITEMS} more"]
 
-    def _key(self, key: Any) -> str:
+    def _key(self, key: object) -> str:
         if isinstance(key, str):
             return redact_text(key)
         return str(key) if key is None or isinstance(key, bool | int | float) else f"<{type(key).__name__}>"

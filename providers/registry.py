@@ -30,7 +30,7 @@ class ProviderRegistry:
 
     def __init__(
         self,
-        container: Any = None,
+        container: object = None,
         *,
         now: Callable[[], float] = time.monotonic,
         session_ttl: float | None = None,
@@ -46,13 +46,13 @@ class ProviderRegistry:
 
     # ------------------------------------------------------------------ registration
 
-    def register_singletons(self, providers: Mapping[Any, Any]) -> None:
+    def register_singletons(self, providers: Mapping[Any, object]) -> None:
         """Register global instances by token. Raises ``ProviderError`` for a token that is registered already."""
         for token, instance in providers.items():
             self._take_token(token)
             self.recipes.given(token, instance)
 
-    def provide(self, sources: Mapping[Any, Any]) -> None:
+    def provide(self, sources: Mapping[Any, object]) -> None:
         """Register instances, factories and ``Scoped`` factories by token. No factory is called yet.
 
         Raises:
@@ -62,11 +62,11 @@ class ProviderRegistry:
             self._take_token(token)
             self.recipes.add(token, source)
 
-    def register_session_providers(self, session_id: str, providers: Mapping[Any, Any]) -> None:
+    def register_session_providers(self, session_id: str, providers: Mapping[Any, object]) -> None:
         """Register instances for one session."""
         self.session_map(session_id).update(self.keyed(providers.items()))
 
-    def _take_token(self, token: Any) -> None:
+    def _take_token(self, token: object) -> None:
         if token in self._tokens:
             raise ProviderError(
                 f"a global provider for {describe_token(token)} is registered already; use override() to replace it in tests"
@@ -76,11 +76,11 @@ class ProviderRegistry:
     # ------------------------------------------------------------------ look-up
 
     @property
-    def tokens(self) -> tuple[Any, ...]:
+    def tokens(self) -> tuple[object, ...]:
         """The tokens of instances and factories that were registered, in order."""
         return tuple(self._tokens)
 
-    def get_all_singletons(self) -> Mapping[Any, Any]:
+    def get_all_singletons(self) -> Mapping[Any, object]:
         """Return the global instances that exist now, by token; read-only."""
         peek = self.world.scope.peek
         found = {
@@ -88,7 +88,7 @@ class ProviderRegistry:
         }
         return MappingProxyType({token: one for token, one in found.items() if one is not MISSING})
 
-    def find_global(self, token: Any, modifier: Any = None) -> Any:
+    def find_global(self, token: object, modifier: object = None) -> object:
         """Return the global instance for a token, or ``MISSING``. A container may make its instance now."""
         recipe = self.recipes.of(token, modifier)
         if recipe.foreign is None or recipe.rank is not Rank.GLOBAL:
@@ -113,7 +113,7 @@ class ProviderRegistry:
             self.world, Rank.REQUEST, Membership(self.sessions, session_id, owner) if session_id else None
         )
 
-    def keyed(self, bindings: Iterable[tuple[Any, Any]]) -> Iterable[tuple[Any, Any]]:
+    def keyed(self, bindings: Iterable[tuple[object, object]]) -> Iterable[tuple[object, object]]:
         """Return bindings by the keys of their recipes, which are equal for all names of a container's provider."""
         if self.container is None:
             return bindings
@@ -122,7 +122,7 @@ class ProviderRegistry:
     # ------------------------------------------------------------------ tests
 
     @contextlib.contextmanager
-    def override(self, providers: Mapping[Any, Any]) -> Generator[None]:
+    def override(self, providers: Mapping[Any, object]) -> Generator[None]:
         """Replace the providers of these tokens with other instances or factories, for tests.
 
         Raises:
@@ -142,7 +142,7 @@ class ProviderRegistry:
         finally:
             self.world.replace(before)
 
-    def __contains__(self, token: Any) -> bool:
+    def __contains__(self, token: object) -> bool:
         return self.recipes.of(token).is_provided
 
     def global_recipes(self) -> list[Recipe]:
@@ -158,7 +158,7 @@ class ProviderRegistry:
         return [one for one in found if one.rank is Rank.GLOBAL and one.factory]
 
 
-def as_pairs(bindings: Any) -> Iterable[tuple[Any, Any]]:
+def as_pairs(bindings: Any) -> Iterable[tuple[object, object]]:
     """Return the pairs of a result of ``will_bind_providers``, which is a mapping or an iterable of pairs.
 
     Raises:

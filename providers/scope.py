@@ -244,11 +244,11 @@ class ProviderScope:
                 ASKING.reset(token)
         return await found if inspect.isawaitable(found) else found
 
-    def made_for(self, scoped: Any) -> Any:
+    def made_for(self, scoped: Any) -> object:
         """Return the instance of a scoped provider that another provider of the container needs."""
         return self.take(self.world.recipes.for_provider(scoped))
 
-    async def _made_elsewhere(self, recipe: Recipe, mine: tuple[Any]) -> Any:
+    async def _made_elsewhere(self, recipe: Recipe, mine: tuple[Any]) -> object:
         """Return an instance that exists now or that another task makes; ``MISSING`` when this task has to make it."""
         maker = self._making.get(recipe)
         if maker is mine:
@@ -337,7 +337,7 @@ def _discard(begun: Begun) -> None:
         begun[1].discard()
 
 
-def _current_task() -> Any:
+def _current_task() -> object:
     try:
         return asyncio.current_task()
     except RuntimeError:  # a plain function in its thread

@@ -42,25 +42,32 @@ class Scoped(providers.Provider[T]):
 
     @overload
     def __init__(
-        self, scope: ScopeName, factory: Callable[..., AbstractAsyncContextManager[T]], /, *args: Any, **kwargs: Any
+        self,
+        scope: ScopeName,
+        factory: Callable[..., AbstractAsyncContextManager[T]],
+        /,
+        *args: object,
+        **kwargs: object,
     ) -> None: ...
     @overload
     def __init__(
-        self, scope: ScopeName, factory: Callable[..., AbstractContextManager[T]], /, *args: Any, **kwargs: Any
+        self, scope: ScopeName, factory: Callable[..., AbstractContextManager[T]], /, *args: object, **kwargs: object
     ) -> None: ...
     @overload
     def __init__(
-        self, scope: ScopeName, factory: Callable[..., AsyncIterator[T]], /, *args: Any, **kwargs: Any
+        self, scope: ScopeName, factory: Callable[..., AsyncIterator[T]], /, *args: object, **kwargs: object
     ) -> None: ...
-    @overload
-    def __init__(self, scope: ScopeName, factory: Callable[..., Iterator[T]], /, *args: Any, **kwargs: Any) -> None: ...
     @overload
     def __init__(
-        self, scope: ScopeName, factory: Callable[..., Awaitable[T]], /, *args: Any, **kwargs: Any
+        self, scope: ScopeName, factory: Callable[..., Iterator[T]], /, *args: object, **kwargs: object
     ) -> None: ...
     @overload
-    def __init__(self, scope: ScopeName, factory: Callable[..., T], /, *args: Any, **kwargs: Any) -> None: ...
-    def __init__(self, scope: ScopeName, factory: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, scope: ScopeName, factory: Callable[..., Awaitable[T]], /, *args: object, **kwargs: object
+    ) -> None: ...
+    @overload
+    def __init__(self, scope: ScopeName, factory: Callable[..., T], /, *args: object, **kwargs: object) -> None: ...
+    def __init__(self, scope: ScopeName, factory: Callable[..., object], /, *args: object, **kwargs: object) -> None:
         try:
             self.rank = Rank[scope.upper()]
         except (KeyError, AttributeError):
@@ -89,7 +96,7 @@ class Scoped(providers.Provider[T]):
         yield from (one for one in (*self.args, *self.kwargs.values()) if isinstance(one, providers.Provider))
         yield from super().related
 
-    def _provide(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _provide(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> object:
         """Return the instance for another provider of the container, while a tool call resolves it."""
         asking = ASKING.get()
         if asking is None:

@@ -98,7 +98,7 @@ class Scrubber:
                 text = text.replace(one, MASK)
         return detect(text, self._detectors, MASK)
 
-    def value(self, value: Any) -> Any:
+    def value(self, value: Any) -> object:
         """Return a JSON value without the secrets, or the same object if it has none."""
         if not self._secrets:
             return value
@@ -108,7 +108,7 @@ class Scrubber:
             return self._scrubbed(value)
         return self._scrubbed(value) if any(needle in shown for needle in self._needles) else value
 
-    def _scrubbed(self, value: Any) -> Any:
+    def _scrubbed(self, value: object) -> object:
         if isinstance(value, str):
             return self._text_without_secrets(value)
         if isinstance(value, Mapping):
@@ -164,7 +164,7 @@ class Scrubber:
                 with contextlib.suppress(AttributeError, TypeError):
                     setattr(error, name, clean)
 
-    def _member(self, member: Any) -> Any:
+    def _member(self, member: object) -> object:
         """Scrub texts, also in containers and dataclasses. Other objects whose repr shows a secret become the mask."""
         if isinstance(member, str):
             return self.text(member)
@@ -176,7 +176,7 @@ class Scrubber:
             return member
         return member if self.text(shown) == shown else self._rebuilt(member)
 
-    def _rebuilt(self, member: Any) -> Any:
+    def _rebuilt(self, member: object) -> object:
         if isinstance(member, dict):
             return {self._member(key): self._member(item) for key, item in member.items()}
         if isinstance(member, list | tuple):

@@ -21,7 +21,7 @@ class Session:
     def __init__(self, id: str, scope: ProviderScope, now: float) -> None:
         self.id = id
         self.scope = scope
-        self.owner: Any = None
+        self.owner: object = None
         self.calls = 0
         self.visits = 0
         self.ended = False
@@ -54,7 +54,7 @@ class SessionTable:
     def __contains__(self, session_id: str) -> bool:
         return session_id in self._live
 
-    def find(self, session_id: str | None, owner: Any) -> Session | None:
+    def find(self, session_id: str | None, owner: object) -> Session | None:
         """Return a live session or None, without marking it as used. An expired session is ended.
 
         Raises:
@@ -89,7 +89,7 @@ class SessionTable:
             self._make_room(session)
             return session
 
-    def enter(self, session_id: str, owner: Any = None) -> Session:
+    def enter(self, session_id: str, owner: object = None) -> Session:
         """Open a session for a call. It does not end before the call leaves it."""
         with self.lock:
             session = self.open(session_id, owner)
@@ -175,7 +175,7 @@ class Membership:
 
     __slots__ = ("_has_ended", "_id", "_owner", "_sessions", "entered")
 
-    def __init__(self, sessions: SessionTable, session_id: str, owner: Any) -> None:
+    def __init__(self, sessions: SessionTable, session_id: str, owner: object) -> None:
         self._sessions = sessions
         self._id = session_id
         self._owner = owner

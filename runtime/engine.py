@@ -47,7 +47,7 @@ CLOSING = 10.0
 """The default of ``Options.closing``, in seconds."""
 
 
-def new_instance(cls: type) -> Any:
+def new_instance(cls: type) -> object:
     """The default ``resolve``: make a hook class without arguments."""
     return cls()
 
@@ -60,7 +60,7 @@ class Engine:
         registry: ProviderRegistry,
         surface: Callable[[InvokeContext], BaseException],
         *,
-        resolve: Callable[[type], Any] = new_instance,
+        resolve: Callable[[type], object] = new_instance,
         clock: Clock | None = None,
         limits: Limits = DEFAULT_LIMITS,
         validator: ValidatorEngine | None = None,
@@ -133,7 +133,7 @@ class Engine:
         self,
         record: ToolRecord,
         shared: Sequence[Registration] = (),
-        by_stage: Mapping[Any, Sequence[Any]] | None = None,
+        by_stage: Mapping[Any, Sequence[object]] | None = None,
         *,
         trace: bool = False,
         deadline: float | None = None,
@@ -197,7 +197,7 @@ class Engine:
             found |= self.supplies_of_hook(one, bound)
         return found
 
-    def supplies_of_hook(self, one: Registration, bound: frozenset[Any]) -> dict[Any, Supply]:
+    def supplies_of_hook(self, one: Registration, bound: frozenset[object]) -> dict[Any, Supply]:
         """Return the providers of a hook's marked parameters, where hooks bind the keys *bound*; raise as ``supplies``."""
         wanted: list[tuple[Any, str, Any]] = []
         within: set[Any] = set()  # the functions that run in an execution
@@ -218,13 +218,13 @@ class Engine:
                 )
         return found
 
-    def bound_by(self, registrations: Iterable[Registration]) -> frozenset[Any]:
+    def bound_by(self, registrations: Iterable[Registration]) -> frozenset[object]:
         """Return the keys of the providers that hooks bind."""
         key_of = self.registry.recipes.key_of
         enforced = [one for one in registrations if not one.is_shadow]
         return frozenset(key_of(token) for one in enforced for token in one.option("binds", ()))
 
-    def _validator(self, schema: Mapping[str, Any] | None, record: ToolRecord) -> Validator | None:
+    def _validator(self, schema: Mapping[str, object] | None, record: ToolRecord) -> Validator | None:
         if schema is None:
             return None
         formats = self.formats if record.formats is None else record.formats
@@ -232,17 +232,17 @@ class Engine:
 
     # ------------------------------------------------------------------ services for contexts
 
-    def nested(self, ctx: InvokeContext, tool: Any, arguments: Any, attempt: int) -> Coroutine[Any, Any, Any]:
+    def nested(self, ctx: InvokeContext, tool: object, arguments: object, attempt: int) -> Coroutine[Any, Any, Any]:
         """See ``InvokeContext.call``."""
         from callgate.runtime.call.nesting import nested_call  # few tools call others
 
         return nested_call(ctx, tool, arguments, attempt, self.plan_for, MAX_DEPTH)
 
-    async def lease(self, ctx: InvokeContext, manager: AbstractAsyncContextManager[Any]) -> Any:
+    async def lease(self, ctx: InvokeContext, manager: AbstractAsyncContextManager[object]) -> Any:
         """See ``InvokeContext.lease``."""
         return await enter_lease(ctx, manager)
 
-    async def send(self, ctx: InvokeContext, partial: Any) -> None:
+    async def send(self, ctx: InvokeContext, partial: object) -> None:
         """Shape part of an output like the whole output, and pass it to the stream; one part at a time, in order."""
         events = ctx.run.events
         assert events is not None

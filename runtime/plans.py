@@ -33,11 +33,11 @@ _ELSEWHERE = ToolRecord(
 )
 
 
-async def _nothing(_: InvokeContext) -> Any:
+async def _nothing(_: InvokeContext) -> object:
     """Run nothing: the call ran elsewhere."""
 
 
-async def _refuse(ctx: InvokeContext) -> Any:
+async def _refuse(ctx: InvokeContext) -> object:
     assert ctx.run.unknown is not None
     raise ctx.run.unknown
 
@@ -108,7 +108,7 @@ class Plans:
             if generation is self.current:  # else a change came in between, and counts for this call
                 return plan
 
-    def remember(self, tool: Any, name: str) -> Plan:
+    def remember(self, tool: object, name: str) -> Plan:
         """Return the plan of a tool by its name, and find it under *tool* from now on."""
         while True:
             generation = self.current

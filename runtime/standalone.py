@@ -28,17 +28,17 @@ class _Unshared(ProviderRegistry):
 
 
 async def invoke_tool(
-    tool: Any,
-    raw_input: Any = None,
+    tool: object,
+    raw_input: object = None,
     *,
     user: User = ANONYMOUS,
     session_id: str | None = None,
     request_id: str | None = None,
     registry: ProviderRegistry | None = None,
-    resolve: Callable[[Any], Any] = new_instance,
-    global_hooks_by_stage: Mapping[Any, Sequence[Any]] | None = None,
+    resolve: Callable[[Any], object] = new_instance,
+    global_hooks_by_stage: Mapping[Any, Sequence[object]] | None = None,
     deadline: float | None = None,
-) -> Any:
+) -> object:
     """Run one call through the whole lifecycle, without a gate; return the output or raise the original error.
 
     A bare ``invoke_tool`` runs without a permit: a call that no hook refuses is allowed. The plan is kept for the next
@@ -83,7 +83,7 @@ async def invoke_tool(
 
 
 async def hydrate_without_gate(
-    tool: Any, call: ToolCall, *, wire: str | None = None, repair: Repairer | None = None
+    tool: object, call: ToolCall, *, wire: str | None = None, repair: Repairer | None = None
 ) -> HydrationResult:
     """Parse and validate one call without a gate, and make the instance of a class tool as ``result.tool``.
 
@@ -115,8 +115,8 @@ async def hydrate_without_gate(
 def _plan_of(
     record: ToolRecord,
     registry: ProviderRegistry | None,
-    resolve: Callable[[Any], Any],
-    hooks_by_stage: Mapping[Any, Sequence[Any]],
+    resolve: Callable[[Any], object],
+    hooks_by_stage: Mapping[Any, Sequence[object]],
 ) -> tuple[Engine, Plan]:
     """Return the plan of a tool with these hooks, and its engine; both are kept with the tool."""
     hooks = {str(stage): tuple(hooks) for stage, hooks in hooks_by_stage.items()}

@@ -80,7 +80,7 @@ Requirement: TypeAlias = bool | Approval | Callable[[dict[str, Any]], Demand | A
 """The type of ``requires_approval``: a demand, or a function of the validated arguments that returns one."""
 
 
-def rule_of(demand: Any) -> Approval | None:
+def rule_of(demand: object) -> Approval | None:
     """Convert a demand to a rule.
 
     Raises:

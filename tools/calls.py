@@ -60,11 +60,11 @@ class ToolCall:
         self,
         *positional: Never,
         name: str = _NO_NAME,
-        arguments: Any = None,
+        arguments: object = None,
         id: str | None = None,
         synthetic_id: bool = False,
         truncated: bool = False,
-        chunk: Any = None,
+        chunk: object = None,
         wire_name: str | None = None,
     ) -> None:
         if positional or name is _NO_NAME:

@@ -92,7 +92,7 @@ class ToolDefinition:
     key: Sequence[str] = ()
     tags: AbstractSet[str] = frozenset()
     safe: bool | None = None
-    safety: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    safety: Mapping[str, object] = field(default_factory=dict[str, Any])
     allowed_roles: AbstractSet[str] = frozenset()
     capabilities: Mapping[str, Any] = field(default_factory=dict[str, Any])
     annotations: ToolAnnotations = ToolAnnotations()
@@ -135,7 +135,7 @@ class ToolDefinition:
         lints += rules.check_key(name, tuple(self.key), self.effect, self.parameters)
         self._set("lints", tuple(lints))
 
-    def _set(self, name: str, value: Any) -> None:
+    def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
     def _settle_no_schema(self) -> list[str]:
@@ -159,7 +159,7 @@ class ToolDefinition:
     def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
         return self  # already deeply frozen; a copy would be mutable
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), {item.name: thaw(getattr(self, item.name)) for item in fields(self) if item.init})
 
     @cached_property
@@ -229,7 +229,7 @@ class ToolDefinition:
         return shown
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+    def from_dict(cls, data: Mapping[str, object]) -> Self:
         """Read the flat form or the wrapped one, ``{type: function, function: {...}}``.
 
         Keys may be spelled as on the wire or as in Python; ``inputSchema`` is another name for ``parameters``.
@@ -299,7 +299,7 @@ def _rebuild(cls: type[ToolDefinition], state: dict[str, Any]) -> ToolDefinition
     return cls(**state)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, ToolAnnotations):
         return value.to_dict()
     if isinstance(value, frozenset):

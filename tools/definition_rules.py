@@ -24,17 +24,17 @@ _COMPOSING = frozenset({"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf"})
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
-def kind_of(value: Any) -> str:
+def kind_of(value: object) -> str:
     """The name of a value's type, for messages."""
     return type(value).__name__
 
 
-def refusal(tool: Any, text: str) -> DefinitionError:
+def refusal(tool: object, text: str) -> DefinitionError:
     """The error for a broken rule, with the tool's name."""
     return DefinitionError(f"tool {clip(str(tool), 64)!r}: {text}")
 
 
-def check_name(name: Any) -> None:
+def check_name(name: object) -> None:
     """Check a tool name: 1 to 64 characters of ``[A-Za-z0-9_-]``."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         shown = clip(str(name), 64)
@@ -44,7 +44,7 @@ def check_name(name: Any) -> None:
         )
 
 
-def check_text(tool: str, field: str, value: Any, most: int) -> None:
+def check_text(tool: str, field: str, value: object, most: int) -> None:
     """Check a text: None, or 1 to *most* characters that are not all blank."""
     if value is None or (isinstance(value, str) and len(value) <= most and not is_blank(value)):
         return
@@ -54,18 +54,18 @@ def check_text(tool: str, field: str, value: Any, most: int) -> None:
     raise refusal(tool, f"{field} must be text of 1 to {most} characters, or left out; {found}")
 
 
-def is_blank(value: Any) -> bool:
+def is_blank(value: object) -> bool:
     """True for text without visible characters."""
     return isinstance(value, str) and not value.strip()
 
 
-def check_flag(tool: str, field: str, value: Any) -> None:
+def check_flag(tool: str, field: str, value: object) -> None:
     """Check for a real boolean or None: ``"false"`` would count as true."""
     if not isinstance(value, bool | None):
         raise refusal(tool, f"{field} must be True or False, not {kind_of(value)}")
 
 
-def check_version(tool: str, value: Any) -> None:
+def check_version(tool: str, value: object) -> None:
     """Check for a non-empty string."""
     if not isinstance(value, str) or not value:
         raise refusal(tool, "version must be a non-empty string, such as '2'")
@@ -82,7 +82,7 @@ def choice(tool: str, field: str, value: Any, kind: type[_Choice]) -> _Choice | 
         raise refusal(tool, f"{field} must be one of {choices}; it is {clip(repr(value))}") from None
 
 
-def names(tool: str, field: str, value: Any) -> list[str]:
+def names(tool: str, field: str, value: object) -> list[str]:
     """Convert a collection of names to a list; a bare string is refused, because it would be read letter by letter."""
     if isinstance(value, str):
         raise refusal(tool, f"{field} takes a collection of names, not one string; write {field}=({value!r},)")
@@ -94,21 +94,21 @@ def names(tool: str, field: str, value: Any) -> list[str]:
     return found
 
 
-def frozen_object(tool: str, field: str, value: Any, meant: str = "an object") -> Any:
+def frozen_object(tool: str, field: str, value: object, meant: str = "an object") -> object:
     """Freeze a mapping of JSON values, so that a definition can always be stored and sent."""
     if not isinstance(value, Mapping):
         raise refusal(tool, f"{field} must be {meant}, not {kind_of(value)}")
     return frozen_json(tool, field, value)
 
 
-def frozen_examples(tool: str, value: Any) -> tuple[Any, ...]:
+def frozen_examples(tool: str, value: object) -> tuple[object, ...]:
     """Freeze a list of JSON values."""
     if not isinstance(value, list | tuple):
         raise refusal(tool, f"examples must be a list, not {kind_of(value)}")
     return tuple(frozen_json(tool, "examples", value))
 
 
-def frozen_json(tool: str, field: str, value: Any) -> Any:
+def frozen_json(tool: str, field: str, value: object) -> Any:
     """Freeze a JSON value."""
     try:
         return _frozen(value, field)
@@ -118,7 +118,7 @@ def frozen_json(tool: str, field: str, value: Any) -> Any:
         raise refusal(tool, f"{field} must be JSON: {error}") from None
 
 
-def _frozen(value: Any, where: str) -> Any:
+def _frozen(value: object, where: str) -> object:
     if value is None or value.__class__ is bool:
         return value
     if isinstance(value, Mapping):
@@ -134,7 +134,7 @@ def _frozen(value: Any, where: str) -> Any:
     return _text(value, where)
 
 
-def _text(value: Any, where: str) -> str:
+def _text(value: object, where: str) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{where} holds {kind_of(value)}")
     if any("\ud800" <= character <= "\udfff" for character in value):
@@ -177,7 +177,7 @@ def check_no_schema(tool: str, allowed: bool, mode: str | None, effect: str | No
     return [f"no schema: arguments are not validated ({mode})"]
 
 
-def flatten(data: Any) -> Mapping[str, Any]:
+def flatten(data: object) -> Mapping[str, object]:
     """Unwrap ``{type: function, function: {...}}``; the inner ``type`` of some providers is left out."""
     if not isinstance(data, Mapping):
         raise DefinitionError(f"a tool definition is an object, not {kind_of(data)}")
@@ -190,7 +190,7 @@ def flatten(data: Any) -> Mapping[str, Any]:
     return {**outer, **{key: value for key, value in inner.items() if key != "type"}}
 
 
-def check_unknown(key: Any, known: Iterable[str]) -> None:
+def check_unknown(key: object, known: Iterable[str]) -> None:
     """Refuse an unknown key that looks like a misspelt one, so that it does not become metadata."""
     if not isinstance(key, str):
         raise DefinitionError(f"the tool definition has a key that is {kind_of(key)}, not a string")

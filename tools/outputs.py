@@ -36,7 +36,7 @@ def bad_output(message: str, *, code: str = "invalid_output", issues: Sequence[I
     return Invalid(message, stage="output", code=code, public=OUTPUT_REFUSED[code], issues=issues)
 
 
-def output_refusal(validator: Validator, value: Any) -> Invalid:
+def output_refusal(validator: Validator, value: object) -> Invalid:
     """Return the refusal of an output that breaks the output schema; developers see the issues, the model does not."""
     issues = [
         one if one.keyword == "type" else replace(one, expected=f"{one.expected}, found {_found(one, value)}")
@@ -74,7 +74,7 @@ class Reader:
         self.ran = False  # an iterator has run: it is part of the body, which had not ended with its return
         self.by_alias: bool | None = True  # None once a model decides by its own ``serialize_by_alias``
 
-    def read(self, items: Iterable[Any], convert: Callable[[Any], Any]) -> list[Any]:
+    def read(self, items: Iterable[object], convert: Callable[[Any], object]) -> list[Any]:
         """Return the converted items; an iterator that exceeds the limits is closed.
 
         Raises:
@@ -99,7 +99,7 @@ class Reader:
                 close()
         return found
 
-    def whole(self, value: Any, depth: int = 0) -> Any:
+    def whole(self, value: object, depth: int = 0) -> Any:
         """Return *value* with its iterators as lists, and other mappings and collections as dicts and lists.
 
         Raises:
@@ -122,7 +122,7 @@ class Reader:
             return [self.whole(part, depth + 1) for part in value]
         return self._fields(value, depth)
 
-    def _fields(self, value: Any, depth: int) -> Any:
+    def _fields(self, value: object, depth: int) -> object:
         """Return a dataclass or a model with its iterators as lists; other values unchanged."""
         config: Any = getattr(type(value), "model_config", None) or getattr(type(value), "__pydantic_config__", None)
         if isinstance(config, Mapping) and config.get("serialize_by_alias") is not None:
@@ -160,7 +160,7 @@ class Dump:
         """Return the conversion of a tool whose record has this ``to_json``."""
         return to_json if isinstance(to_json, cls) else cls(first=to_json)
 
-    def __call__(self, value: Any, reader: Reader | None = None) -> Any:
+    def __call__(self, value: object, reader: Reader | None = None) -> Any:
         """Convert a value.
 
         Raises:
@@ -181,7 +181,7 @@ class Dump:
             refused = not_json(value, reader.deepest)
         raise refused
 
-    def _serialised(self, value: Any, reader: Reader) -> Any:
+    def _serialised(self, value: object, reader: Reader) -> object:
         if self._to_python is not None:
             return self._to_python(value, mode="json", by_alias=self._by_alias, warnings=False)
         if value.__class__ in SCALARS:
@@ -201,7 +201,7 @@ LOOSE = Dump()
 """The conversion of outputs without an annotated type."""
 
 
-def not_finite(value: Any, path: tuple[str | int, ...] = ()) -> tuple[str | int, ...] | None:
+def not_finite(value: object, path: tuple[str | int, ...] = ()) -> tuple[str | int, ...] | None:
     """Return the path of the first number in JSON that is not finite; None if there is none."""
     if isinstance(value, float):
         return None if value - value == 0.0 else path
@@ -218,7 +218,7 @@ def infinite(path: tuple[str | int, ...]) -> Invalid:
     return bad_output(f"the output holds a number that is not finite: {issue}", issues=[issue])
 
 
-def not_json(value: Any, deepest: int) -> Invalid:
+def not_json(value: object, deepest: int) -> Invalid:
     """Return the refusal of a value that pydantic does not serialise, with the path to its first such part."""
     if deeper_than(value, deepest):
         return too_deep(deepest)
@@ -232,7 +232,7 @@ def not_json(value: Any, deepest: int) -> Invalid:
     return bad_output(f"the output is not JSON: {issue}; return a dict, a model or a dataclass", issues=[issue])
 
 
-def _has_json(value: Any) -> bool:
+def _has_json(value: object) -> bool:
     from pydantic_core import to_json
 
     try:
@@ -242,7 +242,7 @@ def _has_json(value: Any) -> bool:
     return True
 
 
-def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
+def _parts(value: object) -> Iterator[tuple[Any, Any]]:
     if isinstance(value, Mapping):
         yield from value.items()
     elif isinstance(value, _COPIED):
@@ -251,7 +251,7 @@ def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from _fields_of(value)
 
 
-def _fields_of(value: Any) -> Iterator[tuple[str, Any]]:
+def _fields_of(value: object) -> Iterator[tuple[str, Any]]:
     """Yield the fields of a dataclass or a model."""
     kind: Any = type(value)
     names: Any = getattr(kind, "__pydantic_fields__", None) or getattr(kind, "__dataclass_fields__", ())
@@ -262,7 +262,7 @@ def _fields_of(value: Any) -> Iterator[tuple[str, Any]]:
             continue
 
 
-def _distinct(value: Mapping[Any, Any]) -> None:
+def _distinct(value: Mapping[Any, object]) -> None:
     """Refuse an object of which two keys are one in JSON, such as ``1`` and ``"1"``: a part would be lost."""
     if all(key.__class__ is str for key in value):
         return
@@ -276,11 +276,11 @@ def _distinct(value: Mapping[Any, Any]) -> None:
         raise bad_output("the output is not JSON: two keys of one object are the same text in JSON")
 
 
-def _same(found: Iterable[Any], before: Iterable[Any]) -> bool:
+def _same(found: Iterable[object], before: Iterable[object]) -> bool:
     return all(one is other for one, other in zip(found, before, strict=True))
 
 
-def _size(value: Any) -> int:
+def _size(value: object) -> int:
     """Return the bytes of a value as JSON; 0 where it has no JSON form, which the conversion then refuses."""
     try:
         return len(orjson.dumps(value))
@@ -308,5 +308,5 @@ def _found(issue: Issue, value: Any) -> str:
     return _JSON_TYPES.get(value.__class__, "null")
 
 
-def _shown(path: tuple[Any, ...]) -> str:
+def _shown(path: tuple[object, ...]) -> str:
     return pointer(clip(str(part)) for part in path)

@@ -64,8 +64,8 @@ class RecordSettings(AuthorSettings, total=False):
     misfits: Mapping[str, Any]
     converts: bool
     to_json: Callable[[Any], Any] | None
-    from_json: Callable[[Any], Any] | None
-    hooks_by_stage: Mapping[Any, Sequence[Any]]
+    from_json: Callable[[Any], object] | None
+    hooks_by_stage: Mapping[Any, Sequence[object]]
     component: type | None
     streams: bool
     trusted: bool
@@ -135,9 +135,9 @@ class ToolRecord:
     misfits: Mapping[str, Any] = field(default_factory=dict)
     converts: bool = True
     to_json: Callable[[Any], Any] | None = None
-    from_json: Callable[[Any], Any] | None = None
+    from_json: Callable[[Any], object] | None = None
     hooks: Sequence[Any] = ()
-    hooks_by_stage: Mapping[Any, Sequence[Any]] = field(default_factory=dict)
+    hooks_by_stage: Mapping[Any, Sequence[object]] = field(default_factory=dict)
     deadline: float | None = None
     hard_deadline: bool | None = None
     inline: bool = False
@@ -160,7 +160,7 @@ class ToolRecord:
     def __init__(
         self,
         definition: ToolDefinition | None = None,
-        execute: Callable[..., Any] | None = None,
+        execute: Callable[..., object] | None = None,
         style: Style = Style.RECORD,
         **options: Unpack[RecordOptions],
     ) -> None:
@@ -215,7 +215,7 @@ class ToolRecord:
         if self.dedupe is not None and (self.definition.key or self.definition.effect is Effect.READ):
             raise DefinitionError(f"tool {self.id!r}: dedupe is for tools with an effect and no key of their own")
 
-    def schema_of(self, role: Role) -> Mapping[str, Any] | None:
+    def schema_of(self, role: Role) -> Mapping[str, object] | None:
         """Return the schema that values are checked against: without ``format`` where it comes from types.
 
         A naive ``datetime`` is no ``date-time`` of JSON Schema, and pydantic says more about a refusal.

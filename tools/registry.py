@@ -26,7 +26,7 @@ def _unchecked(_change: Change) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def validate_tool(tool: Any) -> ToolRecord:
+def validate_tool(tool: object) -> ToolRecord:
     """Make the record of a tool and check its definition and schemas. Takes the same as ``as_tool``.
 
     Raises:
@@ -48,7 +48,7 @@ class ToolRegistry:
         DefinitionError: two of the given tools have one name, or one of them is refused.
     """
 
-    def __init__(self, tools: Iterable[Any] = ()) -> None:
+    def __init__(self, tools: Iterable[object] = ()) -> None:
         self._records: dict[str, ToolRecord] = {}
         self.changing: Changing = _unchecked
         self.version = 0
@@ -62,7 +62,7 @@ class ToolRegistry:
         for tool, record in zip(given, records, strict=True):
             self._put(tool, record)
 
-    def register(self, tool: Any, *, replace: bool = False) -> ToolRecord:
+    def register(self, tool: object, *, replace: bool = False) -> ToolRecord:
         """Check a tool in full and add it; takes a function, a class, an executor or a record.
 
         Raises:
@@ -70,11 +70,11 @@ class ToolRegistry:
         """
         return self.add_validated(tool, replace=replace)
 
-    def add_validated(self, tool: Any, *, replace: bool = False) -> ToolRecord:
+    def add_validated(self, tool: object, *, replace: bool = False) -> ToolRecord:
         """Add a tool after a check of its definition and schemas. Raises like ``register``."""
         return self._add(tool, validate_tool(tool), replace)
 
-    def add_inline(self, tool: Any, *, replace: bool = False) -> ToolRecord:
+    def add_inline(self, tool: object, *, replace: bool = False) -> ToolRecord:
         """Add a tool whose schemas were checked elsewhere. Raises like ``register``."""
         return self._add(tool, as_tool(tool), replace)
 
@@ -89,7 +89,7 @@ class ToolRegistry:
         return record
 
     def exchange(
-        self, add: Iterable[Any] = (), remove: Iterable[str] = (), *, replace: bool = False
+        self, add: Iterable[object] = (), remove: Iterable[str] = (), *, replace: bool = False
     ) -> tuple[ToolRecord, ...]:
         """Add and remove tools at once, and return the records of the new ones. Nothing changes if one is refused.
 
@@ -127,7 +127,7 @@ class ToolRegistry:
             raise UnknownTool(f"no tool {clip(str(name))!r}{did_you_mean(str(name), self.names)}")
         return record
 
-    def id_of(self, tool: Any) -> str:
+    def id_of(self, tool: object) -> str:
         """Return the wire name under which a tool object was registered: a function, class, executor or record.
 
         Raises:
@@ -183,16 +183,16 @@ class ToolRegistry:
     def __repr__(self) -> str:
         return f"ToolRegistry({', '.join(self._records)})"
 
-    def _add(self, tool: Any, record: ToolRecord, replace: bool) -> ToolRecord:
+    def _add(self, tool: object, record: ToolRecord, replace: bool) -> ToolRecord:
         if not replace:
             _refuse_duplicates([record.id] if record.id in self._records else [])
         self._put(tool, record)
         return record
 
-    def _put(self, tool: Any, record: ToolRecord) -> None:
+    def _put(self, tool: object, record: ToolRecord) -> None:
         self._change({record.id: record}, [(tool, record)])
 
-    def _change(self, change: Change, given: Iterable[tuple[Any, ToolRecord]]) -> None:
+    def _change(self, change: Change, given: Iterable[tuple[object, ToolRecord]]) -> None:
         """Make a change. Other threads see the tools before it, or those after it."""
         with self.changing(change):
             records, known = self._records.copy(), self._known

@@ -26,7 +26,7 @@ class FrozenDict(_Dict):  # type: ignore[misc]
     __slots__ = ()
     refusal: ClassVar[tuple[type[Exception], str]] = (TypeError, "this value is frozen; copy it with copy.deepcopy()")
 
-    def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+    def _refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
         kind, text = self.refusal
         raise kind(text)
 
@@ -38,7 +38,7 @@ class FrozenDict(_Dict):  # type: ignore[misc]
     def __deepcopy__(self, _memo: dict[int, Any]) -> dict[str, Any]:
         return {key: thaw(value) for key, value in self.items()}
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return freeze, (thaw(self),)
 
     def __hash__(self) -> int:
@@ -51,7 +51,7 @@ class FrozenList(_List):  # type: ignore[misc]
     __slots__ = ()
     refusal: ClassVar[tuple[type[Exception], str]] = FrozenDict.refusal
 
-    def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+    def _refuse(self, *_args: object, **_kwargs: object) -> NoReturn:
         kind, text = self.refusal
         raise kind(text)
 
@@ -64,7 +64,7 @@ class FrozenList(_List):  # type: ignore[misc]
     def __deepcopy__(self, _memo: dict[int, Any]) -> list[Any]:
         return [thaw(value) for value in self]
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return freeze, (thaw(self),)
 
     def __hash__(self) -> int:
@@ -82,7 +82,7 @@ def freeze(value: Any, mapping: type[FrozenDict] = FrozenDict, sequence: type[Fr
     return frozenset(value) if isinstance(value, set) else value
 
 
-def thaw(value: Any) -> Any:
+def thaw(value: object) -> Any:
     """Copy a JSON value deeply into plain, mutable containers."""
     if isinstance(value, dict):
         return {key: item if item.__class__ in SCALARS else thaw(item) for key, item in value.items()}
@@ -91,7 +91,7 @@ def thaw(value: Any) -> Any:
     return value
 
 
-def canonical(value: Any) -> bytes:
+def canonical(value: object) -> bytes:
     """Encode as canonical JSON: sorted keys, no white space, UTF-8; the same bytes for ``2`` and ``2.0``.
 
     Raises:
@@ -103,7 +103,7 @@ def canonical(value: Any) -> bytes:
     ).encode("utf-8", "surrogatepass")
 
 
-def _canonical_numbers(value: Any) -> Any:
+def _canonical_numbers(value: object) -> object:
     if isinstance(value, dict):
         return {key: _canonical_numbers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -113,7 +113,7 @@ def _canonical_numbers(value: Any) -> Any:
     return value
 
 
-def digest(value: Any) -> str:
+def digest(value: object) -> str:
     """SHA-256 of the canonical JSON, as hex."""
     return hashlib.sha256(canonical(value)).hexdigest()
 
@@ -123,7 +123,7 @@ FLOAT = re.compile(rb"(?:^|[:,\[])-?[0-9]+[.eE]")
 """A float as a token of JSON; it may also match inside of a string."""
 
 
-def canonical_fast(value: Any) -> bytes:
+def canonical_fast(value: object) -> bytes:
     """Encode like ``canonical``, with the fast encoder where no part looks like a float."""
     try:
         data = orjson.dumps(value, option=PLAIN)
@@ -132,12 +132,12 @@ def canonical_fast(value: Any) -> bytes:
     return canonical(value) if FLOAT.search(data) else data
 
 
-def hash_of(value: Any) -> str:
+def hash_of(value: object) -> str:
     """SHA-256 of the canonical JSON, as hex; the same as ``digest``, faster."""
     return hashlib.sha256(canonical_fast(value)).hexdigest()
 
 
-def deeper_than(value: Any, limit: int) -> bool:
+def deeper_than(value: object, limit: int) -> bool:
     """Return True if objects and arrays in *value* nest deeper than *limit*. It works without recursion, also on a cycle."""
     level: list[Any] = [value]
     for _ in range(limit):
@@ -153,7 +153,7 @@ def deeper_than(value: Any, limit: int) -> bool:
     return True
 
 
-def plain_json(value: Any, depth: int) -> Any:
+def plain_json(value: object, depth: int) -> object:
     """Copy a value into plain JSON values.
 
     Raises:

@@ -78,7 +78,7 @@ def checked(init: Init) -> Init:
     first = parameters[0]
 
     @wraps(init)
-    def check_and_init(self: Any, *args: Any, **given: Any) -> None:
+    def check_and_init(self: object, *args: object, **given: object) -> None:
         for name, value in given.items():
             if name not in known or (name == first.name and first.kind is first.VAR_POSITIONAL):
                 raise TypeError(f"{hook} has no setting {name!r}{_instead(hook, name, value, settings, known)}")
@@ -99,7 +99,7 @@ def _instead(hook: str, name: str, value: Any, settings: list[str], known: Colle
     return f"; write {hook}({', '.join(map(repr, value)) if several else repr(value)})"
 
 
-def _require(hook: str, setting: str, given: Mapping[str, Any]) -> None:
+def _require(hook: str, setting: str, given: Mapping[str, object]) -> None:
     if setting in given:
         return
     for name, value in given.items():
@@ -123,7 +123,7 @@ def is_number(value: Any, *, least: float, whole: bool = False) -> bool:
     return isinstance(value, kinds) and not isinstance(value, bool) and least <= value < float("inf")
 
 
-def check_seconds(hook: str, name: str, value: Any, *, least: float | None = None) -> None:
+def check_seconds(hook: str, name: str, value: object, *, least: float | None = None) -> None:
     """Check a time in seconds; without *least* it has to be above 0.
 
     Raises:
@@ -146,7 +146,7 @@ def check_count(hook: str, name: str, value: Any, *, least: int = 1, maximum: in
         raise HookError(f"{hook}: {name} is {value!r}; give a whole number, {bound}")
 
 
-def check_choice(hook: str, name: str, value: Any, choices: Collection[str]) -> None:
+def check_choice(hook: str, name: str, value: object, choices: Collection[str]) -> None:
     """Check a setting that takes one of a few words.
 
     Raises:

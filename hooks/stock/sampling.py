@@ -65,7 +65,7 @@ def _clone(hook: Any, filter: Callable[[InvokeContext], Any]) -> Any:
     return clone
 
 
-def _filter_of(hook: Any) -> Any:
+def _filter_of(hook: object) -> Any:
     found = getattr(hook, "filter", None)
     return None if found is None or getattr(found, "__func__", found) is Hook.filter else found
 

@@ -157,7 +157,7 @@ def by_chain(rows: ChainRows) -> ChainRows:
 
 @asynccontextmanager
 async def sealing(
-    chain: RowChain, bodies: Sequence[Mapping[str, Any]], audit: AuditStore | None = None
+    chain: RowChain, bodies: Sequence[Mapping[str, object]], audit: AuditStore | None = None
 ) -> AsyncGenerator[list[AuditRow], None]:
     """Give the next rows of a chain to the caller, who writes them in this context, under the lock of the chain.
 

@@ -187,7 +187,7 @@ class LimitsQuotas:
         raise StoreUnsupported(_ONLY_QUOTAS)
 
 
-def _checked(storage: object) -> Any:
+def _checked(storage: object) -> object:
     from limits.aio.storage import Storage
 
     if not isinstance(storage, Storage):

@@ -74,7 +74,7 @@ class RedisBatches:
         self._tasks: set[asyncio.Task[None]] = set()
         self._alone = True
 
-    async def send(self, command: Sequence[Any], *, text: str | None = None, withdraw: bool = False) -> Any:
+    async def send(self, command: Sequence[Any], *, text: str | None = None, withdraw: bool = False) -> object:
         """Send a command once, and return its response. A command that waits for its batch survives its caller.
 
         Args:
@@ -103,7 +103,7 @@ class RedisBatches:
                 entry.batch.left()
             raise
 
-    async def _send_alone(self, command: Sequence[Any]) -> Any:
+    async def _send_alone(self, command: Sequence[Any]) -> object:
         """Send a command without a task, which takes more turns of the event loop."""
         self._alone = False  # other commands of this time share a batch
         try:

@@ -22,7 +22,7 @@ class RedisConnection:
     and may repeat commands; then each command is sent by itself.
     """
 
-    def __init__(self, url: str, prefix: str, pool_size: int, client: Any = None) -> None:
+    def __init__(self, url: str, prefix: str, pool_size: int, client: object = None) -> None:
         if find_spec("redis") is None:
             raise StoreError(_EXTRA)
         self.shown = _shown(url)
@@ -60,13 +60,15 @@ class RedisConnection:
             with redis_errors():
                 await client.aclose()
 
-    async def run(self, *command: Any) -> Any:
+    async def run(self, *command: object) -> Any:
         """Run a command, and return its response."""
         async with self._answers.awaited():
             with redis_errors():
                 return await self._send(command)
 
-    async def script(self, script: RedisScript, keys: Sequence[bytes], *arguments: Any, withdraw: bool = False) -> Any:
+    async def script(
+        self, script: RedisScript, keys: Sequence[bytes], *arguments: object, withdraw: bool = False
+    ) -> Any:
         """Run a script, and return its response. Its text is sent only if Redis has not loaded it.
 
         Args:
@@ -85,7 +87,7 @@ class RedisConnection:
                 except NoScriptError:
                     return await self._send(("EVAL", script.text, *rest), withdraw=withdraw)
 
-    async def _send(self, command: Sequence[Any], text: str | None = None, *, withdraw: bool = False) -> Any:
+    async def _send(self, command: Sequence[object], text: str | None = None, *, withdraw: bool = False) -> Any:
         client = self._opened()
         if self.shared is None:
             return await client.execute_command(*command)

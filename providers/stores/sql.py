@@ -99,7 +99,7 @@ class SqlStore:
                 connection,
             )
 
-    def effects_in(self, connection: Any, threads: PlainThreads | None = None) -> SqlEffects:
+    def effects_in(self, connection: object, threads: PlainThreads | None = None) -> SqlEffects:
         """Return the effect ledger as a part of the application's own transaction.
 
         Args:

@@ -81,7 +81,7 @@ _CURSORS = "SELECT DISTINCT name FROM callgate_audit_cursors WHERE segment >= :l
 class SqlAudit(SqlPart):
     """Audit rows and anchors. Segments are of one namespace; see ``namespaces`` for their names in the tables."""
 
-    def __init__(self, database: Database, within: Any = None, namespace: str = "") -> None:
+    def __init__(self, database: Database, within: object = None, namespace: str = "") -> None:
         super().__init__(database, within, namespace)
         low, high = range_of(namespace)
         self._range = {"low": low, "high": high}
@@ -207,7 +207,7 @@ def append_values(tenant: str, row: AuditRow, namespace: str = "") -> dict[str, 
     }
 
 
-def body_json(body: Mapping[str, Any]) -> str:
+def body_json(body: Mapping[str, object]) -> str:
     """Return the body of an audit row as JSON.
 
     Raises:
@@ -219,7 +219,7 @@ def body_json(body: Mapping[str, Any]) -> str:
         raise StoreError("the body of an audit row is not JSON") from None
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return {**value}
     raise TypeError

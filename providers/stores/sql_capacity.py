@@ -129,7 +129,7 @@ class SqlSemaphores:
         self._database, self.shared = database, shared
         self._free, self._acquire, self._release = text(_FREE), text(_ACQUIRE), text(_RELEASE)
         self._holders = text(_HOLDERS)
-        self._lock: Any = None if database.lite else text("SELECT pg_advisory_xact_lock(:lock)")
+        self._lock: object = None if database.lite else text("SELECT pg_advisory_xact_lock(:lock)")
 
     async def acquire(self, tenant: str, key: str, permits: int, token: str, ttl: float) -> bool:
         tenant = in_table(self._namespace, tenant)

@@ -325,6 +325,6 @@ def all_rows(done: Any) -> Any:
     return done.all()
 
 
-def first_row(done: Any) -> Any:
+def first_row(done: Any) -> object:
     """Return the first row of a result, or the number of changed rows."""
     return done.first() if done.returns_rows else done.rowcount

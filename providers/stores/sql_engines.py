@@ -86,12 +86,12 @@ class Engines:
         self._turns[engine] = asyncio.Semaphore(size)
         return engine
 
-    def is_exhausted(self, engine: Any) -> bool:
+    def is_exhausted(self, engine: object) -> bool:
         """Return True if a caller would wait for a connection."""
         return self._turns[engine].locked()
 
     @asynccontextmanager
-    async def turn(self, engine: Any) -> AsyncGenerator[None, None]:
+    async def turn(self, engine: object) -> AsyncGenerator[None, None]:
         """Wait for a connection of an engine, in order of arrival.
 
         The pool of SQLAlchemy alone is not fair: who returns a connection and asks again at once gets it before those

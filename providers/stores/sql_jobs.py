@@ -224,7 +224,7 @@ _LIST_OF_TENANT = {state: _list_query(states, "tenant = :tenant AND") for state,
 class SqlJobs(SqlPart):
     """See ``JobStore``."""
 
-    def __init__(self, database: Database, within: Any = None, namespace: str = "") -> None:
+    def __init__(self, database: Database, within: object = None, namespace: str = "") -> None:
         super().__init__(database, within, namespace)
         self._batches: SqlJobBatches | None = None
         if within is None and not database.lite:

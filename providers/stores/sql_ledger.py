@@ -102,7 +102,7 @@ class SqlLedgerWriter:
         await self._group.close()
         await self._batches.close()
 
-    async def _put(self, change: Change, key: Any, *, withdraw: bool, also: _Place | None = None) -> Any:
+    async def _put(self, change: Change, key: object, *, withdraw: bool, also: _Place | None = None) -> Any:
         if self._database.lite:
             self._database.refuse_nesting()
         async with self._database.answered():
@@ -111,10 +111,10 @@ class SqlLedgerWriter:
     async def _write(self, changes: Sequence[Change]) -> Sequence[Any]:
         return await run_batch(self._batches, lambda batch: _write(batch, changes))
 
-    async def _retry(self, changes: Sequence[Change]) -> Sequence[Any]:
+    async def _retry(self, changes: Sequence[Change]) -> Sequence[object]:
         return await run_batch(self._batches, lambda batch: _write(batch, changes), retry=True)
 
-    async def _aside(self, changes: Sequence[Change]) -> Sequence[Any]:
+    async def _aside(self, changes: Sequence[Change]) -> Sequence[object]:
         return await run_batch(self._batches, lambda batch: _write(batch, changes), aside=True)
 
 
@@ -156,7 +156,7 @@ async def _write(batch: Batch, changes: Sequence[Change]) -> list[Any]:
     return results
 
 
-async def _write_alone(batch: Batch, one: Change) -> Any:
+async def _write_alone(batch: Batch, one: Change) -> object:
     """Write a change without audit rows in one statement. Return its token, or None; or whether its outcome is recorded."""
     if one.claim is not None:
         rows = await batch.run_alone(

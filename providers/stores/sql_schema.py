@@ -53,7 +53,7 @@ async def alone() -> AsyncGenerator[None]:
         _ONE_AT_A_TIME.release()
 
 
-def upgrade_schema(connection: Any) -> None:
+def upgrade_schema(connection: object) -> None:
     """Migrate the schema to ``HEAD`` within the open transaction."""
     from alembic import command
     from alembic.config import Config

@@ -40,7 +40,7 @@ def sql_float(value: float) -> float:
     return value if math.isfinite(value) else _NotFinite(value)
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     """Write bytes and infinite floats as PostgreSQL reads them."""
     if isinstance(value, bytes):
         return "\\x" + value.hex()

@@ -96,7 +96,7 @@ async def retried(work: Callable[[], Awaitable[T]]) -> T:
     return await work()
 
 
-def shown_message(error: Any) -> str:
+def shown_message(error: object) -> str:
     """Return the server's primary message, or an empty text if the message may quote a value.
 
     Details, hints and the statement are never in it, nor is a text that a trigger of the database raises.

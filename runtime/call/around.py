@@ -47,7 +47,7 @@ def nested(
     return inner
 
 
-def _output_replaced(ctx: InvokeContext, turn: _Turn, output: Any) -> Any:
+def _output_replaced(ctx: InvokeContext, turn: _Turn, output: object) -> object:
     if output is None and turn.state == "done" and turn.output is not None:
         emit(LogEvent.OUTPUT_DROPPED, ctx, stage=Stage.AROUND_EXECUTE, hook=turn.step.name)
     ctx.run.put_output(output)
@@ -163,10 +163,10 @@ def _layer(call: Callable[..., Any], step: Step, inner: Inner, registration: Reg
     return layer
 
 
-def _awaited(call: Callable[..., Any]) -> Callable[..., Any]:
+def _awaited(call: Callable[..., object]) -> Callable[..., object]:
     """Await the result of a ``def`` wrapper, which may return the awaitable of ``next()``, or a value."""
 
-    async def awaited(ctx: InvokeContext, proceed: Callable[[], Any]) -> Any:
+    async def awaited(ctx: InvokeContext, proceed: Callable[[], object]) -> object:
         answer = call(ctx, proceed)
         return await answer if inspect.isawaitable(answer) else answer
 

@@ -112,7 +112,7 @@ def supplied_call(plan: Plan) -> Body:
     return call
 
 
-async def converted(ctx: InvokeContext, output: Any, *, ended: bool = True) -> Any:
+async def converted(ctx: InvokeContext, output: object, *, ended: bool = True) -> Any:
     """Return what an async body returned as JSON; its iterators are read in a thread of the tool."""
     try:
         return _as_json(ctx, output, waits=False, ended=ended)
@@ -126,7 +126,7 @@ async def converted(ctx: InvokeContext, output: Any, *, ended: bool = True) -> A
         raise
 
 
-def _as_json(ctx: InvokeContext, output: Any, *, waits: bool = True, ended: bool = True) -> Any:
+def _as_json(ctx: InvokeContext, output: object, *, waits: bool = True, ended: bool = True) -> object:
     """Return what a body returned as JSON. Iterators are read here if this may take time (*waits*).
 
     With *ended* False it is a part, and the body has not ended.
@@ -172,7 +172,7 @@ def _supplier(plan: Plan) -> Callable[[InvokeContext], Awaitable[dict[str, Any]]
 # ---------------------------------------------------------------------- styles
 
 
-def _keywords(record: ToolRecord, *, hard: bool) -> Callable[..., Awaitable[Any]]:
+def _keywords(record: ToolRecord, *, hard: bool) -> Callable[..., Awaitable[object]]:
     run = _runner(record, hard=hard)
 
     async def start(ctx: InvokeContext, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
@@ -201,7 +201,7 @@ async def _drain(ctx: InvokeContext, call: Callable[[], Any]) -> list[Any]:
     return output
 
 
-def _component(record: ToolRecord, *, hard: bool) -> Callable[..., Awaitable[Any]]:
+def _component(record: ToolRecord, *, hard: bool) -> Callable[..., Awaitable[object]]:
     run = _runner(record, hard=hard)
 
     async def start(ctx: InvokeContext, arguments: dict[str, Any], extra: dict[str, Any]) -> Any:
@@ -236,15 +236,15 @@ def _runner(record: ToolRecord, *, hard: bool) -> Callable[[Any, Callable[[], An
     return _streamed if record.streams else _awaited
 
 
-async def _awaited(ctx: InvokeContext, call: Callable[[], Any]) -> Any:
+async def _awaited(ctx: InvokeContext, call: Callable[[], Any]) -> object:
     return await converted(ctx, await call())
 
 
-async def _streamed(_ctx: InvokeContext, call: Callable[[], Any]) -> Any:
+async def _streamed(_ctx: InvokeContext, call: Callable[[], Any]) -> object:
     return await call()  # ``_drain`` has converted each part
 
 
-async def _inline(ctx: InvokeContext, call: Callable[[], Any]) -> Any:
+async def _inline(ctx: InvokeContext, call: Callable[[], object]) -> object:
     answer = call()
     if not inspect.isawaitable(answer):
         return _as_json(ctx, answer)
@@ -253,7 +253,7 @@ async def _inline(ctx: InvokeContext, call: Callable[[], Any]) -> Any:
     return _as_json(ctx, await answer)
 
 
-def _in_thread(record: ToolRecord, *, begins: bool = True) -> Callable[[Any, Callable[[], Any]], Awaitable[Any]]:
+def _in_thread(record: ToolRecord, *, begins: bool = True) -> Callable[[Any, Callable[[], Any]], Awaitable[object]]:
     """Make the runner of a plain function: worker threads, at most ``max_threads``.
 
     While all are busy, a call waits for one within its deadline. A thread cannot be cancelled, so it stays busy until
@@ -263,7 +263,7 @@ def _in_thread(record: ToolRecord, *, begins: bool = True) -> Callable[[Any, Cal
 
     threads = threads_of(record)
 
-    async def run(ctx: InvokeContext, call: Callable[[], Any]) -> Any:
+    async def run(ctx: InvokeContext, call: Callable[[], object]) -> Any:
         def work() -> Any:
             try:
                 answer = call()
@@ -293,7 +293,7 @@ def _in_thread(record: ToolRecord, *, begins: bool = True) -> Callable[[Any, Cal
     return run
 
 
-async def _abandonable(ctx: InvokeContext, call: Callable[[], Any]) -> Any:
+async def _abandonable(ctx: InvokeContext, call: Callable[[], object]) -> object:
     """Run a coroutine in its own task, so that it can be abandoned."""
     finish = _streamed if ctx.run.plan.record.streams else _awaited
 
@@ -309,7 +309,7 @@ async def _abandonable(ctx: InvokeContext, call: Callable[[], Any]) -> Any:
     return await _outlive(ctx, running, running.cancel)
 
 
-async def _outlive(ctx: InvokeContext, body: asyncio.Future[Any], stop: Callable[[], object]) -> Any:
+async def _outlive(ctx: InvokeContext, body: asyncio.Future[Any], stop: Callable[[], object]) -> object:
     """Wait for the body; when cancelled, *stop* it. If it outlives that by the grace period, abandon it with its leases.
 
     The leases are released when the body ends; until then, ``ctx.run.pending_release`` is True. If a body overruns its

@@ -29,7 +29,7 @@ TraceTo: TypeAlias = Callable[[InvokeContext], list[Any]]
 _CALLS = (ToolCall, HydrationResult)
 
 
-def as_call(registry: ToolRegistry, tool: Any, arguments: Any = None) -> Call:
+def as_call(registry: ToolRegistry, tool: object, arguments: object = None) -> Call:
     """Return the call for a tool or its name with arguments, or for a call.
 
     Raises:
@@ -52,7 +52,7 @@ def as_call(registry: ToolRegistry, tool: Any, arguments: Any = None) -> Call:
     return ToolCall(name=name, arguments=arguments)
 
 
-def as_calls(registry: ToolRegistry, calls: Iterable[Any]) -> list[Call]:
+def as_calls(registry: ToolRegistry, calls: Iterable[object]) -> list[Call]:
     """Return the calls for a list of calls and of pairs of a tool and its arguments.
 
     Raises:
@@ -64,7 +64,7 @@ def as_calls(registry: ToolRegistry, calls: Iterable[Any]) -> list[Call]:
     return [as_call(registry, *_pair(one)) for one in calls]
 
 
-def _pair(one: Any) -> tuple[Any, Any]:
+def _pair(one: object) -> tuple[object, object]:
     if isinstance(one, _CALLS):
         return one, None
     if isinstance(one, tuple) and len(one) == 2:  # pyright: ignore[reportUnknownArgumentType]
@@ -75,14 +75,14 @@ def _pair(one: Any) -> tuple[Any, Any]:
     )
 
 
-def _refuse_call(tool: Any) -> NoReturn:
+def _refuse_call(tool: object) -> NoReturn:
     raise BadCall(
         f'a call takes a tool, its name, or a ToolCall, not {type(tool).__name__}; write gate.call("name", {{...}}) or '
         "gate.call(ToolCall(name=..., arguments={...}))"
     )
 
 
-def nearest_call(tool: Any, arguments: Any) -> ToolCall:
+def nearest_call(tool: object, arguments: object) -> ToolCall:
     """Return the call that a refused request comes nearest to, for its result and its record."""
     if isinstance(tool, _CALLS):
         return tool.call if isinstance(tool, HydrationResult) else tool
@@ -119,7 +119,7 @@ def refusal_of(error: Exception) -> InvocationError:
     return refused
 
 
-def refuse_user(user: Any, name: str = "user") -> None:
+def refuse_user(user: object, name: str = "user") -> None:
     """Refuse a user of another type than ``User``.
 
     Raises:

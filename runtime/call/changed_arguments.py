@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.facts import FROZEN
 from callgate.hooks.stages import Section
@@ -21,7 +19,7 @@ def are_changed(ctx: InvokeContext) -> bool:
     return run.input_log is not None and run.plan.builtins.differ(run.raw_input, run.input)
 
 
-def ran_with(ctx: InvokeContext) -> Any:
+def ran_with(ctx: InvokeContext) -> object:
     """Return the arguments that ran, masked as records show them, if they are changed; else None."""
     run = ctx.run
     early = run.failed_in is not None and run.failed_in.row.section is Section.BEFORE

@@ -70,7 +70,7 @@ def _is_outcome(step: Step) -> bool:
     return step.stage is Stage.DID_AUDIT and step.hook is None
 
 
-def _put_off(step: Step, answer: Any, rest: Iterable[Compiled]) -> list[Compiled]:
+def _put_off(step: Step, answer: object, rest: Iterable[Compiled]) -> list[Compiled]:
     """Return *rest* with the *answer* of a plain function, which is to be awaited: a record's after the releases."""
     late: list[Compiled] = [(ASYNC, lambda _: valueless(step, answer), step)]
     if step.stage not in RECORDS:
@@ -144,12 +144,12 @@ async def _drive(ctx: InvokeContext, steps: Iterable[Compiled]) -> None:
 
 
 async def _close_each(
-    ctx: InvokeContext, steps: list[Compiled], driver: Coroutine[Any, Any, None] | None = None, pending: Any = None
+    ctx: InvokeContext, steps: list[Compiled], driver: Coroutine[Any, Any, None] | None = None, pending: object = None
 ) -> None:
     """Finish the step of *driver*, which waits for *pending*; then run each of *steps* in a coroutine of its own."""
     if driver is None and ANYIO in modules:
         ctx.run.shield = scopes.shield()
-    mark: Any = driver or object()
+    mark: object = driver or object()
     while driver is not None or steps:
         try:
             if driver is None:
@@ -234,7 +234,7 @@ def restore_context(outside: Context) -> None:
             variable.set(value)
 
 
-def _default_of(variable: ContextVar[Any]) -> Any:
+def _default_of(variable: ContextVar[Any]) -> object:
     """Return the value of a variable that is not set. Python cannot unset one, so None stands for no default."""
     try:
         return Context().run(variable.get)

@@ -27,7 +27,7 @@ class Supply:
     __slots__ = ("_given", "_plain", "_seen", "_world", "carries", "in_unit", "wanted")
 
     def __init__(
-        self, registry: ProviderRegistry, injected: Iterable[Injected], bound: Collection[Any] = (), owner: str = ""
+        self, registry: ProviderRegistry, injected: Iterable[Injected], bound: Collection[object] = (), owner: str = ""
     ) -> None:
         self._world = registry.world
         self.wanted = tuple((one.name, registry.recipes.of(one.token, one.modifier)) for one in injected)

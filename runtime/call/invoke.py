@@ -142,7 +142,7 @@ async def walk(ctx: InvokeContext, steps: Iterable[Compiled]) -> None:
             await answered(ctx, step, answer)
 
 
-async def answered(ctx: InvokeContext, step: Step, answer: Any) -> None:
+async def answered(ctx: InvokeContext, step: Step, answer: object) -> None:
     """Handle the return value of a hook: bindings, an awaitable, or a mistake that must not pass as permission."""
     if answer is SKIPPED:
         return

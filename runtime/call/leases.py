@@ -46,11 +46,11 @@ class _Wait(asyncio.Future[None]):
 
     carried: Carried
 
-    def cancel(self, msg: Any = None) -> bool:
+    def cancel(self, msg: object = None) -> bool:
         """Handle ``Task.cancel()``; True means that the cancellation is handled."""
         return self.carried.cancel(msg)
 
-    def wake(self, _: Any = None) -> None:
+    def wake(self, _: object = None) -> None:
         """Continue when the step's own future is done."""
         if not self.done():
             self.set_result(None)
@@ -90,7 +90,7 @@ class Carried:
 
     def __init__(
         self,
-        coroutine: Coroutine[Any, Any, Any],
+        coroutine: Coroutine[Any, Any, object],
         mark: object = None,
         *,
         limit: float | Callable[[], float] | None = None,
@@ -118,7 +118,7 @@ class Carried:
             if shield is not None:
                 scopes.leave(shield)
 
-    async def through(self, pending: Any) -> Any:
+    async def through(self, pending: object) -> Any:
         """Run the rest of a step that waits for *pending*.
 
         Raises:
@@ -138,7 +138,7 @@ class Carried:
         await self._arrive()
         return answer
 
-    async def _drive(self, pending: Any) -> Any:
+    async def _drive(self, pending: object) -> Any:
         try:
             while True:
                 try:
@@ -162,7 +162,7 @@ class Carried:
             if self.timer is not None:
                 self.timer.cancel()
 
-    def cancel(self, msg: Any) -> bool:
+    def cancel(self, msg: object) -> bool:
         """Route a cancellation of the task: an internal one reaches the step, an external one is deferred.
 
         ``cancelling()`` does not count a deferred one; a timeout inside the step would mistake it for its own.
@@ -193,7 +193,7 @@ class Carried:
             except asyncio.CancelledError as held:
                 self.held = held
 
-    def _wait(self, pending: Any) -> _Wait:
+    def _wait(self, pending: object) -> _Wait:
         self.pending = pending
         wait = self.wait = _Wait(loop=self.loop)
         wait.carried = self
@@ -233,17 +233,17 @@ class Carried:
         raise late
 
 
-def step_driven_by(frame: FrameType) -> Coroutine[Any, Any, Any] | None:
+def step_driven_by(frame: FrameType) -> Coroutine[Any, Any, object] | None:
     """Return the step that a frame of ``Carried`` drives; None for any other frame."""
     return frame.f_locals["self"].coroutine if frame.f_code is Carried._drive.__code__ else None
 
 
-async def awaited(awaitable: Awaitable[Any]) -> Any:
+async def awaited(awaitable: Awaitable[object]) -> object:
     """Await an awaitable in a coroutine, which can run shielded."""
     return await awaitable
 
 
-async def finish(ctx: InvokeContext, carried: Carried, pending: Any) -> Any:
+async def finish(ctx: InvokeContext, carried: Carried, pending: object) -> Any:
     """Finish a shielded step that waits for *pending*; ``ctx.run.deferred`` keeps a cancellation."""
     try:
         return await carried.through(pending)
@@ -252,7 +252,7 @@ async def finish(ctx: InvokeContext, carried: Carried, pending: Any) -> Any:
 
 
 async def carry(
-    ctx: InvokeContext, coroutine: Coroutine[Any, Any, Any], limit: float | Callable[[], float] = RELEASE_LIMIT
+    ctx: InvokeContext, coroutine: Coroutine[Any, Any, object], limit: float | Callable[[], float] = RELEASE_LIMIT
 ) -> Any:
     """Run a whole step under a shield, like ``finish``; it runs in place until it waits."""
     carried = Carried(coroutine, limit=limit)
@@ -282,7 +282,9 @@ def taking(step: Step, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return take
 
 
-async def finish_acquire(ctx: InvokeContext, coroutine: Coroutine[Any, Any, Any], pending: Any, step: Step) -> Any:
+async def finish_acquire(
+    ctx: InvokeContext, coroutine: Coroutine[Any, Any, object], pending: object, step: Step
+) -> object:
     """Finish an acquire that waits; record its release if it returned, even after a cancellation."""
     carried = Carried(coroutine, grace=ACQUIRE_GRACE)
     try:
@@ -327,7 +329,7 @@ def taken_off(held: Leases) -> list[Compiled]:
 _OVER = "the call is over, or its body was left behind: it takes no more leases"
 
 
-async def enter_lease(ctx: InvokeContext, manager: AbstractAsyncContextManager[Any]) -> Any:
+async def enter_lease(ctx: InvokeContext, manager: AbstractAsyncContextManager[object]) -> object:
     """Enter the manager of ``ctx.lease`` under a shield; the ledger exits it.
 
     Raises:

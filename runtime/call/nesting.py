@@ -26,8 +26,13 @@ from callgate.tools.definition import Effect
 
 
 def nested_call(
-    ctx: InvokeContext, tool: Any, arguments: Any, attempt: int, plan_for: Callable[[Any], Plan] | None, deepest: int
-) -> Coroutine[Any, Any, Any]:
+    ctx: InvokeContext,
+    tool: object,
+    arguments: object,
+    attempt: int,
+    plan_for: Callable[[Any], Plan] | None,
+    deepest: int,
+) -> Coroutine[Any, Any, object]:
     """Return the coroutine of a call made by a tool, with the same user, session, request providers and deadline.
 
     It is numbered now: the order in which tasks later run the coroutines may vary.
@@ -45,7 +50,7 @@ def nested_call(
     return _run(ctx, plan, arguments, beside, _counted(beside, plan.tool_id) if _is_ordered(ctx) else None)
 
 
-def _plan_of(ctx: InvokeContext, tool: Any, plan_for: Callable[[Any], Plan] | None, deepest: int) -> Plan:
+def _plan_of(ctx: InvokeContext, tool: object, plan_for: Callable[[Any], Plan] | None, deepest: int) -> Plan:
     if ctx.run.depth >= deepest:
         raise Denied(f"calls nest deeper than {deepest}", code="too_deep")
     if plan_for is None:

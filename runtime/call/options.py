@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from callgate.errors import Invalid
 from callgate.hooks.context import InvokeContext
@@ -45,7 +45,7 @@ class CallOptions(TypedDict, total=False):
     request_id: str | None
     deadline: float | None
     idempotency_key: str | None
-    events: Any
+    events: object
     task: TaskIds | None
 
 

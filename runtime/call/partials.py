@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from callgate.errors import ControlRespond, InvocationError
 from callgate.hooks.context import InvokeContext
@@ -13,7 +12,7 @@ from callgate.runtime.call.failure import crashed
 from callgate.runtime.call.invoke import follows, walk
 
 
-async def shaped(ctx: InvokeContext, partial: Any) -> Any:
+async def shaped(ctx: InvokeContext, partial: object) -> object:
     """Return a part after the hooks that redact, validate and transform outputs; the call itself does not change.
 
     Raises:

@@ -94,13 +94,13 @@ def cancelled_call(call: Any, *, begun: bool = False) -> ToolResult:
     return ToolResult(asked.id, asked.name, Outcome.CANCELLED, error=ErrorInfo("cancelled", text))
 
 
-async def typed(plan: CallPlan[InvokeContext], running: Coroutine[Any, Any, Any]) -> Any:
+async def typed(plan: CallPlan[InvokeContext], running: Coroutine[Any, Any, object]) -> Any:
     """Return the output of a call of a tool object as the type of the function's annotation, instead of JSON."""
     output = await running
     convert = plan.record.from_json
     return output if convert is None else convert(output)
 
 
-async def failing(error: Exception) -> Any:
+async def failing(error: Exception) -> object:
     """Raise an error when awaited."""
     raise error

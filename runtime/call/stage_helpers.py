@@ -23,7 +23,7 @@ __all__ = ["will_bind_providers_stage", "wrap_with_around"]
 
 
 def wrap_with_around(
-    hooks: Iterable[Any], ctx: InvokeContext, execute: Callable[[], Awaitable[Any]]
+    hooks: Iterable[object], ctx: InvokeContext, execute: Callable[[], Awaitable[object]]
 ) -> Callable[[], Awaitable[Any]]:
     """Wrap *execute*, an async function without parameters, in the ``around_execute`` of *hooks*.
 
@@ -40,7 +40,7 @@ def wrap_with_around(
     async def wrapped() -> Any:
         here = _standing(ctx, stage)
 
-        async def inner(_: Any) -> Any:
+        async def inner(_: object) -> Any:
             ctx.run.step = here
             return await execute()
 
@@ -53,10 +53,10 @@ def wrap_with_around(
 
 
 async def will_bind_providers_stage(
-    tool: Any,
+    tool: object,
     ctx: InvokeContext,
-    resolve: Callable[[Any], Any],
-    global_hooks_by_stage: Mapping[Any, Sequence[Any]] | None = None,
+    resolve: Callable[[Any], object],
+    global_hooks_by_stage: Mapping[Any, Sequence[object]] | None = None,
 ) -> None:
     """Run the hooks of ``will_bind_providers``, which bind through *ctx* or by their return values.
 
@@ -76,7 +76,7 @@ async def will_bind_providers_stage(
         ctx.run.step = here
 
 
-def _registered(stage: Stage, hooks: Iterable[Any]) -> list[Registration]:
+def _registered(stage: Stage, hooks: Iterable[object]) -> list[Registration]:
     made = sort_for_stage(stage, [register(hook, "by hand") for hook in hooks])
     for one in made:
         if stage not in one.all_stages():

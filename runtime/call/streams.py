@@ -32,7 +32,7 @@ class Partial:
     """Part of the output, shaped like the whole."""
 
     tool: str
-    value: Any
+    value: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Events:
         if not self.queue.full():
             self.queue.put_nowait(event)
 
-    async def partial(self, ctx: InvokeContext, value: Any) -> None:
+    async def partial(self, ctx: InvokeContext, value: object) -> None:
         """Queue a partial output; wait while the queue is full, so that no output is dropped."""
         await self.queue.put(Partial(ctx.tool_id, value))
 

@@ -182,7 +182,7 @@ class Lease(PlainThreads):
                 self.submit(lambda: undo(running.result()))
             raise
 
-    async def run(self, call: Callable[..., T], *args: Any) -> T:
+    async def run(self, call: Callable[..., T], *args: object) -> T:
         """Run a function, and return its result. A cancellation does not take it back: it ends an instance."""
         return await asyncio.shield(asyncio.wrap_future(self.submit(functools.partial(call, *args))))
 

@@ -56,7 +56,7 @@ class UnderWay(dict[object, "asyncio.Task[Any] | None"]):
         """Refuse every call."""
         self.loop = self.home = None
 
-    def admit(self, ctx: InvokeContext) -> asyncio.Task[Any] | None:
+    def admit(self, ctx: InvokeContext) -> asyncio.Task[object] | None:
         """Return the task of a call, or refuse a call that the gate does not accept.
 
         Raises:

@@ -43,7 +43,7 @@ def in_unit(plan: Plan, inner: Body) -> Body:
         leave = traced(Step(Stage.AROUND_EXECUTE, "unit of work"), leave)
     lease = _leases(plan.record)
 
-    async def unit(ctx: InvokeContext) -> Any:
+    async def unit(ctx: InvokeContext) -> object:
         run = ctx.run
         run.unit = scope = ExecutionScope(run, lease())
         run.body_error = None

@@ -19,7 +19,7 @@ class Waiters:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    async def wait(self, what: Any, seconds: float) -> None:
+    async def wait(self, what: object, seconds: float) -> None:
         """Return when ``wake`` is called for this key, or when the time is over."""
         loop = asyncio.get_running_loop()
         waiter = _Waiter(loop=loop)
@@ -34,7 +34,7 @@ class Waiters:
             if not waiting:
                 self._waiting.pop(what, None)
 
-    def wake(self, what: Any) -> None:
+    def wake(self, what: object) -> None:
         """Wake the waiters of this key."""
         for waiter in self._waiting.get(what, ()):
             _wake(waiter)

@@ -129,7 +129,7 @@ def when(seconds: float) -> str:
         return "never"
 
 
-def write_json(out: TextIO, value: Any) -> None:
+def write_json(out: TextIO, value: object) -> None:
     """Write JSON, in ASCII: a terminal obeys nothing of it."""
     out.write(json.dumps(value, indent=2) + "\n")
 

@@ -79,7 +79,7 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout, answers: TextIO = s
     return command.run(arguments, out, answers)
 
 
-def _json(text: str) -> Any:
+def _json(text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -102,7 +102,7 @@ def _parse(text: str, name: str) -> Any:
     return found
 
 
-def _tools_in(value: Any) -> Iterator[Any]:
+def _tools_in(value: object) -> Iterator[Any]:
     """Yield the tools of a catalogue: a list, the list under ``tools``, or the ``tools`` of each of ``servers``.
 
     In a file of JSON lines, a line may hold a list of tools.

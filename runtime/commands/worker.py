@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TextIO
+from typing import TextIO
 
 from callgate.errors import CallgateError
 from callgate.runtime.gate import Gate
@@ -54,7 +54,7 @@ def gate_at(address: str) -> Gate:
     module, _, name = address.partition(":")
     sys.path.insert(0, "")  # as with ``python -m``: the working directory holds the application
     try:
-        found: Any = importlib.import_module(module)
+        found: object = importlib.import_module(module)
         for part in (name or "gate").split("."):
             found = getattr(found, part)
     except AttributeError as error:

@@ -111,7 +111,7 @@ class Calls:
         """Return whether a call may run beside others, for ``call_many``."""
         return self.gate.runs_in_parallel(call)
 
-    def _limited(self, tool: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    def _limited(self, tool: str, options: Mapping[str, object]) -> dict[str, Any]:
         if self.until is None:
             return dict(options)
         left = max(0.0, self.until - asyncio.get_running_loop().time())

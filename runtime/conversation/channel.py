@@ -22,7 +22,7 @@ class _Channel:
         self.news = asyncio.Event()
         self.room = asyncio.Event()
 
-    async def put(self, event: Any) -> None:
+    async def put(self, event: object) -> None:
         self.events.append(event)
         self.news.set()
         if len(self.events) >= WAITING:
@@ -36,7 +36,7 @@ class _Channel:
 
 
 async def events_of(
-    run: Callable[[Callable[[T], Awaitable[None]]], Coroutine[Any, Any, Any]],
+    run: Callable[[Callable[[T], Awaitable[None]]], Coroutine[Any, Any, object]],
 ) -> AsyncGenerator[T, None]:
     """Yield the events of *run* in order, then raise its error, if any.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 from callgate.runtime.conversation.channel import events_of
 from callgate.runtime.conversation.events import Conversation, ConversationEvent
@@ -62,7 +62,7 @@ class ConverseOptions(TypedDict, total=False):
     retry_cut: bool
     decide: Decide | None
     stream: bool
-    resume: Mapping[str, Any] | None
+    resume: Mapping[str, object] | None
     results: Mapping[str, ToolResult]
 
 

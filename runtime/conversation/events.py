@@ -66,7 +66,7 @@ class Conversation:
     usage: Usage = field(default_factory=Usage)
     state: dict[str, Any] | None = field(default=None, repr=False)
     error: Exception | None = None
-    waiting: tuple[Mapping[str, Any], ...] = ()
+    waiting: tuple[Mapping[str, object], ...] = ()
 
     @property
     def ok(self) -> bool:

@@ -23,7 +23,7 @@ _RESULTS = frozenset({"codeExecutionResult", "tool_use_id", "toolResponse"})
 """Members of the results that Anthropic and Gemini send beside the calls."""
 
 
-def call_of_item(item: Mapping[str, Any], wire: str) -> ToolCall:
+def call_of_item(item: Mapping[str, object], wire: str) -> ToolCall:
     """Return an item as a call, for records: its name begins with the wire, and its output is left out."""
     kind = item.get("type") or next(iter(item), "")
     names = (wire, kind, item.get("server_label") or item.get("server_name"), item.get("name"))
@@ -44,7 +44,7 @@ class ProviderItems:
     decide: Decide | None
     until: float | None
 
-    async def record(self, ran: Sequence[Mapping[str, Any]]) -> None:
+    async def record(self, ran: Sequence[Mapping[str, object]]) -> None:
         """Record the calls that the provider ran, in the audit log of the gate; their results have no row."""
         for item in (item for item in ran if _RESULTS.isdisjoint(item)):
             await self.gate.record_elsewhere(call_of_item(item, self.codec.name), user=self.user, **self.ids)
@@ -62,7 +62,7 @@ class ProviderItems:
                 messages.append(message)
         return messages, left
 
-    async def _answer(self, item: Mapping[str, Any]) -> dict[str, Any] | None:
+    async def _answer(self, item: Mapping[str, object]) -> dict[str, Any] | None:
         """Return the message with the decision about an item, which is recorded; None leaves it waiting."""
         if not isinstance(self.codec, ApprovalCodec) or self.codec.decision(item, False) is None:
             return None
@@ -76,7 +76,7 @@ class ProviderItems:
             await self.gate.refuse(call, Denied("the conversation declined the approval"), user=self.user, **self.ids)
         return self.codec.decision(item, approve)
 
-    async def _decided(self, item: Mapping[str, Any]) -> bool | None:
+    async def _decided(self, item: Mapping[str, object]) -> bool | None:
         """Return the decision; a function that fails, or that the deadline stops, decides nothing."""
         if self.decide is None:
             return None

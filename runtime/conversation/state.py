@@ -38,7 +38,7 @@ class Progress:
     usage: Usage = field(default_factory=Usage)
     open: Sequence[ToolCall] = ()
     results: dict[str, ToolResult] = field(default_factory=dict[str, ToolResult])
-    waiting: Sequence[Mapping[str, Any]] = ()
+    waiting: Sequence[Mapping[str, object]] = ()
 
     def count(self, usage: Usage) -> None:
         """Add the token usage of one answer."""
@@ -131,7 +131,7 @@ def _progress(state: Mapping[str, Any]) -> Progress:
     return progress
 
 
-def _count(value: Any) -> int:
+def _count(value: object) -> int:
     if not isinstance(value, int) or value < 0:
         raise ValueError("not a count")
     return value

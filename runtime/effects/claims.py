@@ -61,7 +61,7 @@ class Claim:
         """Record that a body starts."""
         self.began = True
 
-    async def watch(self, body: Awaitable[Any]) -> Any:
+    async def watch(self, body: Awaitable[Any]) -> object:
         """Run a body and record its error, even if an outer wrapper handles that error."""
         try:
             output = await body

@@ -112,7 +112,7 @@ def given_key(user: User, tool: str, key: str, namespace: str) -> str:
     return hash_of([*scope_of(user, namespace), tool, "given", _checked(key)])
 
 
-def _checked(given: Any) -> str:
+def _checked(given: object) -> str:
     if not isinstance(given, str) or not 0 < len(given) <= LONGEST:
         raise Invalid(
             f"an idempotency key is a text of 1 to {LONGEST} characters",

@@ -214,7 +214,7 @@ class Ledger:
         if self._expires_from == math.inf:
             self._expires_from = self.now() + self.options.lease
 
-    async def keep_up(self, reconcilers: Callable[[], Mapping[str, Sequence[Any]]]) -> None:
+    async def keep_up(self, reconcilers: Callable[[], Mapping[str, Sequence[object]]]) -> None:
         """Run one round: retry failed writes, expire old leases, reconcile unknown effects.
 
         *reconcilers* returns, by tool, the hooks that can find the outcome of an unknown effect.
@@ -230,7 +230,7 @@ class Ledger:
         for tool, hooks in reconcilers().items():
             await self._ask_next(tool, hooks)
 
-    async def _ask_next(self, tool: str, hooks: Sequence[Any]) -> None:
+    async def _ask_next(self, tool: str, hooks: Sequence[object]) -> None:
         """Ask for the outcomes of the next unknown effects of a tool, oldest first; after the last one, start again."""
         after = self._asked.pop(tool, OLDEST)
         found = await self.effects.list(None, states=[EffectState.UNKNOWN], tool=tool, after=after, limit=ASK_AT_ONCE)

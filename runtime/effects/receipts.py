@@ -20,7 +20,7 @@ _KINDS: dict[str, type[InvocationError]] = {"tool_error": ToolError, "denied": D
 """Errors that have an outcome of their own; every other error is ``failed``."""
 
 
-def receipt_of(output: Any, error: BaseException | None) -> bytes:
+def receipt_of(output: object, error: BaseException | None) -> bytes:
     """Return a receipt as JSON: the output that the caller got, or the public part of the error."""
     if error is None:
         try:
@@ -65,7 +65,7 @@ def answer_from(receipt: bytes | None) -> NoReturn:
     raise told
 
 
-def output_in(receipt: bytes | None) -> Any:
+def output_in(receipt: bytes | None) -> object:
     """Return the output in a receipt, or the public part of its error, for display."""
     try:
         kept = json.loads(receipt or b"{}")

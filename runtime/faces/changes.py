@@ -27,7 +27,7 @@ M_co = TypeVar("M_co", covariant=True)
 class Source(Protocol[M_co]):
     """A remote source of tools, for ``Gate.mount``."""
 
-    async def mount_on(self, gate: Any, /) -> M_co:
+    async def mount_on(self, gate: object, /) -> M_co:
         """Add the tools to *gate*, and keep them up to date until it closes."""
         ...
 
@@ -49,7 +49,7 @@ class Changes:
     _plans: Plans
     _records: CallRecords
 
-    def add(self, tool: Any, *, replace: bool = False) -> ToolRecord:
+    def add(self, tool: object, *, replace: bool = False) -> ToolRecord:
         """Register one more tool.
 
         Raises:
@@ -60,7 +60,7 @@ class Changes:
         logs.log_warnings(record.id, record.definition.lints)
         return record
 
-    def remove(self, tool: Any) -> ToolRecord:
+    def remove(self, tool: object) -> ToolRecord:
         """Remove a tool, by its name or its object, and return its record. Calls under way finish.
 
         Raises:
@@ -87,7 +87,7 @@ class Changes:
         return await source.mount_on(self)
 
     def exchange(
-        self, add: Iterable[Any] = (), remove: Iterable[Any] = (), *, replace: bool = False
+        self, add: Iterable[object] = (), remove: Iterable[object] = (), *, replace: bool = False
     ) -> tuple[ToolRecord, ...]:
         """Add and remove tools at once, and return the records of the new ones.
 
@@ -108,7 +108,9 @@ class Changes:
             logs.log_warnings(record.id, record.definition.lints)
         return records
 
-    def use(self, hook: Any, *, tools: Any = None, tags: Any = None, tenants: Any = None) -> Callable[[], None]:
+    def use(
+        self, hook: object, *, tools: object = None, tags: object = None, tenants: object = None
+    ) -> Callable[[], None]:
         """Register a hook for all tools or some, and return a function that removes it again.
 
         Plans are compiled at the next call of each tool; no schema is compiled again.
@@ -132,7 +134,7 @@ class Changes:
         made._records = self._records.with_plans(made._engine, made._plans)
         return made
 
-    def override(self, providers: Mapping[Any, Any]) -> AbstractContextManager[None]:
+    def override(self, providers: Mapping[Any, object]) -> AbstractContextManager[None]:
         """Replace providers in tests: ``with gate.override({Db: fake}):``. Scopes stay those of the replaced providers.
 
         Raises:

@@ -211,7 +211,7 @@ class DeferredCalls:
         each: Sequence[str | None] = keys or [None] * len(made)
         return await self._jobs.submit_many(list(zip(made, each, strict=True)), user, **options)
 
-    def _to_submit(self, tool: Callee, arguments: Any, user: User) -> ToolCall:
+    def _to_submit(self, tool: Callee, arguments: object, user: User) -> ToolCall:
         """Return the call of a job; see ``submit`` for its errors."""
         refuse_user(user)
         call = as_call(self.registry, tool, arguments)

@@ -45,7 +45,7 @@ _RECORDERS = frozenset({"audit", "metrics", "tracing"})
 
 
 async def dry_run(
-    plans: Plans, registry: ToolRegistry, tool: Any, arguments: Any, user: User, deadline: float | None
+    plans: Plans, registry: ToolRegistry, tool: object, arguments: object, user: User, deadline: float | None
 ) -> DryRun:
     """See ``Gate.would``."""
     given = as_call(registry, tool, arguments)

@@ -61,7 +61,7 @@ def _called_by(record: ToolRecord, registry: ToolRegistry) -> Iterator[str]:
                 yield called
 
 
-def _tool_of(node: ast.expr, known: Mapping[str, Any], registry: ToolRegistry) -> str | None:
+def _tool_of(node: ast.expr, known: Mapping[str, object], registry: ToolRegistry) -> str | None:
     """Return the tool that an expression names: a literal, or a variable of the module or an outer function."""
     named = node.value if isinstance(node, ast.Constant) else known.get(node.id) if isinstance(node, ast.Name) else None
     if isinstance(named, str):

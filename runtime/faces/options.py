@@ -88,7 +88,7 @@ class Options:
     migrate: bool = True
     limits: Limits = DEFAULT_LIMITS
     lazy: bool = False
-    resolve: Callable[[Any], Any] = new_instance
+    resolve: Callable[[Any], object] = new_instance
     validator: ValidatorEngine | None = None
     clock: Clock | None = None
     drain: float = 10.0

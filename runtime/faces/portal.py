@@ -30,7 +30,7 @@ _IN_A_LOOP = "gate.sync() blocks, and this thread runs an event loop: use the ga
 class Portal:
     """Keeps one async context manager open in a thread with an event loop, while at least one caller uses it."""
 
-    def __init__(self, target: AbstractAsyncContextManager[Any], drain: float = CLOSE_LIMIT) -> None:
+    def __init__(self, target: AbstractAsyncContextManager[object], drain: float = CLOSE_LIMIT) -> None:
         self._target = target
         self._drain = drain
         self._lifecycle = threading.Lock()  # for opening and closing
@@ -109,7 +109,7 @@ class Portal:
         if self.loop is None:
             raise GateClosed(_NOT_OPEN)
 
-    def run(self, make: Callable[[], Coroutine[Any, Any, Any]], context: Context | None = None) -> Any:
+    def run(self, make: Callable[[], Coroutine[Any, Any, object]], context: Context | None = None) -> Any:
         """Run the coroutine that *make* returns, in a copy of *context*, and wait for its result.
 
         Raises:
@@ -200,7 +200,7 @@ class Portal:
 class _PortalCall:
     """One coroutine that the loop runs, and the future that the calling thread waits for."""
 
-    def __init__(self, make: Callable[[], Coroutine[Any, Any, Any]], tasks: set[asyncio.Task[Any]]) -> None:
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, object]], tasks: set[asyncio.Task[Any]]) -> None:
         self.make = make
         self.tasks = tasks
         self.future: concurrent.futures.Future[Any] = concurrent.futures.Future()
@@ -228,7 +228,7 @@ class _PortalCall:
         self.tasks.add(self.task)
         self.task.add_done_callback(self._ended)
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _ended(self, task: asyncio.Task[object]) -> None:
         self.tasks.discard(task)
         if task.cancelled():
             self.future.set_exception(asyncio.CancelledError())

@@ -13,7 +13,7 @@ Authenticate: TypeAlias = Callable[[Any], User | Awaitable[User | None] | None]
 It may be plain or async. A plain function runs in the event loop, so a function that does I/O has to be async."""
 
 
-async def principal(authenticate: Authenticate | None, request: Any) -> User | None:
+async def principal(authenticate: Authenticate | None, request: object) -> User | None:
     """Return the user of a request; None without *authenticate*, or when it knows no user.
 
     Raises:
@@ -21,7 +21,7 @@ async def principal(authenticate: Authenticate | None, request: Any) -> User | N
     """
     if authenticate is None:
         return None
-    found: Any = authenticate(request)
+    found: object = authenticate(request)
     if inspect.isawaitable(found):
         found = await found
     if found is not None and not isinstance(found, User):

@@ -43,7 +43,7 @@ class Views:
         return tool in self.registry and self._plans.may_see(self.registry.get(tool), user)
 
     async def would(
-        self, tool: Callee, arguments: Any = None, *, user: User = ANONYMOUS, deadline: float | None = None
+        self, tool: Callee, arguments: object = None, *, user: User = ANONYMOUS, deadline: float | None = None
     ) -> DryRun:
         """Return whether a call would pass now, and why not. The tool does not run.
 
@@ -76,17 +76,19 @@ class Views:
 
         return codec(wire).translate(visible).request
 
-    def pick(self, query: Any, *, user: User = ANONYMOUS, **options: Any) -> Coroutine[Any, Any, list[PickResult]]:
+    def pick(
+        self, query: object, *, user: User = ANONYMOUS, **options: object
+    ) -> Coroutine[Any, Any, list[PickResult]]:
         """Return the tools that fit a query best, among those that the user may see; options as for ``pick_tools``."""
         from callgate.runtime.faces.picking import pick
 
         return pick(self._plans, self.registry, query, user, options)
 
-    def explain(self, tool: Any, *, user: User | None = None) -> Explanation:
+    def explain(self, tool: object, *, user: User | None = None) -> Explanation:
         """Return the plan of a tool, with the reason for each hook that it has or leaves out; ``print`` it."""
         return explain(self._plans.of(tool), user)
 
-    def replay(self, rows: RowSource, hooks: Iterable[Any]) -> Coroutine[Any, Any, ReplayReport]:
+    def replay(self, rows: RowSource, hooks: Iterable[object]) -> Coroutine[Any, Any, ReplayReport]:
         """Replay recorded calls against other hooks and report the verdicts that change. No tool runs."""
         from callgate.runtime.replay.replay import replay
 

@@ -248,7 +248,7 @@ class JobQueue:
             raise Conflict(f"{request.tool}: this key was used with other arguments")
 
     async def submit_many(
-        self, calls: Sequence[tuple[ToolCall, str | None]], user: User, **options: Any
+        self, calls: Sequence[tuple[ToolCall, str | None]], user: User, **options: object
     ) -> list[JobHandle]:
         """See ``Gate.submit_many``; each call has its key, or None."""
         handles: list[JobHandle] = await self.writer.submit_many(self, calls, user, **options)

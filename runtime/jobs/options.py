@@ -38,7 +38,7 @@ class Schedule:
     tool: str
     cron: str
     name: str = ""
-    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    arguments: Mapping[str, object] = field(default_factory=dict[str, Any])
     user: User = ANONYMOUS
     zone: str = "UTC"
     catch_up: float = 3_600.0

@@ -92,7 +92,7 @@ class JobWriter:
                 await self._backend.submitted(job)
         return [jobs.handle(job.id, user) for job, _ in made]
 
-    async def _add_joined(self, jobs: JobQueue, connection: Any, made: Sequence[Made]) -> None:
+    async def _add_joined(self, jobs: JobQueue, connection: object, made: Sequence[Made]) -> None:
         store = self._store()
         join = getattr(store, "joined", None)
         if join is None:

@@ -109,18 +109,18 @@ class AnthropicCodec(BaseCodec):
         ]
         return [{"role": "user", "content": blocks}] if blocks else []
 
-    def is_answer(self, body: Mapping[str, Any]) -> bool:
+    def is_answer(self, body: Mapping[str, object]) -> bool:
         """It has content, also if that is empty."""
         return isinstance(body.get("content"), list | tuple)
 
-    def reason_in(self, body: Mapping[str, Any]) -> object:
+    def reason_in(self, body: Mapping[str, object]) -> object:
         """``stop_reason``."""
         return body.get("stop_reason")
 
-    def unfinished_in(self, body: Mapping[str, Any]) -> str | None:
+    def unfinished_in(self, body: Mapping[str, object]) -> str | None:
         return None if body.get("stop_reason") else NO_REASON
 
-    def calls_in(self, body: Mapping[str, Any], cut: bool) -> list[RawCall]:
+    def calls_in(self, body: Mapping[str, object], cut: bool) -> list[RawCall]:
         """The ``tool_use`` blocks; calls that the provider ran itself (``server_tool_use``, ``mcp_tool_use``) are left out.
 
         So are calls before a ``fallback`` block: another model took over there, because the first one refused in the
@@ -140,7 +140,7 @@ class AnthropicCodec(BaseCodec):
             found[-1] = found[-1]._replace(truncated=True)
         return found
 
-    def fields_in(self, body: Mapping[str, Any]) -> ReplyFields:
+    def fields_in(self, body: Mapping[str, object]) -> ReplyFields:
         """The text and reasoning of all blocks; ``usage.input`` includes tokens read from and written to the cache."""
         blocks = [mapping(block) for block in items(body.get("content"))]
         return ReplyFields(
@@ -155,7 +155,7 @@ class AnthropicCodec(BaseCodec):
             provider_ran=tuple(block for block in blocks if _ran(block)),
         )
 
-    def history_of(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
+    def history_of(self, body: Mapping[str, object], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
         """The message, with the blocks' signatures; what the API refuses as input is left out, such as blank text.
 
         ``container`` is the container in which the provider ran code: ``request`` asks for it again.
@@ -211,7 +211,7 @@ class AnthropicCodec(BaseCodec):
         return made
 
 
-def _ran(block: Mapping[str, Any]) -> bool:
+def _ran(block: Mapping[str, object]) -> bool:
     """True for a call that the provider ran itself, and for its result."""
     return MEMBERS.get(text_or_empty(block.get("type"))) is Handling.PROVIDER_RAN
 
@@ -227,7 +227,7 @@ def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, A
     return {"name": wire_name, **described(definition), "input_schema": view.schema, **strict}
 
 
-def _usage(usage: Mapping[str, Any]) -> Usage:
+def _usage(usage: Mapping[str, object]) -> Usage:
     return Usage(
         input=count(usage, "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"),
         output=count(usage, "output_tokens"),

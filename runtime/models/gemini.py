@@ -85,34 +85,34 @@ class GeminiCodec(BaseCodec):
         parts = [{"functionResponse": _response(result, translation)} for result in results]
         return [{"role": "user", "parts": parts}] if parts else []
 
-    def is_answer(self, body: Mapping[str, Any]) -> bool:
+    def is_answer(self, body: Mapping[str, object]) -> bool:
         """It has a candidate, or says why the prompt was blocked."""
         return bool(_candidate(body) or _blocked(body))
 
-    def reason_in(self, body: Mapping[str, Any]) -> object:
+    def reason_in(self, body: Mapping[str, object]) -> object:
         """``promptFeedback.blockReason``, else ``candidates[0].finishReason``; an unspecified reason counts as missing."""
         stop = _stop(body)
         if stop == "OTHER" and _blocked(body) == stop:
             return "BLOCKED_OTHER"
         return None if stop == UNSPECIFIED else stop
 
-    def unfinished_in(self, body: Mapping[str, Any]) -> str | None:
+    def unfinished_in(self, body: Mapping[str, object]) -> str | None:
         if not self.reason_in(body):
             return NO_REASON
         return "a call is not complete" if any(_open(part) for part in _parts(body)) else None
 
-    def content_in(self, body: Mapping[str, Any]) -> Content:
+    def content_in(self, body: Mapping[str, object]) -> Content:
         """Images and other data."""
         return {"media": any(mapping(part).get(name) for part in _parts(body) for name in MEDIA)}
 
-    def calls_in(self, body: Mapping[str, Any], cut: bool) -> Iterator[RawCall]:
+    def calls_in(self, body: Mapping[str, object], cut: bool) -> Iterator[RawCall]:
         """``functionCall`` in ``candidates[0].content.parts``; all count as truncated if the response was cut short."""
         for part in _parts(body):
             call = call_of(part)
             if call:
                 yield RawCall(call.get("name"), call.get("args"), call.get("id"), part, cut or _open(part))
 
-    def fields_in(self, body: Mapping[str, Any]) -> ReplyFields:
+    def fields_in(self, body: Mapping[str, object]) -> ReplyFields:
         """The fields of the first candidate; ``stop`` is the finish reason, or the reason why the prompt was blocked."""
         parts = [mapping(part) for part in _parts(body)]
         return ReplyFields(
@@ -125,7 +125,7 @@ class GeminiCodec(BaseCodec):
             provider_ran=tuple(part for part in parts if any(part.get(name) for name in PROVIDER_RAN)),
         )
 
-    def history_of(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
+    def history_of(self, body: Mapping[str, object], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
         """The turn, with the parts' signatures; empty parts are left out because the API refuses them."""
         sent: list[dict[str, Any]] = []
         for part, call in with_calls(_parts(body), found):
@@ -164,36 +164,36 @@ def _content(message: dict[str, Any]) -> dict[str, Any]:
     return {"role": "model" if message.get("role") == "assistant" else "user", "parts": [{"text": content}]}
 
 
-def _candidate(body: Mapping[str, Any]) -> Mapping[str, Any]:
+def _candidate(body: Mapping[str, object]) -> Mapping[str, object]:
     candidates = items(body.get("candidates"))
     return mapping(candidates[0]) if candidates else {}
 
 
-def _parts(body: Mapping[str, Any]) -> Sequence[Any]:
+def _parts(body: Mapping[str, object]) -> Sequence[object]:
     return items(mapping(_candidate(body).get("content")).get("parts"))
 
 
-def _open(part: Any) -> bool:
+def _open(part: object) -> bool:
     """True if the part is a call whose arguments go on."""
     return bool((call_of(part) or {}).get("willContinue"))
 
 
-def _stop(body: Mapping[str, Any]) -> str | None:
+def _stop(body: Mapping[str, object]) -> str | None:
     blocked, reason = _blocked(body), _named(_candidate(body).get("finishReason"), _NUMBERED)
     return reason if reason and blocked in {None, UNSPECIFIED_BLOCK} else blocked
 
 
-def _blocked(body: Mapping[str, Any]) -> str | None:
+def _blocked(body: Mapping[str, object]) -> str | None:
     return _named(mapping(body.get("promptFeedback")).get("blockReason"), _BLOCKS)
 
 
-def _named(reason: Any, numbered: Sequence[str]) -> str | None:
+def _named(reason: object, numbered: Sequence[str]) -> str | None:
     if isinstance(reason, int) and not isinstance(reason, bool):
         return numbered[reason] if 0 <= reason < len(numbered) else str(reason)
     return text_or_none(reason)
 
 
-def _call_back(part: Mapping[str, Any], function_call: Mapping[str, Any]) -> dict[str, Any]:
+def _call_back(part: Mapping[str, object], function_call: Mapping[str, object]) -> dict[str, Any]:
     call = {key: value for key, value in function_call.items() if key not in {"partialArgs", "willContinue"}}
     call |= {
         "name": text_or_empty(function_call.get("name")) or "unnamed",
@@ -211,7 +211,7 @@ def _response(result: ToolResult, translation: Translation | None) -> dict[str, 
     return {**({"id": call_id} if call_id else {}), "name": name or "unnamed", "response": response}
 
 
-def _usage(usage: Mapping[str, Any]) -> Usage:
+def _usage(usage: Mapping[str, object]) -> Usage:
     return Usage(
         input=count(usage, "promptTokenCount", "toolUsePromptTokenCount"),
         output=count(usage, "candidatesTokenCount", "thoughtsTokenCount"),

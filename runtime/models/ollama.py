@@ -52,32 +52,32 @@ class OllamaCodec(BaseCodec):
             for name, result in zip(names, results, strict=True)
         ]
 
-    def is_answer(self, body: Mapping[str, Any]) -> bool:
+    def is_answer(self, body: Mapping[str, object]) -> bool:
         """It has a message."""
         return bool(mapping(body.get("message")))
 
-    def reason_in(self, body: Mapping[str, Any]) -> object:
+    def reason_in(self, body: Mapping[str, object]) -> object:
         """``done_reason``, which older servers do not send."""
         return body.get("done_reason")
 
-    def unfinished_in(self, body: Mapping[str, Any]) -> str | None:
+    def unfinished_in(self, body: Mapping[str, object]) -> str | None:
         return "done is false" if body.get("done") is False else None
 
-    def content_in(self, body: Mapping[str, Any]) -> Content:
+    def content_in(self, body: Mapping[str, object]) -> Content:
         return {"media": bool(items(mapping(body.get("message")).get("images")))}
 
-    def with_calls_of_text(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    def with_calls_of_text(self, body: Mapping[str, object]) -> Mapping[str, object]:
         message = message_with_calls(mapping(body.get("message")))
         return body if message is None else {**body, "message": message}
 
-    def calls_in(self, body: Mapping[str, Any], cut: bool) -> Iterator[RawCall]:
+    def calls_in(self, body: Mapping[str, object], cut: bool) -> Iterator[RawCall]:
         """``message.tool_calls``; all count as truncated if the response was cut short."""
         for entry in items(mapping(body.get("message")).get("tool_calls")):
             call = mapping(entry)
             function = mapping(call.get("function"))
             yield RawCall(function.get("name"), function.get("arguments"), call.get("id"), entry, cut)
 
-    def fields_in(self, body: Mapping[str, Any]) -> ReplyFields:
+    def fields_in(self, body: Mapping[str, object]) -> ReplyFields:
         message = mapping(body.get("message"))
         return ReplyFields(
             text=text_or_empty(message.get("content")),
@@ -87,7 +87,7 @@ class OllamaCodec(BaseCodec):
             model=text_or_none(body.get("model")),
         )
 
-    def history_of(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
+    def history_of(self, body: Mapping[str, object], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
         """The message; arguments become objects, since Ollama refuses other values."""
         message = mapping(body.get("message"))
         if not message:

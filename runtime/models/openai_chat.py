@@ -75,31 +75,31 @@ class ChatCodec(BaseCodec):
         """Build one ``tool`` message for each result; see ``Codec``."""
         return [{"role": "tool", "tool_call_id": result.call_id, "content": result_text(result)} for result in results]
 
-    def error_in(self, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    def error_in(self, body: Mapping[str, object]) -> Mapping[str, object] | None:
         """The error of the body, or of the first choice."""
         return error_of(body) or error_of(_choice(body))
 
-    def is_answer(self, body: Mapping[str, Any]) -> bool:
+    def is_answer(self, body: Mapping[str, object]) -> bool:
         """The first choice has a message."""
         return bool(mapping(_choice(body).get("message")))
 
-    def reason_in(self, body: Mapping[str, Any]) -> object:
+    def reason_in(self, body: Mapping[str, object]) -> object:
         """``choices[0].finish_reason``."""
         return _choice(body).get("finish_reason")
 
-    def content_in(self, body: Mapping[str, Any]) -> Content:
+    def content_in(self, body: Mapping[str, object]) -> Content:
         """A refusal; audio and images."""
         message = mapping(_choice(body).get("message"))
         parts = [part for part in items(message.get("content")) if text_or_none(mapping(part).get("type")) != "text"]
         media = message.get("audio") or message.get("images") or any(not thinking_text(part) for part in parts)
         return {"refused": bool(text_or_none(message.get("refusal"))), "media": bool(media)}
 
-    def with_calls_of_text(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    def with_calls_of_text(self, body: Mapping[str, object]) -> Mapping[str, object]:
         choice = _choice(body)
         message = message_with_calls(mapping(choice.get("message")))
         return body if message is None else {**body, "choices": [{**choice, "message": message}]}
 
-    def calls_in(self, body: Mapping[str, Any], cut: bool) -> list[RawCall]:
+    def calls_in(self, body: Mapping[str, object], cut: bool) -> list[RawCall]:
         """``choices[0].message.tool_calls``; all count as truncated if the response was cut short."""
         choice = _choice(body)
         message = mapping(choice.get("message"))
@@ -121,7 +121,7 @@ class ChatCodec(BaseCodec):
         legacy = mapping(message["function_call"])
         return [RawCall(legacy.get("name"), legacy.get("arguments"), None, legacy, cut)]
 
-    def fields_in(self, body: Mapping[str, Any]) -> ReplyFields:
+    def fields_in(self, body: Mapping[str, object]) -> ReplyFields:
         """The fields of the first choice; a refusal is read as text."""
         choice = _choice(body)
         message, reason = mapping(choice.get("message")), choice.get("finish_reason")
@@ -135,7 +135,7 @@ class ChatCodec(BaseCodec):
             id=text_or_none(body.get("id")),
         )
 
-    def history_of(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
+    def history_of(self, body: Mapping[str, object], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
         """The message with its reasoning, without the fields that servers refuse in a request."""
         message = mapping(_choice(body).get("message"))
         if not message:
@@ -176,18 +176,18 @@ def _unpacked(raw: RawCall) -> list[RawCall]:
     return calls or [raw]
 
 
-def _choice(body: Mapping[str, Any]) -> Mapping[str, Any]:
+def _choice(body: Mapping[str, object]) -> Mapping[str, object]:
     choices = items(body.get("choices"))
     return mapping(choices[0]) if choices else {}
 
 
-def _text(content: Any) -> str:
+def _text(content: object) -> str:
     if isinstance(content, str):
         return content
     return "".join(text_or_empty(mapping(part).get("text")) for part in items(content))
 
 
-def _reasoning(message: Mapping[str, Any]) -> str:
+def _reasoning(message: Mapping[str, object]) -> str:
     for name in REASONING[:2]:
         if text_or_none(message.get(name)):
             return text_or_empty(message[name])

@@ -99,7 +99,7 @@ class OpenAIEmbeddings(BaseClient):
         return vectors
 
 
-def _vectors(body: Mapping[str, Any], number: int) -> list[Sequence[float]] | None:
+def _vectors(body: Mapping[str, object], number: int) -> list[Sequence[float]] | None:
     """The vectors in the order of the texts, which may differ from the server's; None if one is missing or invalid."""
     entries = [mapping(entry) for entry in items(body.get("data"))]
     found: dict[Any, Sequence[float]] = {}

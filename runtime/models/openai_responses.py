@@ -79,11 +79,11 @@ class ResponsesCodec(BaseCodec):
         """Build one ``function_call_output`` item for each result; see ``Codec``."""
         return [_output(result) for result in results]
 
-    def is_answer(self, body: Mapping[str, Any]) -> bool:
+    def is_answer(self, body: Mapping[str, object]) -> bool:
         """It has output, also if that is empty."""
         return isinstance(body.get("output"), list | tuple)
 
-    def unpacked(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    def unpacked(self, body: Mapping[str, object]) -> Mapping[str, object]:
         output = items(body.get("output"))
         if not any(_is_wrapper(item) for item in output):
             return body
@@ -92,13 +92,13 @@ class ResponsesCodec(BaseCodec):
             "output": [one for item in output for one in (_unpacked(item) if _is_wrapper(item) else [item])],
         }
 
-    def reason_in(self, body: Mapping[str, Any]) -> object:
+    def reason_in(self, body: Mapping[str, object]) -> object:
         """The reason of an incomplete response, else its status."""
         reason = mapping(body.get("incomplete_details")).get("reason")
         status = body.get("status")
         return reason if reason and status in ("incomplete", "completed") else status
 
-    def unfinished_in(self, body: Mapping[str, Any]) -> str | None:
+    def unfinished_in(self, body: Mapping[str, object]) -> str | None:
         """A response without a status, or an item that the client answers and that is not complete."""
         if not body.get("status"):
             return NO_REASON
@@ -108,7 +108,7 @@ class ResponsesCodec(BaseCodec):
         cut = (one for one in output if waits(one, answers) and one.get("status") not in known)
         return next((f"the status of {item_type(one)} is {str(one['status'])[:80]!r}" for one in cut), None)
 
-    def content_in(self, body: Mapping[str, Any]) -> Content:
+    def content_in(self, body: Mapping[str, object]) -> Content:
         """A refusal; images that the provider made."""
         output = [mapping(item) for item in items(body.get("output"))]
         parts = [mapping(part) for item in output for part in items(item.get("content"))]
@@ -117,7 +117,7 @@ class ResponsesCodec(BaseCodec):
             "media": any(item.get("type") == "image_generation_call" for item in output),
         }
 
-    def calls_in(self, body: Mapping[str, Any], cut: bool) -> list[RawCall]:
+    def calls_in(self, body: Mapping[str, object], cut: bool) -> list[RawCall]:
         """The items that call a tool, unless the output has the answer of the provider.
 
         The provider writes one item after the other. A call is truncated if its status is not ``completed``, and in a
@@ -139,7 +139,7 @@ class ResponsesCodec(BaseCodec):
                 found.append(RawCall(name, call.get(CALLS[kind]), call_id, item, truncated, kind == "custom_tool_call"))
         return found
 
-    def fields_in(self, body: Mapping[str, Any]) -> ReplyFields:
+    def fields_in(self, body: Mapping[str, object]) -> ReplyFields:
         """The fields of all output items; a refusal is read as text. ``stop`` is the reason of an incomplete response, else the status."""
         output = [mapping(item) for item in items(body.get("output"))]
         reason = mapping(body.get("incomplete_details")).get("reason")
@@ -156,7 +156,7 @@ class ResponsesCodec(BaseCodec):
             provider_ran=tuple(item for item in output if provider_ran(item, answers)),
         )
 
-    def history_of(self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
+    def history_of(self, body: Mapping[str, object], found: Sequence[tuple[RawCall, ToolCall]]) -> list[dict[str, Any]]:
         """The items without null fields and others that the API refuses as input.
 
         Without storage the API knows no earlier item: reasoning that is not encrypted is left out. So are items that
@@ -182,7 +182,7 @@ class ResponsesCodec(BaseCodec):
             sent.append(back)
         return sent
 
-    def _is_cut(self, body: Mapping[str, Any]) -> bool:
+    def _is_cut(self, body: Mapping[str, object]) -> bool:
         """True if the client must not act on the items of a response."""
         return self._ending_of(body)[0] in INCOMPLETE or self.content_in(body).get("refused", False)
 
@@ -211,7 +211,7 @@ def _tool(definition: ToolDefinition, wire_name: str, view: View) -> dict[str, A
     }
 
 
-def _is_wrapper(item: Any) -> bool:
+def _is_wrapper(item: object) -> bool:
     call = mapping(item)
     name = qualified(call.get("name"), call.get("namespace"))
     return call.get("type") == "function_call" and isinstance(name, str) and name in PARALLEL
@@ -224,7 +224,7 @@ def _unpacked(item: Any) -> list[Any]:
     return [{**call, "call_id": own, "name": name, "arguments": text} for own, name, text in found] or [item]
 
 
-def _as_input(item: Mapping[str, Any]) -> dict[str, Any]:
+def _as_input(item: Mapping[str, object]) -> dict[str, Any]:
     """An item as the API accepts it in a request."""
     back = {key: item[key] for key in _NULL_INPUT if key in item} | without_nulls(item, *_NOT_INPUT)
     if item_type(item) == "custom_tool_call_output":

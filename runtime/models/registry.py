@@ -58,7 +58,7 @@ def registered() -> frozenset[str]:
 def of_package(name: str) -> Codec:
     """Load the codec that another package registered under *name*; see ``codec``."""
 
-    def use(found: Any) -> Codec:
+    def use(found: object) -> Codec:
         made: Any = found.CODEC if isinstance(found, ModuleType) else found
         if isinstance(made, type):
             raise Unusable("it is a class, not an instance")

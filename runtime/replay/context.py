@@ -91,7 +91,7 @@ class _Masked(dict[str, Any]):
     __hash__ = None
 
 
-def _watched(value: Any, hidden: Any, undecidable: Any) -> Any:
+def _watched(value: Any, hidden: Any, undecidable: Any) -> object:
     """Wrap an object with masked values inside; return any other value as it is."""
     return _Masked(value, hidden, undecidable) if hidden and isinstance(value, dict) else value
 

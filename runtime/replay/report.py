@@ -74,7 +74,7 @@ class ReplayReport:
     def __str__(self) -> str:
         return "\n".join((self.title, *(f"  {one}" for one in (*self.flips, *self.undecidable))))
 
-    def __rich__(self) -> Any:
+    def __rich__(self) -> object:
         """Return the report as a table for ``rich``."""
         from rich.table import Table
         from rich.text import Text  # recorded text must not act as markup

@@ -82,7 +82,7 @@ Decision: TypeAlias = Approve | Deny | Edit | Respond | Literal["approve", "deny
 _WORDS: dict[str, Approve | Deny] = {"approve": Approve(), "deny": Deny()}
 
 
-def as_decision(given: Any) -> Approve | Deny | Edit | Respond:
+def as_decision(given: object) -> Approve | Deny | Edit | Respond:
     """Return the argument of ``gate.resume`` as a decision.
 
     Raises:
@@ -105,7 +105,7 @@ def name_of(decision: Approve | Deny | Edit | Respond) -> str:
     return type(decision).__name__.lower()
 
 
-def is_final(decision: Any, bound: SuspendedCall) -> bool:
+def is_final(decision: object, bound: SuspendedCall) -> bool:
     """Return whether a decision needs no further approval: it replaces the run, or ends the call with an error."""
     return isinstance(decision, Respond) and (bound.place == PLACE or decision.error is not None)
 
@@ -129,7 +129,7 @@ def parts_for(person: User) -> list[bytes]:
     return [b'"roles":[],"quorum"', *(json.dumps(role).encode() for role in person.roles)]
 
 
-def fitting_answer(plan: Plan, bound: SuspendedCall, decision: Respond) -> Any:
+def fitting_answer(plan: Plan, bound: SuspendedCall, decision: Respond) -> object:
     """Return the answer if it fits the requested schema.
 
     Raises:
@@ -181,7 +181,7 @@ def with_decision(
     return bound if bound.place == PLACE else replace(bound, answers={**bound.answers, bound.place: answer})
 
 
-def check_value(validator: Validator | None, value: Any) -> None:
+def check_value(validator: Validator | None, value: object) -> None:
     """Refuse edited arguments, or an answer, that break their schema."""
     if validator is not None:
         try:

@@ -151,7 +151,7 @@ class PendingTasks:
         wanted = [replace(one, answer=answers.get(one.call_id, one.answer)) for one in pending.wanted]
         return await self._replaced(replace(pending, wanted=tuple(wanted)))
 
-    async def settle(self, pending: PendingTask, call_id: str, result: Mapping[str, Any]) -> PendingTask:
+    async def settle(self, pending: PendingTask, call_id: str, result: Mapping[str, object]) -> PendingTask:
         """Record the result of a decided call.
 
         Raises:

@@ -144,7 +144,7 @@ class CallRecords:
         if self._keep_suspensions is not None:
             await prune_and_log("suspensions", self.store.suspensions.prune, now - self._keep_suspensions)
 
-    async def _ask(self, tenant: str, effect: EffectRecord, hooks: Sequence[Any]) -> EffectRecord:
+    async def _ask(self, tenant: str, effect: EffectRecord, hooks: Sequence[object]) -> EffectRecord:
         return await reconcile(self.ledger.effects, self.ledger.now, tenant, effect, hooks)
 
     def _reconcilers(self) -> dict[str, list[Any]]:

@@ -174,7 +174,7 @@ def handle_of(keys: SigningKeys, tenant: str, id: str) -> str:
     return f"{id}.{keys.sign(b'handle', tenant.encode('utf-8', 'surrogatepass'), id.encode())}"
 
 
-def id_in(keys: SigningKeys, tenant: str, handle: Any) -> str:
+def id_in(keys: SigningKeys, tenant: str, handle: object) -> str:
     """Return the id in a handle.
 
     Raises:

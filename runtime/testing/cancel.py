@@ -130,7 +130,7 @@ def _left_on(loop: Stepping) -> list[Any]:
     return [task.get_coro() for task in asyncio.all_tasks(loop) if not task.get_name().startswith(background.TASKS)]
 
 
-def _send_cancellations(mode: Mode, task: asyncio.Task[Any], loop: Stepping, where: list[str], times: int) -> None:
+def _send_cancellations(mode: Mode, task: asyncio.Task[object], loop: Stepping, where: list[str], times: int) -> None:
     where.append(waiting_at(task))
     for _ in range(times):
         mode.cancel_from_outside(task, loop)
@@ -196,14 +196,14 @@ class _Sweep:
         if self.report.findings:
             raise SweepFailed(self.report)
 
-    def _run(self, mode: Mode, at: tuple[int, ...]) -> tuple[asyncio.Task[Any], list[str]]:
+    def _run(self, mode: Mode, at: tuple[int, ...]) -> tuple[asyncio.Task[object], list[str]]:
         loop, ledger = self.loop, self.ledger
         ledger.start_over()
         loop.start_over()
         self.where = []
         problems = ledger.problems
 
-        async def main() -> Any:
+        async def main() -> object:
             try:
                 return await self.scenario(ledger)
             finally:

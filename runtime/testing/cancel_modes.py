@@ -28,19 +28,19 @@ class Mode:
         self.sent = 0
         self.finished = False
 
-    async def run(self, scenario: Callable[[], Awaitable[Any]]) -> Any:
+    async def run(self, scenario: Callable[[], Awaitable[object]]) -> Any:
         """Run the scenario inside the construct that ends it."""
         return await scenario()
 
-    def cancel_from_outside(self, task: asyncio.Task[Any], loop: Stepping) -> None:
+    def cancel_from_outside(self, task: asyncio.Task[object], loop: Stepping) -> None:
         """Cancel now, if the scenario has begun and has not ended."""
         raise NotImplementedError
 
-    def verdict(self, task: asyncio.Task[Any], usual: TaskOutcome) -> str | None:
+    def verdict(self, task: asyncio.Task[object], usual: TaskOutcome) -> str | None:
         """Return the problem of the outcome, or None."""
         raise NotImplementedError
 
-    def _untouched(self, task: asyncio.Task[Any], usual: TaskOutcome) -> str | None:
+    def _untouched(self, task: asyncio.Task[object], usual: TaskOutcome) -> str | None:
         ended = TaskOutcome.of(task)
         if ended != usual:
             return f"invented: it ended with {ended}, usually {usual}"
@@ -66,7 +66,7 @@ class TaskOutcome:
         return self.raised or f"the result {self.returned}"
 
 
-def _comparable(returned: Any) -> str:
+def _comparable(returned: object) -> str:
     """The comparable part of a returned value; the ids and times of results differ between runs."""
     if isinstance(returned, list):
         return f"[{', '.join(map(_comparable, returned))}]"
@@ -75,7 +75,7 @@ def _comparable(returned: Any) -> str:
     return repr(returned)
 
 
-def _counts(task: asyncio.Task[Any], right: int) -> str | None:
+def _counts(task: asyncio.Task[object], right: int) -> str | None:
     return None if task.cancelling() == right else f"cancelling() is {task.cancelling()}, expected {right}"
 
 
@@ -84,10 +84,10 @@ class Native(Mode):
 
     name = "cancel"
 
-    def cancel_from_outside(self, task: asyncio.Task[Any], loop: Stepping) -> None:
+    def cancel_from_outside(self, task: asyncio.Task[object], loop: Stepping) -> None:
         self.sent += task.cancel()
 
-    def verdict(self, task: asyncio.Task[Any], usual: TaskOutcome) -> str | None:
+    def verdict(self, task: asyncio.Task[object], usual: TaskOutcome) -> str | None:
         if not self.sent:
             return self._untouched(task, usual)
         if not task.cancelled():
@@ -100,7 +100,7 @@ class AnyioScope(Mode):
 
     name = "anyio scope"
 
-    async def run(self, scenario: Callable[[], Awaitable[Any]]) -> Any:
+    async def run(self, scenario: Callable[[], Awaitable[object]]) -> Any:
         with anyio.CancelScope() as self.scope:
             try:
                 return await scenario()
@@ -110,11 +110,11 @@ class AnyioScope(Mode):
                 assert task is not None
                 self.sent = task.cancelling()
 
-    def cancel_from_outside(self, task: asyncio.Task[Any], loop: Stepping) -> None:
+    def cancel_from_outside(self, task: asyncio.Task[object], loop: Stepping) -> None:
         if hasattr(self, "scope") and not self.finished:
             self.scope.cancel()
 
-    def verdict(self, task: asyncio.Task[Any], usual: TaskOutcome) -> str | None:
+    def verdict(self, task: asyncio.Task[object], usual: TaskOutcome) -> str | None:
         if not self.sent:
             return self._untouched(task, usual)
         if not self.scope.cancelled_caught:
@@ -131,7 +131,7 @@ class _ThenNative(Mode):
         super().__init__()
         self.cancellations = self.native = 0
 
-    def cancel_from_outside(self, task: asyncio.Task[Any], loop: Stepping) -> None:
+    def cancel_from_outside(self, task: asyncio.Task[object], loop: Stepping) -> None:
         self.cancellations += 1
         if self.cancellations == 1:
             super().cancel_from_outside(task, loop)
@@ -145,7 +145,7 @@ class ScopeThenNative(_ThenNative, AnyioScope):
     name = "anyio scope, then cancel"
     begins_as = AnyioScope
 
-    def verdict(self, task: asyncio.Task[Any], usual: TaskOutcome) -> str | None:
+    def verdict(self, task: asyncio.Task[object], usual: TaskOutcome) -> str | None:
         if not self.native:
             return super().verdict(task, usual)
         return None if task.cancelled() else f"cancellation lost: it ended with {TaskOutcome.of(task)}"
@@ -156,16 +156,16 @@ class TimeLimit(Mode):
 
     name = "asyncio.timeout"
 
-    async def run(self, scenario: Callable[[], Awaitable[Any]]) -> Any:
+    async def run(self, scenario: Callable[[], Awaitable[object]]) -> Any:
         async with asyncio.timeout(FAR) as self.limit:
             return await scenario()
 
-    def cancel_from_outside(self, task: asyncio.Task[Any], loop: Stepping) -> None:
+    def cancel_from_outside(self, task: asyncio.Task[object], loop: Stepping) -> None:
         if hasattr(self, "limit"):
             for pass_by in loop.far:
                 pass_by()
 
-    def verdict(self, task: asyncio.Task[Any], usual: TaskOutcome) -> str | None:
+    def verdict(self, task: asyncio.Task[object], usual: TaskOutcome) -> str | None:
         if not hasattr(self, "limit") or not self.limit.expired():
             return self._untouched(task, usual)
         if TaskOutcome.of(task).raised != "TimeoutError":
@@ -178,7 +178,7 @@ class WaitFor(Mode):
 
     name = "asyncio.wait_for"
 
-    async def run(self, scenario: Callable[[], Awaitable[Any]]) -> Any:
+    async def run(self, scenario: Callable[[], Awaitable[object]]) -> Any:
         async def inside() -> Any:
             inner = asyncio.current_task()
             assert inner is not None
@@ -190,11 +190,11 @@ class WaitFor(Mode):
 
         return await asyncio.wait_for(inside(), FAR)
 
-    def cancel_from_outside(self, task: asyncio.Task[Any], loop: Stepping) -> None:
+    def cancel_from_outside(self, task: asyncio.Task[object], loop: Stepping) -> None:
         for pass_by in loop.far:
             pass_by()
 
-    def verdict(self, task: asyncio.Task[Any], usual: TaskOutcome) -> str | None:
+    def verdict(self, task: asyncio.Task[object], usual: TaskOutcome) -> str | None:
         ended = TaskOutcome.of(task)
         if self.sent and ended.raised != "TimeoutError":
             return f"cancellation lost: the time was up, it ended with {ended}"
@@ -209,10 +209,10 @@ class CallDeadline(Mode):
     name = "deadline"
     ends: ClassVar[frozenset[str]] = frozenset({"DeadlineExceeded", "OutcomeUnknown"})
 
-    def cancel_from_outside(self, task: asyncio.Task[Any], loop: Stepping) -> None:
+    def cancel_from_outside(self, task: asyncio.Task[object], loop: Stepping) -> None:
         self.sent += expire_all(loop)
 
-    def verdict(self, task: asyncio.Task[Any], usual: TaskOutcome) -> str | None:
+    def verdict(self, task: asyncio.Task[object], usual: TaskOutcome) -> str | None:
         ended = TaskOutcome.of(task)
         if ended != usual and ended.raised not in (self.ends if self.sent else ()):
             return f"a deadline ended it with {ended}"
@@ -225,7 +225,7 @@ class DeadlineThenNative(_ThenNative, CallDeadline):
     name = "deadline, then cancel"
     begins_as: ClassVar[type[Mode] | None] = CallDeadline
 
-    def verdict(self, task: asyncio.Task[Any], usual: TaskOutcome) -> str | None:
+    def verdict(self, task: asyncio.Task[object], usual: TaskOutcome) -> str | None:
         if not self.native:
             return super().verdict(task, usual)
         if not task.cancelled():
@@ -239,7 +239,7 @@ class NativeThenDeadline(DeadlineThenNative):
     name = "cancel, then deadline"
     begins_as = Native
 
-    def cancel_from_outside(self, task: asyncio.Task[Any], loop: Stepping) -> None:
+    def cancel_from_outside(self, task: asyncio.Task[object], loop: Stepping) -> None:
         self.cancellations += 1
         if self.cancellations == 1:
             self.native += task.cancel()

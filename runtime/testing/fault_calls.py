@@ -96,7 +96,7 @@ def counting(call: Any, faults: Faults, name: str) -> Any:
     return make(call, faults, name)
 
 
-def kind_of_call(call: Any) -> str:
+def kind_of_call(call: object) -> str:
     """The kind of a function: a key of ``_WRAPPERS``, or ``"plain"``."""
     if isinstance(call, functools.partial):
         return kind_of_call(call.func)
@@ -110,7 +110,7 @@ def kind_of_call(call: Any) -> str:
     return "async manager" if inside is not call and inspect.isasyncgenfunction(inside) else "plain"
 
 
-def _coroutine(call: Any, faults: Faults, name: str) -> Any:
+def _coroutine(call: Any, faults: Faults, name: str) -> object:
     @functools.wraps(call)
     async def faulty(*args: Any, **kwargs: Any) -> Any:
         return await await_with_faults(lambda: call(*args, **kwargs), faults, name)
@@ -172,7 +172,7 @@ def _plain(call: Any, faults: Faults, name: str) -> Any:
     return faulty if inspect.isclass(call) else functools.wraps(call, updated=())(faulty)
 
 
-def _async_manager(call: Any, faults: Faults, name: str) -> Any:
+def _async_manager(call: Any, faults: Faults, name: str) -> object:
     """A function with ``@asynccontextmanager``: entering it waits and fails."""
     return contextlib.asynccontextmanager(_async_generator(inspect.unwrap(call), faults, name))
 

@@ -75,7 +75,7 @@ def FaultyStore(  # noqa: N802  (it makes an object of that kind)
     return cast("T", _StoreProxy(inner, faults, None))
 
 
-def faults_of(proxy: Any) -> Faults:
+def faults_of(proxy: object) -> Faults:
     """Return the ``Faults`` of an object that ``Faulty`` or ``FaultyStore`` made.
 
     Raises:
@@ -91,7 +91,7 @@ class _Proxy:
 
     __slots__ = ("__weakref__", "_callgate_faults", "_callgate_name", "_callgate_only", "_callgate_target")
 
-    def __init__(self, target: Any, faults: Faults, only: frozenset[str] | None, name: str = "") -> None:
+    def __init__(self, target: object, faults: Faults, only: frozenset[str] | None, name: str = "") -> None:
         for slot, value in (("target", target), ("faults", faults), ("only", only), ("name", name)):
             object.__setattr__(self, f"_callgate_{slot}", value)
 
@@ -108,16 +108,16 @@ class _Proxy:
         counted = not name.startswith("_") and callable(found) and not inspect.isclass(found)
         return self._callgate_wrap(found, name) if counted and (only is None or name in only) else found
 
-    def _callgate_wrap(self, call: Any, name: str) -> Any:
+    def _callgate_wrap(self, call: object, name: str) -> Any:
         return counting(call, self._callgate_faults, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         setattr(self._callgate_target, name, value)
 
     def __delattr__(self, name: str) -> None:
         delattr(self._callgate_target, name)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         target = self._callgate_target
         return counting(target, self._callgate_faults, getattr(target, "__name__", "call"))(*args, **kwargs)
 
@@ -145,10 +145,10 @@ class _Proxy:
     def __contains__(self, item: object) -> bool:
         return item in self._callgate_target
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         return self._callgate_target[key]
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         self._callgate_target[key] = value
 
     def __enter__(self) -> Any:

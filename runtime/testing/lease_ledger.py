@@ -32,7 +32,7 @@ class LeaseLedger:
         self.scratch: dict[str, Any] = {}
         self.watched: dict[str, tuple[Callable[[], Any], Any]] = {}
 
-    def watch(self, name: str, reading: Callable[[], Any]) -> None:
+    def watch(self, name: str, reading: Callable[[], object]) -> None:
         """Watch a value: if *reading* returns another value after the scenario than now, *name* leaked or was late."""
         self.watched[name] = (reading, reading())
 

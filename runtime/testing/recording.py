@@ -130,7 +130,7 @@ def _method(stage: Stage) -> Callable[[RecordingHook, InvokeContext], None]:
     return see
 
 
-async def _around(self: RecordingHook, ctx: InvokeContext, next: Next) -> Any:
+async def _around(self: RecordingHook, ctx: InvokeContext, next: Next) -> object:
     self._see(ctx, Stage.AROUND_EXECUTE)
     try:
         output = await next()
@@ -148,7 +148,7 @@ def _see_the_cache_pass(self: RecordingHook, ctx: InvokeContext) -> bool:
     return False
 
 
-def _input_of(ctx: InvokeContext) -> Any:
+def _input_of(ctx: InvokeContext) -> object:
     """The input as it is now; reading ``ctx.input`` would convert it."""
     value = ctx.run.input
     return ctx.raw_input if value is ctx.run.hydration or value is ctx.run.tool_call else value

@@ -7,7 +7,6 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from callgate import errors
 from callgate.runtime.call.leases import step_driven_by
@@ -25,7 +24,7 @@ _FOREIGN = tuple(
 )
 
 
-def waiting_at(task: asyncio.Task[Any]) -> str:
+def waiting_at(task: asyncio.Task[object]) -> str:
     """The innermost line of user code, as ``"in will_acquire_quota (quota.py:31)"``; "" before any has run."""
     own = [frame for frame in _frames(task.get_coro()) if not frame.f_code.co_filename.startswith(_FOREIGN)]
     if not own:
@@ -34,7 +33,7 @@ def waiting_at(task: asyncio.Task[Any]) -> str:
     return f"in {code.co_name} ({Path(code.co_filename).name}:{own[-1].f_lineno})"
 
 
-def _frames(awaited: Any) -> Iterator[FrameType]:
+def _frames(awaited: object) -> Iterator[FrameType]:
     while awaited is not None:
         if isinstance(awaited, asyncio.Task):
             awaited = awaited.get_coro()
@@ -44,7 +43,7 @@ def _frames(awaited: Any) -> Iterator[FrameType]:
             awaited = step_driven_by(frame) or awaited  # a shielded step is not on the chain of awaits
 
 
-def _step(awaited: Any) -> tuple[FrameType | None, Any]:
+def _step(awaited: object) -> tuple[FrameType | None, object]:
     for frame, inner in (("cr_frame", "cr_await"), ("gi_frame", "gi_yieldfrom"), ("ag_frame", "ag_await")):
         if hasattr(awaited, frame):
             return getattr(awaited, frame), getattr(awaited, inner)

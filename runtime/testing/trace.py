@@ -49,7 +49,7 @@ class Trace:
         self._log = log
 
     @property
-    def output(self) -> Any:
+    def output(self) -> object:
         """The output, or None."""
         return self.result.output
 
@@ -119,7 +119,7 @@ class Trace:
     def __repr__(self) -> str:
         return f"<Trace of {self.result.tool}: {self.result.outcome}, {len(self.steps)} steps>"
 
-    def __rich__(self) -> Any:
+    def __rich__(self) -> object:
         """A table for rich, with times."""
         from rich.table import Table
         from rich.text import Text  # otherwise rich reads a name in brackets as markup

@@ -81,7 +81,7 @@ class TraceLog:
         ctx.run.watch = self._watched
         return _Rows(self, ctx.run)
 
-    def _watched(self, ctx: InvokeContext, manager: AbstractAsyncContextManager[Any]) -> _WatchedManager:
+    def _watched(self, ctx: InvokeContext, manager: AbstractAsyncContextManager[object]) -> _WatchedManager:
         return _WatchedManager(manager, self, f"lease of {step_name(ctx.run.step)}")
 
     def rows_and_steps(self) -> Iterator[tuple[list[Any], Step]]:
@@ -100,11 +100,11 @@ class TraceLog:
         elif STAGES[step.stage].gives_back is not None:
             self._note(step, step_name(step), gives=True, row=row, step=step)
 
-    def managed(self, manager: Any, name: str, *, gives: bool = False, failed: str | None = None) -> None:
+    def managed(self, manager: object, name: str, *, gives: bool = False, failed: str | None = None) -> None:
         """Record that a context manager of ``ctx.lease`` was entered or left."""
         self._note(manager, name, gives=gives, row=[None, None, failed or "ok"])
 
-    def _note(self, what: Any, name: str, *, gives: bool = False, row: list[Any], step: Step | None = None) -> None:
+    def _note(self, what: object, name: str, *, gives: bool = False, row: list[Any], step: Step | None = None) -> None:
         self._kept.append(what)
         self._events.append(_LeaseEvent(id(what), name, gives, row, step))
 
@@ -154,7 +154,7 @@ class _Rows(list[Any]):
 
 
 class _WatchedManager(AbstractAsyncContextManager[Any]):
-    def __init__(self, manager: AbstractAsyncContextManager[Any], log: TraceLog, name: str) -> None:
+    def __init__(self, manager: AbstractAsyncContextManager[object], log: TraceLog, name: str) -> None:
         self._manager, self._log, self._name = manager, log, name
 
     async def __aenter__(self) -> Any:

@@ -65,15 +65,17 @@ class Stepping(asyncio.AbstractEventLoop):
         self.steps = self.tasks_made = 0
         self.acts, self.far, self.faults = {}, [], []
 
-    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> object:  # type: ignore[override]
         """Schedule a callback, and count it."""
         return cast("Any", super()).call_soon(self._step, callback, args, context=context)
 
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> object:  # type: ignore[override]
         """Schedule a callback, and count it."""
         return cast("Any", super()).call_soon_threadsafe(self._step, callback, args, context=context)
 
-    def timed(self, real: Callable[..., Any], at: float, delay: float, callback: Any, args: Any, context: Any) -> Any:
+    def timed(
+        self, real: Callable[..., Any], at: float, delay: float, callback: Any, args: Any, context: Any
+    ) -> object:
         """Schedule a timer that counts when it fires; a timer of ``FAR`` seconds fires by its entry in ``far``."""
         handle = real(at, self._step, callback, args, context=context)
         if delay >= FAR - 1.0:
@@ -110,7 +112,7 @@ class Stepping(asyncio.AbstractEventLoop):
         self.tasks_made += 1
         return asyncio.Task(coroutine, loop=loop, **options)
 
-    def _note(self, loop: Any, context: dict[str, Any]) -> None:
+    def _note(self, loop: object, context: dict[str, Any]) -> None:
         self.faults.append(f"{context.get('message')}: {context.get('exception')!r}")
 
 
@@ -129,7 +131,7 @@ class StepLoop(Stepping, asyncio.SelectorEventLoop):  # type: ignore[misc]
         """Virtual seconds."""
         return self.now
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:  # type: ignore[override]
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> object:  # type: ignore[override]
         """Schedule a timer, and count it when it fires."""
         real = functools.partial(asyncio.SelectorEventLoop.call_at, self)
         return self.timed(real, when, when - self.now, callback, args, context)

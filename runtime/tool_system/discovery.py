@@ -39,7 +39,9 @@ class Discovery:
         DefinitionError: the gate has a tool of one of the three names.
     """
 
-    def __init__(self, gate: Gate, *, scorer: Any = None, min_score: float = 0.05, allow_unsafe: bool = False) -> None:
+    def __init__(
+        self, gate: Gate, *, scorer: object = None, min_score: float = 0.05, allow_unsafe: bool = False
+    ) -> None:
         self._gate = gate
         self._allow_unsafe = allow_unsafe
         self._scorer = scorer
@@ -54,7 +56,7 @@ class Discovery:
         visible = [one for one in self._gate.tools_for(user) if one.name in NAMES]
         return visible if wire is None else codec(wire).translate(visible).request
 
-    def _visible(self, name: Any, user: User) -> ToolRecord:
+    def _visible(self, name: object, user: User) -> ToolRecord:
         """Return the tool of that name, if the user may see it.
 
         Raises:
@@ -67,7 +69,7 @@ class Discovery:
                 return record
         raise UnknownTool("no such tool")
 
-    def _search(self) -> Any:
+    def _search(self) -> object:
         @tool(name="search_tools", effect="read")
         async def search_tools(query: str, ctx: ToolContext, limit: int = 5) -> list[dict[str, Any]]:  # noqa: D417  (a model reads this)
             """Find tools that fit a task. Describe the task in plain words; then read the tool, then call it.
@@ -96,7 +98,7 @@ class Discovery:
 
         return search_tools
 
-    def _describe(self) -> Any:
+    def _describe(self) -> object:
         @tool(name="describe_tool", effect="read")
         async def describe_tool(name: str, ctx: ToolContext) -> dict[str, Any]:  # noqa: D417  (a model reads this)
             """Read the description and the parameters of a tool that search_tools found.
@@ -145,7 +147,7 @@ class _Callee(Hook):
         self._discovery._visible(ctx.input["name"], ctx.user)
 
 
-def _name_alone(value: Any) -> Any:
+def _name_alone(value: object) -> object:
     name = value.get("name") if isinstance(value, Mapping) else None
     return {"name": name, "arguments": MASK} if isinstance(name, str) else MASK
 

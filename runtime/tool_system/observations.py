@@ -92,13 +92,13 @@ class ToolSystemFault:
         return {name: value for name, value in fields.items() if value is not None}
 
 
-async def ask(function: Callable[..., Any], *arguments: Any) -> Any:
+async def ask(function: Callable[..., object], *arguments: object) -> Any:
     """Call a method of the application, async or plain."""
     answer = function(*arguments)
     return await answer if inspect.isawaitable(answer) else answer
 
 
-async def ask_within(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
+async def ask_within(seconds: float, function: Callable[..., object], *arguments: object) -> Any:
     """Run ``ask`` with a timeout in seconds.
 
     Raises:

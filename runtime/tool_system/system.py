@@ -166,7 +166,7 @@ def _log(fault: ToolSystemFault, error: BaseException | None) -> None:
 class _Slot:
     """One call of a plan, and its result."""
 
-    def __init__(self, given: Any) -> None:
+    def __init__(self, given: object) -> None:
         if isinstance(given, Mapping):
             given = ParsedToolCall.of(given)
         if isinstance(given, ParsedToolCall):
@@ -182,7 +182,7 @@ class _Slot:
 class _Plan:
     """One plan, with the methods of a gate that ``batch.call_many`` uses."""
 
-    def __init__(self, system: ToolSystem, calls: Iterable[Any], context: ExecutionContext) -> None:
+    def __init__(self, system: ToolSystem, calls: Iterable[object], context: ExecutionContext) -> None:
         self.system = system
         self.context = context
         self.slots = [_Slot(call) for call in calls]

@@ -82,7 +82,7 @@ class ParsedToolCall:
 
     call_id: str
     tool_name: str
-    arguments: Any = None
+    arguments: object = None
 
     @classmethod
     def of(cls, planned: Mapping[str, Any]) -> Self:

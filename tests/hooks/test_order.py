@@ -166,7 +166,7 @@ def test_wrappers_nest_and_are_torn_down_in_exact_reverse(wrappers: list[tuple[f
 )
 def test_ties_in_the_explicit_form_run_as_each_stage_lists_them(listed: dict[Stage, list[int]]) -> None:
     """Contract 94, C23."""
-    pool: list[Hook] = [acting({stage: lambda ctx: None for stage in Stage}, name=f"H{i}")() for i in range(4)]
+    pool: list[Any] = [acting({stage: lambda ctx: None for stage in Stage}, name=f"H{i}")() for i in range(4)]
     gate = Gate([record()], hooks=[{stage: [pool[i] for i in numbers] for stage, numbers in listed.items()}])
     plan = gate.explain("double").plan
     for stage, numbers in listed.items():

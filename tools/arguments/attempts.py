@@ -44,7 +44,7 @@ def attempt_record(found: HydrationResult) -> dict[str, Any]:
     )
 
 
-def readable(value: Any) -> Any:
+def readable(value: object) -> object:
     """Parse JSON text, so that members are masked by their names."""
     if not isinstance(value, str | bytes | bytearray):
         return value

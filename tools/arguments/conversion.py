@@ -26,7 +26,7 @@ _BOUNDS = frozenset({"Gt", "Ge", "Lt", "Le", "Interval", "MultipleOf", "MinLen",
 _WRAPPERS = frozenset({"Required", "NotRequired", "ReadOnly"})
 
 
-def kind_of(hint: Any) -> Kind:
+def kind_of(hint: object) -> Kind:
     """The conversion that a validated JSON value needs to become ``hint``: none, a change of number class, or pydantic."""
     if is_json(hint, numbers=False):
         return "same"
@@ -43,7 +43,7 @@ def kind_of(hint: Any) -> Kind:
     return "int" if "int" in kinds else "float"
 
 
-def is_json(hint: Any, *, numbers: bool, seen: frozenset[Any] = frozenset()) -> bool:
+def is_json(hint: object, *, numbers: bool, seen: frozenset[object] = frozenset()) -> bool:
     """Check that a JSON value which fits the hint's schema needs no conversion.
 
     ``numbers`` includes int and float: right for output, wrong for input, where JSON ``2.0`` fits ``integer``.
@@ -64,31 +64,31 @@ def is_json(hint: Any, *, numbers: bool, seen: frozenset[Any] = frozenset()) -> 
     return _is_typed_dict(bare) and bare in seen
 
 
-def is_mapping(hint: Any) -> bool:
+def is_mapping(hint: object) -> bool:
     """True for a hint that keeps a JSON object unchanged: ``dict``, ``Mapping``, with or without parts, or ``Any``."""
     bare = _bare(hint)
     loose = any(bare is item for item in (Any, object, Parameter.empty, dict, Mapping))
     return loose or get_origin(bare) in {dict, typing.get_origin(Mapping[str, Any])}
 
 
-def is_structured(hint: Any) -> bool:
+def is_structured(hint: object) -> bool:
     """True for a type with named, typed fields: a TypedDict, a dataclass or a pydantic model."""
     return _is_typed_dict(hint) or (
         isinstance(hint, type) and (dataclasses.is_dataclass(hint) or hasattr(hint, "__pydantic_validator__"))
     )
 
 
-def _is_typed_dict(hint: Any) -> bool:
+def _is_typed_dict(hint: object) -> bool:
     return isinstance(hint, type) and issubclass(hint, dict) and hasattr(hint, "__total__")
 
 
-def _unwrapped(hint: Any) -> Any:
+def _unwrapped(hint: object) -> object:
     while getattr(get_origin(hint), "_name", None) in _WRAPPERS:
         hint = get_args(hint)[0]
     return hint
 
 
-def _bare(hint: Any) -> Any:
+def _bare(hint: Any) -> object:
     """Strip ``NewType``, aliases, and metadata that adds nothing to the JSON Schema."""
     while True:
         if hasattr(hint, "__supertype__"):
@@ -126,7 +126,7 @@ def _bounds(item: Any) -> bool:
     return _describes(item)
 
 
-def is_field_info(item: Any) -> bool:
+def is_field_info(item: object) -> bool:
     """True for a ``Field(...)`` of pydantic."""
     return type(item).__name__ == "FieldInfo" and type(item).__module__.startswith("pydantic")
 
@@ -136,7 +136,7 @@ def _keeps_name(field: Any) -> bool:
 
 
 def flat_convert(
-    ints: Sequence[str], floats: Sequence[str], defaults: Mapping[str, Any] | None = None
+    ints: Sequence[str], floats: Sequence[str], defaults: Mapping[str, object] | None = None
 ) -> Convert | None:
     """Convert ``2.0`` to ``2`` or ``2`` to ``2.0`` in flat arguments, and fill *defaults*, which have the right types.
 
@@ -199,7 +199,7 @@ def typed_convert(
 
     validate = adapter.validator.validate_json
 
-    def convert(arguments: Any) -> Any:
+    def convert(arguments: object) -> Any:
         try:
             return validate(dump(arguments), by_name=by_name)
         except ValidationError as error:

@@ -157,14 +157,14 @@ class HydrationResult:
         provenance = {name: seen[name] for name in names} | {"validated": seen["validatedArgs"], "validator": validator}
         return {"success": self.success, "errors": _plain(self.errors), "provenance": provenance}
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return HydrationResult, (self.call, self.success, self.provenance, self.arguments, None, self.errors)
 
 
 class StrictResult(HydrationResult):
     """The result of strict, valid arguments. Its provenance is built when it is first read."""
 
-    def __init__(self, **fields: Any) -> None:
+    def __init__(self, **fields: object) -> None:
         self.__dict__.update(fields)
 
     @cached_property
@@ -220,7 +220,7 @@ class Attestation:
             return False
         return evidence_of(result.call) == self._raw and _written(result.arguments) == _written(self._arguments)
 
-    def provenance(self, arguments: Any) -> HydrationProvenance:
+    def provenance(self, arguments: object) -> HydrationProvenance:
         """The provenance of strict, valid arguments."""
         return self._by.provenance(self._call, self._wire, arguments, self._seconds)
 
@@ -231,7 +231,7 @@ def evidence_of(call: ToolCall) -> str | bytes:
     return raw if isinstance(raw, str | bytes) else _written(raw)
 
 
-def _written(value: Any) -> bytes:
+def _written(value: object) -> bytes:
     """JSON bytes in which ``True``, ``1`` and ``1.0`` differ."""
     try:
         return orjson.dumps(value, option=_UNCONVERTED)
@@ -244,7 +244,7 @@ def _camel(name: str) -> str:
     return first + "".join(map(str.capitalize, rest))
 
 
-def _plain(value: Any, depth: int = 64) -> Any:
+def _plain(value: object, depth: int = 64) -> Any:
     """Convert to JSON for any encoder: other values become their type's name, lone surrogates are escaped."""
     if value is None or isinstance(value, bool):
         return value

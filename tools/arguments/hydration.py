@@ -179,7 +179,7 @@ class Hydrator:
         token = Attestation(self, call, raw, arguments, wire, took)
         return StrictResult(call=call, success=True, arguments=freeze(arguments), token=token)
 
-    def provenance(self, call: ToolCall, wire: str | None, arguments: Any, seconds: float) -> HydrationProvenance:
+    def provenance(self, call: ToolCall, wire: str | None, arguments: object, seconds: float) -> HydrationProvenance:
         """Build the provenance of strict, valid arguments."""
         facts = _seen(call, wire) | {"definition": self.digest, "parsed": arguments, "validated": arguments}
         return HydrationProvenance.of(facts | {"is_validated": True, "validator": self._info(seconds)})
@@ -193,7 +193,7 @@ class Hydrator:
             return None
         return ValidatorInfo(*names, "run-time" if self._late else "compile-time", seconds)
 
-    def _attempt(self, call: ToolCall, raw: Any, base: dict[str, Any]) -> HydrationResult:
+    def _attempt(self, call: ToolCall, raw: object, base: dict[str, Any]) -> HydrationResult:
         """Read the arguments once, with tolerance and diagnosis."""
         definition, facts = self.record.definition, dict(base)
         try:
@@ -260,6 +260,6 @@ def _seen(call: ToolCall, wire: str | None) -> dict[str, Any]:
 
 
 def _failed(
-    call: ToolCall, facts: dict[str, Any], stage: HydrationStage, message: str, detail: Any = None
+    call: ToolCall, facts: dict[str, Any], stage: HydrationStage, message: str, detail: object = None
 ) -> HydrationResult:
     return HydrationResult(call, False, HydrationProvenance.of(facts), errors=(HydrationError(stage, message, detail),))

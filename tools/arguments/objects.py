@@ -12,7 +12,7 @@ from callgate.tools.limits import DEFAULT_LIMITS, Limits
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def parse_value(value: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> dict[str, Any]:  # noqa: C901 - one loop, unrolled
+def parse_value(value: Mapping[str, object], limits: Limits = DEFAULT_LIMITS) -> dict[str, Any]:  # noqa: C901 - one loop, unrolled
     """Copy an object that a provider or caller sent into plain JSON values.
 
     The copy shares nothing mutable with *value*. Tuples become lists; subclasses of JSON's types, such as
@@ -50,7 +50,7 @@ def parse_value(value: Mapping[str, Any], limits: Limits = DEFAULT_LIMITS) -> di
     return _object(copy, limits, 1, [1, 0])
 
 
-def _object(value: Mapping[Any, Any], limits: Limits, depth: int, used: list[int]) -> dict[str, Any]:
+def _object(value: Mapping[Any, object], limits: Limits, depth: int, used: list[int]) -> dict[str, Any]:
     """Copy an object; *used* counts the values and characters of the whole."""
     copy: dict[str, Any] = {}
     _enter(len(value), limits, depth, used)
@@ -63,7 +63,7 @@ def _object(value: Mapping[Any, Any], limits: Limits, depth: int, used: list[int
     return copy
 
 
-def _plain(value: Any, limits: Limits, depth: int, used: list[int]) -> Any:
+def _plain(value: object, limits: Limits, depth: int, used: list[int]) -> object:
     if isinstance(value, str):
         return _text(value, limits, used)
     if value is None or value is True or value is False:

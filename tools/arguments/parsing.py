@@ -134,7 +134,7 @@ def parse_strict(text: str | bytes | bytearray, limits: Limits = DEFAULT_LIMITS)
     raise problem  # outside of `except`: the parser's own error may quote a key, and would stay as its context
 
 
-def _as_text(raw: Any, limits: Limits) -> str:
+def _as_text(raw: object, limits: Limits) -> str:
     if isinstance(raw, str):
         return raw
     if not isinstance(raw, (bytes, bytearray)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import time
 from dataclasses import replace
-from typing import Any
 
 from callgate.tools.arguments.hydrated import HydrationError, HydrationResult, Repair, Repairer
 from callgate.tools.calls import ToolCall
@@ -48,7 +47,7 @@ async def repair_with(repair: Repairer, call: ToolCall, reason: HydrationError) 
     return replace(noted, after=frozen_copy(after))
 
 
-def frozen_copy(value: Any) -> Any:
+def frozen_copy(value: object) -> object:
     """Return a frozen copy of received arguments; a value that nests too deep for a copy is kept as it is."""
     try:
         return freeze(value)

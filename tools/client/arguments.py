@@ -24,7 +24,7 @@ class ArgumentCheck(TypedDict):
     errors: NotRequired[list[str]]
 
 
-def as_tool_call(call: Any) -> ToolCall:
+def as_tool_call(call: object) -> ToolCall:
     """Read a call in OpenAI's shape, ``{id, type, function: {name, arguments}}``, as a ``ToolCall``.
 
     Any input becomes a call: a name or an id that is not text is empty, and no tool has an empty name.
@@ -37,11 +37,11 @@ def as_tool_call(call: Any) -> ToolCall:
     return ToolCall(id=_text(body.get("id")), name=_text(function.get("name")), arguments=function.get("arguments"))
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def argument_errors(schema: Mapping[str, Any], validator: Validator, arguments: Mapping[str, Any]) -> list[str]:
+def argument_errors(schema: Mapping[str, object], validator: Validator, arguments: Mapping[str, object]) -> list[str]:
     """List the errors of parsed arguments; an empty list for valid ones.
 
     Missing parameters come first, then unknown ones, then wrong types. Other broken keywords of the schema follow with
@@ -55,7 +55,7 @@ def argument_errors(schema: Mapping[str, Any], validator: Validator, arguments: 
     return []
 
 
-def _errors(schema: Mapping[str, Any], validator: Validator, arguments: Mapping[str, Any]) -> list[str]:
+def _errors(schema: Mapping[str, object], validator: Validator, arguments: Mapping[str, object]) -> list[str]:
     plain = list(islice(_look(schema, arguments), MAX_ERRORS + 1))
     deeper = explain(validator, arguments, MAX_ERRORS)
     ranked = [_exact(issue, arguments) for issue in (*plain, *deeper)]
@@ -68,7 +68,7 @@ def _errors(schema: Mapping[str, Any], validator: Validator, arguments: Mapping[
 
 def _look(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[Issue]:
     """List the errors of the top level: an engine stops listing names sooner, and adds suggestions."""
-    properties: Mapping[str, Any] = schema.get("properties", {})
+    properties: Mapping[str, object] = schema.get("properties", {})
     yield from (missing((), name) for name in schema.get("required", ()) if name not in arguments)
     if schema.get("additionalProperties") is False and "patternProperties" not in schema:
         yield from (unknown((), name) for name in arguments if name not in properties)
@@ -78,7 +78,7 @@ def _look(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[I
             yield wrong_type((name,), types, value)
 
 
-def _exact(issue: Issue, arguments: Mapping[str, Any]) -> tuple[int, str]:
+def _exact(issue: Issue, arguments: Mapping[str, object]) -> tuple[int, str]:
     """The text of an issue, and its rank."""
     rank = next((rank for rank, words in enumerate(_ORDER) if issue.expected.startswith(words)), len(_ORDER))
     if rank == len(_ORDER):

@@ -74,11 +74,11 @@ class ClientToolProvider:
 
     def __init__(
         self,
-        tools: Any,
+        tools: object,
         on_input_required: OnInputRequired | None,
         *,
         validate_arguments: bool = True,
-        output_schemas: Mapping[str, Mapping[str, Any]] | None = None,
+        output_schemas: Mapping[str, Mapping[str, object]] | None = None,
         limits: Limits | None = None,
     ) -> None:
         definitions = {definition.name: definition for definition in validate_tool_definitions(tools)}
@@ -95,7 +95,7 @@ class ClientToolProvider:
         """The checked definitions, in the order of the client; the list is a copy."""
         return [tool.definition for tool in self._tools.values()]
 
-    def validate_tool_arguments(self, call: Any) -> ArgumentCheck:
+    def validate_tool_arguments(self, call: object) -> ArgumentCheck:
         """Check a call's arguments and list all errors.
 
         ``call`` is a ``ToolCall`` or has OpenAI's shape. Nothing is sent to the client. ``errors`` are ordered:
@@ -175,7 +175,7 @@ class ClientToolProvider:
             raise Invalid(error.public, stage="parse", code="invalid_json", public=error.public) from None
         return tool, parsed.value
 
-    async def _send(self, call: ToolCall, context: Any) -> Answer:
+    async def _send(self, call: ToolCall, context: object) -> Answer:
         if self._on_input_required is None:
             raise ToolError("The call cannot be sent to the client: on_input_required is None; give a callback")
         answer = self._on_input_required(call, context)
@@ -223,7 +223,7 @@ def _require_valid(tool: _Tool, arguments: dict[str, Any]) -> None:
 # ---------------------------------------------------------------------- results
 
 
-def read_answer(answer: Any, call: ToolCall) -> Any:
+def read_answer(answer: object, call: ToolCall) -> object:
     """Read the result of a client.
 
     Raises:
@@ -242,7 +242,7 @@ def read_answer(answer: Any, call: ToolCall) -> Any:
     return answer.get("result")
 
 
-def _plain(value: Any, limits: Limits | None = None) -> Any:
+def _plain(value: object, limits: Limits | None = None) -> Any:
     """Copy a result that is JSON; within *limits*, where no later check applies them.
 
     Raises:
@@ -260,7 +260,7 @@ def _plain(value: Any, limits: Limits | None = None) -> Any:
     return thaw(value)
 
 
-def _require_valid_output(validator: Validator, output: Any) -> None:
+def _require_valid_output(validator: Validator, output: object) -> None:
     try:
         validator.check(output)
     except Exception:  # noqa: BLE001  (any exception of a validator means invalid)
@@ -286,7 +286,7 @@ def _message(error: Exception) -> str:
         return ""
 
 
-def _short(text: Any) -> str:
+def _short(text: object) -> str:
     """Text that can be encoded, cut; empty for other values."""
     if not isinstance(text, str):
         return ""

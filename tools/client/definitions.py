@@ -48,7 +48,7 @@ class Refused(TypedDict):
     errors: list[str]
 
 
-def validate_tool_definitions(tools: Any) -> list[ToolDefinition]:
+def validate_tool_definitions(tools: object) -> list[ToolDefinition]:
     """Check a client's definitions, flat or wrapped, and normalise them to the flat form.
 
     The rules are stricter than for an application's own tools. A description is required, ``parameters`` is an object
@@ -66,7 +66,7 @@ def validate_tool_definitions(tools: Any) -> list[ToolDefinition]:
     return found
 
 
-def safe_validate_tool_definitions(tools: Any) -> Accepted | Refused:
+def safe_validate_tool_definitions(tools: object) -> Accepted | Refused:
     """Like ``validate_tool_definitions``, but returns ``{success: True, data}`` or ``{success: False, errors}``."""
     found, errors = _check(tools)
     if errors:
@@ -84,7 +84,7 @@ def with_output_schema(definition: ToolDefinition, schema: Any) -> ToolDefinitio
     return replace(definition, output_schema=schema)
 
 
-def _check(tools: Any) -> tuple[list[ToolDefinition], list[str]]:
+def _check(tools: object) -> tuple[list[ToolDefinition], list[str]]:
     if not isinstance(tools, list | tuple):
         return [], [f"a list of tool definitions is needed, not {rules.kind_of(tools)}"]
     if len(tools) > MAX_TOOLS:
@@ -136,7 +136,7 @@ def _line_of(error: DefinitionError, where: str) -> str:
     return text if text.startswith("tool ") else f"{where}: {text}"
 
 
-def _flat(item: Any) -> Mapping[str, Any]:
+def _flat(item: object) -> Mapping[str, object]:
     """Read the flat form; its size is limited."""
     if not isinstance(item, Mapping):
         raise DefinitionError(f"a tool definition is an object, not {rules.kind_of(item)}")
@@ -153,18 +153,18 @@ def _flat(item: Any) -> Mapping[str, Any]:
 # ------------------------------------------------------------------------------------------ checks
 
 
-def _given(data: Mapping[str, Any], attribute: str) -> Iterator[tuple[str, Any]]:
+def _given(data: Mapping[str, object], attribute: str) -> Iterator[tuple[str, Any]]:
     """Every member for an attribute of a definition, in any spelling; null counts as absent."""
     return ((key, value) for key, value in data.items() if _ATTRIBUTES.get(key) == attribute and value is not None)
 
 
-def _check_name(data: Mapping[str, Any]) -> None:
+def _check_name(data: Mapping[str, object]) -> None:
     if data.get("name") is None:
         raise DefinitionError("there is no name")
     rules.check_name(data["name"])
 
 
-def _check_description(data: Mapping[str, Any]) -> None:
+def _check_description(data: Mapping[str, object]) -> None:
     text = data.get("description")
     if isinstance(text, str) and len(text) <= rules.TEXT_LIMIT and not rules.is_blank(text):
         return
@@ -174,7 +174,7 @@ def _check_description(data: Mapping[str, Any]) -> None:
     raise DefinitionError(f"a description of 1 to {rules.TEXT_LIMIT} characters is required; {found}")
 
 
-def _check_parameters(data: Mapping[str, Any]) -> None:
+def _check_parameters(data: Mapping[str, object]) -> None:
     given = list(_given(data, "parameters"))
     if not given:
         raise DefinitionError('there is no schema: give parameters={"type": "object", "properties": {…}}')
@@ -184,12 +184,12 @@ def _check_parameters(data: Mapping[str, Any]) -> None:
             raise DefinitionError('parameters must have "type": "object" and "properties", {} where there are none')
 
 
-def _check_output(data: Mapping[str, Any]) -> None:
+def _check_output(data: Mapping[str, object]) -> None:
     for _, schema in _given(data, "output_schema"):
         _check_schema(schema, "output", OUTPUT_LIMITS)
 
 
-def _check_schema(schema: Any, role: Literal["parameters", "output"], limits: SchemaLimits) -> None:
+def _check_schema(schema: object, role: Literal["parameters", "output"], limits: SchemaLimits) -> None:
     if not isinstance(schema, Mapping):
         raise DefinitionError(f"the {role} schema must be a JSON Schema object, not {rules.kind_of(schema)}")
     verify_schema(schema, role, trusted=False)
@@ -205,20 +205,20 @@ def _check_schema(schema: Any, role: Literal["parameters", "output"], limits: Sc
                 )
 
 
-def _check_policy(data: Mapping[str, Any]) -> None:
+def _check_policy(data: Mapping[str, object]) -> None:
     for name in _POLICY:
         for key, _ in _given(data, name):
             raise DefinitionError(f"{key} is set by the application, not by a client; leave it out")
 
 
-def _check_members(data: Mapping[str, Any]) -> None:
+def _check_members(data: Mapping[str, object]) -> None:
     for name in ("metadata", "annotations"):
         for key, value in _given(data, name):
             if not isinstance(value, Mapping):
                 raise DefinitionError(f"{key} must be an object, not {rules.kind_of(value)}")
 
 
-def _check_texts(data: Mapping[str, Any]) -> None:
+def _check_texts(data: Mapping[str, object]) -> None:
     """Refuse text that a model reads and a person does not see (tool poisoning), at any depth."""
     stack: list[Any] = [data]
     while stack:

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from callgate.errors import DefinitionError
 from callgate.providers.clock import Clock, SystemClock
@@ -29,7 +28,7 @@ MAX_PINS = 1_024
 """Pinned tools of one provider; the limit protects the store from a provider that invents names."""
 MAX_CHANGES = 20
 _MAX_SEEN = 1_024
-_ABSENT: Any = object()
+_ABSENT: object = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +170,7 @@ class ToolPins:
         return tuple(lines)
 
 
-def _differences(before: Any, after: Any, path: tuple[str | int, ...] = ()) -> Iterator[str]:
+def _differences(before: object, after: object, path: tuple[str | int, ...] = ()) -> Iterator[str]:
     """List lines that describe the changes; definitions nest no deeper than their limits."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in [*before, *(key for key in after if key not in before)]:
@@ -191,5 +190,5 @@ def _shown_path(path: tuple[str | int, ...]) -> str:
     return clip(pointer(path), 200)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return clip(dump(value).decode(), 200)

@@ -18,8 +18,8 @@ class JsonSchemaProperty(_References, total=False):
     title: str
     description: str
     enum: list[Any]
-    const: Any
-    default: Any
+    const: object
+    default: object
     examples: list[Any]
     anyOf: list[JsonSchemaProperty]  # noqa: N815 - JSON Schema's spelling, here and below
     oneOf: list[JsonSchemaProperty]  # noqa: N815

@@ -73,10 +73,10 @@ class ToolComponent(metaclass=ToolType):
 
     __slots__ = ()
 
-    def __init__(self, arguments: Any = None, /) -> None:
+    def __init__(self, arguments: object = None, /) -> None:
         """Take the validated arguments; the base ignores them."""
 
-    async def run(self, params: Any = None) -> Any:
+    async def run(self, params: object = None) -> Any:
         """Do the work; the base does nothing and returns None."""
 
     @classmethod
@@ -106,13 +106,13 @@ def component_record(cls: type) -> ToolRecord | None:
     return record
 
 
-def attached_validator(cls: type | None) -> Any:
+def attached_validator(cls: type | None) -> object:
     """The validator that was attached to a class or compiled for its ``validator``; else None."""
     slot = None if cls is None else _SLOTS.get(cls)
     return None if slot is None else slot.validator
 
 
-def attach_validator(cls: type, validator: Any) -> None:
+def attach_validator(cls: type, validator: object) -> None:
     """Attach a compiled validator to a decorated class, at decoration or later.
 
     Raises:
@@ -166,7 +166,7 @@ def _without_constructor(original: Any) -> dict[str, Any]:
     def run(self: Any, params: Any = None) -> Any:
         return original.run(self, getattr(self, kept) if params is None else params)
 
-    async def run_async(self: Any, params: Any = None) -> Any:
+    async def run_async(self: object, params: object = None) -> Any:
         return await run(self, params)
 
     if len(inspect.signature(original.run).parameters) < 2:

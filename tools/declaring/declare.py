@@ -60,7 +60,7 @@ class ToolOptions(AuthorSettings, total=False):
     key: Sequence[str]
     tags: Iterable[str]
     safe: bool | None
-    safety: Mapping[str, Any]
+    safety: Mapping[str, object]
     allowed_roles: Iterable[str]
     capabilities: Mapping[str, Any]
     annotations: ToolAnnotations
@@ -72,7 +72,7 @@ class ToolOptions(AuthorSettings, total=False):
     no_schema_mode: NoSchemaMode | Literal["read-only", "human-approval", "full"] | None
     tolerant: bool | None
     metadata: Mapping[str, Any]
-    hooks_by_stage: Mapping[str, Sequence[Any]]
+    hooks_by_stage: Mapping[str, Sequence[object]]
 
 
 @explain_attributes(
@@ -167,7 +167,7 @@ def tool(target: Any = None, /, **options: Any) -> Any:
         hint = f"; write {_INSTEAD[name]}" if name in _INSTEAD else did_you_mean(name, known)
         raise TypeError(f"@tool has no option {name!r}{hint}")
 
-    def decorate(item: Any) -> Any:
+    def decorate(item: object) -> object:
         if isinstance(item, type):
             return _class_tool(item, options)
         if isinstance(item, FunctionTool):
@@ -180,7 +180,7 @@ def tool(target: Any = None, /, **options: Any) -> Any:
     return decorate if target is None else decorate(target)
 
 
-def as_tool(item: Any) -> ToolRecord:
+def as_tool(item: object) -> ToolRecord:
     """Return the record of a tool: the result of ``@tool``, a function, an executor, or a record itself.
 
     Raises:
@@ -205,7 +205,7 @@ def as_tool(item: Any) -> ToolRecord:
 _RECORDS: WeakKeyDictionary[Any, ref[ToolRecord]] = WeakKeyDictionary()
 
 
-def _remembered(item: Any, build: Callable[[Any], ToolRecord]) -> ToolRecord:
+def _remembered(item: object, build: Callable[[Any], ToolRecord]) -> ToolRecord:
     """Cache one record for one object, while a reference to it exists; not where equality is not identity."""
     kind: Any = type(item)
     if kind.__eq__ is not object.__eq__ or kind.__weakrefoffset__ == 0:
@@ -228,7 +228,7 @@ def _from_class(cls: type) -> ToolRecord:
     raise TypeError(f"the class {cls.__qualname__} is no tool: it has no run() and is not decorated with @tool")
 
 
-def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _split(options: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split options into those of the definition and those of the record."""
     record = {name: value for name, value in options.items() if name in RecordSettings.__annotations__}
     return {name: value for name, value in options.items() if name not in record}, record
@@ -243,13 +243,13 @@ def _define(options: dict[str, Any], streams: bool, **found: Any) -> ToolDefinit
     return ToolDefinition(**{**found, **options})
 
 
-def _callable(target: Any) -> Callable[..., Any]:
+def _callable(target: Any) -> Callable[..., object]:
     if isinstance(target, functools.partial):
         raise DefinitionError("a partial has no annotations of its own; write a function that calls it")
     return target if inspect.isroutine(target) else target.__call__
 
 
-def _function_record(function: Any, options: Mapping[str, Any]) -> ToolRecord:
+def _function_record(function: object, options: Mapping[str, object]) -> ToolRecord:
     call = _callable(function)
     declared, record = _split(options)
     output, parameters = declared.pop("output_schema", None), declared.pop("parameters", None)
@@ -336,7 +336,7 @@ def _class_tool(cls: Any, options: Mapping[str, Any]) -> type:
     )
 
 
-def _run_of(cls: type) -> Callable[..., Any]:
+def _run_of(cls: type) -> Callable[..., object]:
     """Check that ``run`` is overridden and callable without arguments."""
     run = inspect.getattr_static(cls, "run", None)
     if run is None or run is ToolComponent.run or not inspect.isfunction(run):
@@ -347,7 +347,7 @@ def _run_of(cls: type) -> Callable[..., Any]:
     return run
 
 
-def _object_schema(hint: Any, where: str) -> tuple[dict[str, Any] | None, conversion.Convert | None, Settling]:
+def _object_schema(hint: object, where: str) -> tuple[dict[str, Any] | None, conversion.Convert | None, Settling]:
     """Read the type of a constructor's arguments object: a TypedDict, dataclass or model has a schema."""
     if conversion.is_mapping(hint):
         return None, None, Settling()

@@ -110,7 +110,7 @@ class ToolExecutor(Protocol):
         ...
 
 
-def is_executor(item: Any) -> bool:
+def is_executor(item: object) -> bool:
     """Check for an instance with a ``schema`` and an ``execute`` method."""
     return hasattr(item, "schema") and callable(getattr(item, "execute", None))
 
@@ -126,7 +126,7 @@ def executor_record(executor: ToolExecutor) -> ToolRecord:
         definition = ToolSchema.of(executor.schema).to_definition()
     run = executor.execute
 
-    async def execute_async(arguments: Any, context: Any) -> Any:
+    async def execute_async(arguments: object, context: object) -> object:
         return _output(await run(arguments, context))
 
     def execute(arguments: Any, context: Any) -> Any:
@@ -138,7 +138,7 @@ def executor_record(executor: ToolExecutor) -> ToolRecord:
     )
 
 
-def _output(result: Any) -> Any:
+def _output(result: object) -> Any:
     """The output in a result, or the value itself where it is not a result."""
     if isinstance(result, ToolResult):
         if result.ok:

@@ -60,7 +60,7 @@ def settle_typed(adapter: Any, defaults: Defaults, wires: Mapping[str, str] | No
     unordered, equals = bool(kinds & {"set", "frozenset"}), bool(kinds & {"decimal", "datetime", "set", "frozenset"})
     fitting, misfits = dict(defaults.fitting), dict(defaults.misfits)
 
-    def to_json(value: Any) -> Any:
+    def to_json(value: object) -> Any:
         dumped = to_python(value, mode="json", by_alias=True, round_trip=True, warnings=False)
         if unordered:
             dumped = _walk(to_python(value, by_alias=True, round_trip=True, warnings=False), dumped, None)
@@ -81,7 +81,7 @@ def settle_typed(adapter: Any, defaults: Defaults, wires: Mapping[str, str] | No
     return Settling(settle, identity if equals else None, misfits)
 
 
-def without(arguments: dict[str, Any], misfits: Mapping[str, Any]) -> dict[str, Any]:
+def without(arguments: dict[str, Any], misfits: Mapping[str, object]) -> dict[str, Any]:
     """Leave out the arguments that are still a default which the types refuse."""
     return {name: value for name, value in arguments.items() if name not in misfits or value != misfits[name]}
 
@@ -119,20 +119,20 @@ def defaults_of(given: Sequence[Argument]) -> Defaults:
     return Defaults(fitting, misfits)
 
 
-def _adapter(hint: Any, where: str) -> Any:
+def _adapter(hint: object, where: str) -> Any:
     with warnings.catch_warnings():  # of an alias, which has a meaning for the parameter and none for the type alone
         warnings.simplefilter("ignore")
         return make_adapter(hint, where)
 
 
-def _is_plain_json(value: Any) -> bool:
+def _is_plain_json(value: object) -> bool:
     try:
         return bool(json.loads(dump(value)) == value)
     except (TypeError, ValueError, RecursionError):
         return False
 
 
-def prove(hint: Any, where: str) -> bool:
+def prove(hint: object, where: str) -> bool:
     """Return True if samples of a type convert to values whose JSON form gives them back; False without a valid sample.
 
     Raises:
@@ -180,7 +180,7 @@ def _same(one: Any, other: Any) -> bool:
     return type(one).__eq__ is by_identity or bool(one == other)
 
 
-def _samples(schema: Any, known: Mapping[str, Any], depth: int) -> Iterator[Any]:
+def _samples(schema: object, known: Mapping[str, object], depth: int) -> Iterator[Any]:
     """Make a few JSON values that may fit a schema; each branch of a choice is used once."""
     if not isinstance(schema, Mapping):
         return
@@ -202,7 +202,7 @@ def _samples(schema: Any, known: Mapping[str, Any], depth: int) -> Iterator[Any]
         yield from make(schema, known, depth)
 
 
-def _text_samples(schema: Mapping[str, Any], _known: Mapping[str, Any], _depth: int) -> Iterator[Any]:
+def _text_samples(schema: Mapping[str, Any], _known: Mapping[str, Any], _depth: int) -> Iterator[object]:
     shape = str(schema.get("format"))
     if shape in _SAMPLES:
         yield _SAMPLES[shape]
@@ -211,7 +211,7 @@ def _text_samples(schema: Mapping[str, Any], _known: Mapping[str, Any], _depth: 
     yield from (text + "a" * (least - len(text)) for text in _TEXTS)
 
 
-def _number_samples(schema: Mapping[str, Any], _known: Mapping[str, Any], _depth: int) -> Iterator[Any]:
+def _number_samples(schema: Mapping[str, Any], _known: Mapping[str, Any], _depth: int) -> Iterator[object]:
     least = schema.get("minimum", schema.get("exclusiveMinimum"))
     most = schema.get("maximum", schema.get("exclusiveMaximum"))
     step = schema.get("multipleOf", 1)
@@ -220,7 +220,7 @@ def _number_samples(schema: Mapping[str, Any], _known: Mapping[str, Any], _depth
     yield from [] if most is None else (most, most - step)
 
 
-def _array_samples(schema: Mapping[str, Any], known: Mapping[str, Any], depth: int) -> Iterator[Any]:
+def _array_samples(schema: Mapping[str, Any], known: Mapping[str, Any], depth: int) -> Iterator[object]:
     heads = [next(_samples(one, known, depth + 1), None) for one in schema.get("prefixItems") or ()]
     parts = list(_samples(schema.get("items"), known, depth + 1)) or ["a"]
     least = max(schema.get("minItems", 0) - len(heads), 0)
@@ -229,7 +229,7 @@ def _array_samples(schema: Mapping[str, Any], known: Mapping[str, Any], depth: i
         yield from (heads + [part] * max(least, 1) for part in parts)
 
 
-def _object_samples(schema: Mapping[str, Any], known: Mapping[str, Any], depth: int) -> Iterator[Any]:
+def _object_samples(schema: Mapping[str, Any], known: Mapping[str, Any], depth: int) -> Iterator[object]:
     members = {name: list(_samples(part, known, depth + 1)) for name, part in (schema.get("properties") or {}).items()}
     extra = list(_samples(schema.get("additionalProperties"), known, depth + 1))
     if not members:
@@ -251,7 +251,7 @@ _MAKE: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any], int], Iterator[
 }
 
 
-def _kinds(schema: Any) -> set[str]:
+def _kinds(schema: object) -> set[str]:
     """Return the types in a core schema of pydantic."""
     found: set[str] = set()
     waiting = [schema]
@@ -266,7 +266,7 @@ def _kinds(schema: Any) -> set[str]:
     return found
 
 
-def _walk(python: Any, dumped: Any, leaf: Callable[[Any, Any], Any] | None) -> Any:
+def _walk(python: object, dumped: object, leaf: Callable[[Any, Any], object] | None) -> Any:
     """Return *dumped* with the items of sets in a fixed order, and with *leaf* applied to scalars."""
     if isinstance(python, dict) and isinstance(dumped, dict) and len(python) == len(dumped):
         return {key: _walk(value, dumped[key], leaf) for value, key in zip(python.values(), dumped, strict=True)}
@@ -276,7 +276,7 @@ def _walk(python: Any, dumped: Any, leaf: Callable[[Any, Any], Any] | None) -> A
     return dumped if leaf is None else leaf(python, dumped)
 
 
-def _equal_form(python: Any, dumped: Any) -> Any:
+def _equal_form(python: object, dumped: object) -> Any:
     """Return the same text for equal decimals and equal instants."""
     if isinstance(python, Decimal) and python.is_finite():
         text = format(python, "f") if abs(python.adjusted()) < _DIGITS else str(python)

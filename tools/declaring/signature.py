@@ -117,7 +117,7 @@ def read_signature(
     )
 
 
-def resolve_hints(call: Callable[..., Any], where: str) -> dict[str, Any]:
+def resolve_hints(call: Callable[..., object], where: str) -> dict[str, Any]:
     """Read type hints with their metadata; raises ``DefinitionError`` for an undefined name in them."""
     try:
         return hints_of(call)
@@ -126,7 +126,7 @@ def resolve_hints(call: Callable[..., Any], where: str) -> dict[str, Any]:
 
 
 def read_arguments(
-    call: Callable[..., Any], hints: Mapping[str, Any], documented: Mapping[str, str], where: str
+    call: Callable[..., object], hints: Mapping[str, object], documented: Mapping[str, str], where: str
 ) -> Arguments:
     """Group the parameters by their source; raises ``DefinitionError`` for those that JSON cannot fill by name."""
     injected = find_injected(call)
@@ -150,14 +150,14 @@ def read_arguments(
     return Arguments(tuple(given), injected, contexts[0] if contexts else None, variadic)
 
 
-def is_context(hint: Any) -> bool:
+def is_context(hint: object) -> bool:
     """Check for an annotation that receives the context: ``ToolContext``, a subclass, optional or annotated."""
     if get_origin(hint) in {Annotated, Union, types.UnionType}:
         return any(is_context(item) for item in get_args(hint))
     return ToolContext in getattr(hint, "__mro__", ())
 
 
-def _argument(parameter: Parameter, hint: Any, documented: str | None, where: str) -> Argument:
+def _argument(parameter: Parameter, hint: object, documented: str | None, where: str) -> Argument:
     name = parameter.name
     if hint is Parameter.empty and name in {"self", "cls", "ctx"}:
         mend = "annotate it with ToolContext" if name == "ctx" else "decorate a function or a class, not a method"
@@ -187,7 +187,9 @@ def _argument(parameter: Parameter, hint: Any, documented: str | None, where: st
     )
 
 
-def _converting(arguments: Arguments, adapter: Any, defaults: Defaults, where: str) -> tuple[Convert | None, Settling]:
+def _converting(
+    arguments: Arguments, adapter: object, defaults: Defaults, where: str
+) -> tuple[Convert | None, Settling]:
     """Return the conversion of settled arguments to those of the body, and how arguments are settled."""
     from callgate.tools.declaring.settling import prove, settle_flat, settle_typed, without
 
@@ -222,7 +224,7 @@ def _leaves_room(schema: Mapping[str, Any], arguments: Arguments, where: str) ->
     return schema.get("additionalProperties") is not False or "patternProperties" in schema
 
 
-def read_colour(call: Callable[..., Any], returned: Any, where: str) -> tuple[bool, bool, Any]:
+def read_colour(call: Callable[..., object], returned: object, where: str) -> tuple[bool, bool, object]:
     """Read whether a callable is async, whether it streams, and its return type (or the type of its parts)."""
     if inspect.isgeneratorfunction(call):
         raise DefinitionError(f"{where}: a tool that streams is an async generator; write `async def`")

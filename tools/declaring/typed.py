@@ -40,7 +40,7 @@ class Output:
 
     schema: dict[str, Any] | None = None
     to_json: Dump = LOOSE
-    from_json: Callable[[Any], Any] | None = None
+    from_json: Callable[[Any], object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def _generator(by_own: bool = False) -> Any:
     class Untitled(GenerateJsonSchema):
         """Remove the titles of fields, which repeat their names; with *by_own*, each model decides over its aliases."""
 
-        def field_title_should_be_set(self, schema: Any) -> bool:
+        def field_title_should_be_set(self, schema: object) -> bool:
             return False
 
         def _of_own(self, make: Callable[[Any], dict[str, Any]], schema: Any) -> dict[str, Any]:
@@ -120,13 +120,13 @@ def _generator(by_own: bool = False) -> Any:
             finally:
                 self.by_alias = outer
 
-        def model_schema(self, schema: Any) -> dict[str, Any]:
+        def model_schema(self, schema: object) -> dict[str, Any]:
             return self._of_own(super().model_schema, schema)
 
-        def dataclass_schema(self, schema: Any) -> dict[str, Any]:
+        def dataclass_schema(self, schema: object) -> dict[str, Any]:
             return self._of_own(super().dataclass_schema, schema)
 
-        def typed_dict_schema(self, schema: Any) -> dict[str, Any]:
+        def typed_dict_schema(self, schema: object) -> dict[str, Any]:
             return self._of_own(super().typed_dict_schema, schema)
 
     return Untitled
@@ -146,7 +146,7 @@ def json_schema(adapter: Any, *, mode: str = "validation") -> dict[str, Any]:
     return schema | ({"$defs": definitions} if definitions else {})
 
 
-def parameters_schema(given: Sequence[Argument], adapter: Any, defaults: Mapping[str, Any]) -> dict[str, Any]:
+def parameters_schema(given: Sequence[Argument], adapter: object, defaults: Mapping[str, object]) -> dict[str, Any]:
     """The schema of all arguments, with *defaults* by wire name: an object without additional properties."""
     found = json_schema(adapter)
     properties = found.get("properties", {})
@@ -193,12 +193,12 @@ def read_output(hint: Any, where: str, *, schema: bool = True, parts: bool = Fal
     return Output(found, Dump(adapter, by_alias=None if by_own else True, is_open=_is_open(adapter)), back)
 
 
-def decides_aliases(adapter: Any) -> bool:
+def decides_aliases(adapter: object) -> bool:
     """Return True if a type of the adapter sets ``serialize_by_alias``; pydantic then decides for all of them."""
     return any((part.get("config") or {}).get("serialize_by_alias") is not None for part in _core(adapter))
 
 
-def _is_open(adapter: Any) -> bool:
+def _is_open(adapter: object) -> bool:
     """Return True if the adapter's type admits values of any type, which may hold an iterator or another mapping."""
     return any(
         part.get("type") in _OPEN or (part.get("type") in _HOLDERS and _HOLDERS[part["type"]] not in part)

@@ -42,7 +42,7 @@ def worth(term: str) -> float:
     return _WORTH.get(term, 1.0)
 
 
-def member(definition: ToolDefinition | Mapping[str, Any], name: str) -> Any:
+def member(definition: ToolDefinition | Mapping[str, object], name: str) -> object:
     """Read a member of a definition, or of its JSON form, by its Python name; None where it is absent.
 
     In the wrapped form a member may stand in the inner object or beside it.
@@ -53,7 +53,7 @@ def member(definition: ToolDefinition | Mapping[str, Any], name: str) -> Any:
     return inner[name] if isinstance(inner, Mapping) and name in inner else definition.get(name)
 
 
-def texts_of(tool: ToolDefinition | Mapping[str, Any]) -> dict[str, str]:
+def texts_of(tool: ToolDefinition | Mapping[str, object]) -> dict[str, str]:
     """Collect the searched texts by field, from a definition or its JSON form (flat, wrapped or of MCP)."""
     schemas = (member(tool, name) for name in ("parameters", "inputSchema", "input_schema"))
     parameters = _parameters(next(filter(None, schemas), None))
@@ -89,7 +89,7 @@ def pairs_of(fields: Mapping[str, list[str]]) -> dict[tuple[str, str], None]:
     return dict.fromkeys(pair for name in _PAIRED_FIELDS for pair in pairwise(fields.get(name, ())))
 
 
-def _parameters(schema: Any) -> list[tuple[str, str]]:
+def _parameters(schema: object) -> list[tuple[str, str]]:
     """Collect name and description of a schema's parameters, nested ones included, higher levels first.
 
     References are not followed. The number of visited nodes is limited.
@@ -116,5 +116,5 @@ def _parameters(schema: Any) -> list[tuple[str, str]]:
     return found[:_MAX_PARAMETERS]
 
 
-def _name(pair: tuple[Any, Any]) -> str:
+def _name(pair: tuple[object, object]) -> str:
     return str(pair[0])

@@ -39,7 +39,7 @@ class Entry:
         return member(self.definition, name)
 
 
-def definition_of(tool: Any) -> ToolDefinition | Mapping[str, Any]:
+def definition_of(tool: object) -> ToolDefinition | Mapping[str, object]:
     """Return the definition of a tool.
 
     Raises:
@@ -49,6 +49,6 @@ def definition_of(tool: Any) -> ToolDefinition | Mapping[str, Any]:
     return tool if isinstance(tool, ToolDefinition | Mapping) else as_tool(tool).definition
 
 
-def entry_of(tool: Any) -> Entry:
+def entry_of(tool: object) -> Entry:
     """Make an entry outside of any index. Raises like ``definition_of``."""
     return Entry("", tool, definition_of(tool))

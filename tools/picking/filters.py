@@ -107,7 +107,7 @@ def _lacks(entry: Entry, context: PickContext) -> Iterator[str]:
         yield f"mode {mode}"
 
 
-def _names(value: Any) -> Collection[Any]:
+def _names(value: object) -> Collection[object]:
     """A list of names from outside: one name may stand alone, and other types give no names."""
     return [value] if isinstance(value, str) else list(value) if isinstance(value, list | tuple | AbstractSet) else []
 

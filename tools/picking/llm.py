@@ -121,11 +121,11 @@ def _prompt(query: str, entries: Sequence[Entry]) -> str:
     return prompt.encode("utf-8", "replace").decode()
 
 
-def _quoted(value: Any) -> str:
+def _quoted(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _read_ratings(text: Any) -> dict[int, float]:
+def _read_ratings(text: object) -> dict[int, float]:
     """Read the ratings by number; the object may stand anywhere in the text.
 
     Raises:

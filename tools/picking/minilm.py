@@ -145,7 +145,7 @@ def _forward(batch: list[list[int]], weights: dict[str, Any]) -> Any:
         rows = x.reshape(-1, x.shape[-1])
         return torch.addmm(weights[f"{name}.bias"], rows, weights[f"{name}.weight"]).view(size, longest, -1)
 
-    def norm(x: Any, name: str) -> Any:
+    def norm(x: object, name: str) -> Any:
         return layer_norm(x, (_DIMENSION,), weights[f"{name}.weight"], weights[f"{name}.bias"], _EPSILON)
 
     size, longest = len(batch), max(map(len, batch))

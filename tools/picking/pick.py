@@ -30,8 +30,8 @@ _lock = Lock()
 
 
 async def pick_tools(
-    input: Any,
-    tools: Iterable[Any] | ToolIndex,
+    input: object,
+    tools: Iterable[object] | ToolIndex,
     *,
     max_candidates: int = 3,
     min_score: float = 0.05,
@@ -120,7 +120,7 @@ def _check(max_candidates: int, min_score: float, timeout_ms: float | None) -> N
         raise ValueError("timeout_ms must not be negative")
 
 
-def index_of(tools: Iterable[Any]) -> ToolIndex:
+def index_of(tools: Iterable[object]) -> ToolIndex:
     """Return the index of a list of tools; tools of one name are kept apart. Cached for the same objects."""
     given = list(tools)
     key = tuple(map(id, given))
@@ -162,7 +162,7 @@ def _fallback(
     return picks
 
 
-def _tool(entries: Sequence[Entry | None], slot: int) -> Any:
+def _tool(entries: Sequence[Entry | None], slot: int) -> object:
     entry = entries[slot]
     assert entry is not None
     return entry.tool

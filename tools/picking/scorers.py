@@ -25,7 +25,7 @@ AT_ONCE = 16
 class Query:
     """The query of a scorer: the given input, and its text."""
 
-    input: Any
+    input: object
     text: str
 
 
@@ -96,7 +96,7 @@ class PerTool:
         return found
 
 
-def keyword_overlap(input: Any, tool: Any) -> Score:
+def keyword_overlap(input: object, tool: object) -> Score:
     """A simple scorer: the share of the input's words that the tool's text contains.
 
     The tool's text is name, description and tags; identifiers are split and case is folded, without stemming. Give it as

@@ -63,7 +63,7 @@ def plain_words(text: str) -> list[str]:
     return found
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     """Convert a value to text for a search; an object gives its keys and values, in the order of its keys.
 
     Any value is allowed. It is cut at 32 levels, 2,000 values, and cycles. Of a long text in an object, both ends count;
@@ -134,7 +134,7 @@ class _Walk:
         self.found: list[str] = []
         self.left = _MAX_VALUES
 
-    def take(self, value: Any, depth: int) -> None:
+    def take(self, value: object, depth: int) -> None:
         if self.left <= 0 or depth > _MAX_DEPTH or value is None:
             return
         self.left -= 1
@@ -152,7 +152,7 @@ class _Walk:
         else:
             self.take(value.value if isinstance(value, Enum) else _state(value), depth + 1)
 
-    def _mapping(self, value: Mapping[Any, Any], depth: int) -> None:
+    def _mapping(self, value: Mapping[Any, object], depth: int) -> None:
         for key, item in sorted(((_key(key), item) for key, item in value.items()), key=lambda pair: pair[0]):
             if self.left <= 0:
                 return
@@ -160,7 +160,7 @@ class _Walk:
             self.found.append(key)
             self.take(item, depth + 1)
 
-    def _set(self, value: AbstractSet[Any], depth: int) -> None:
+    def _set(self, value: AbstractSet[object], depth: int) -> None:
         """Add a set in alphabetical order. A set that is too large adds nothing, because its order is arbitrary."""
         kept, texts = self.found, list[str]()
         for item in value:
@@ -174,7 +174,7 @@ class _Walk:
             kept += sorted(texts)
 
 
-def _state(value: Any) -> dict[str, Any] | None:
+def _state(value: object) -> dict[str, Any] | None:
     """The public attributes of an object; never its ``repr``, which may hold an address."""
     if isinstance(value, type) or callable(value):
         return {"": getattr(value, "__name__", "")}
@@ -186,7 +186,7 @@ def _state(value: Any) -> dict[str, Any] | None:
     return {name: item for name, item in state.items() if not name.startswith("_")}
 
 
-def _safe_str(value: Any) -> str:
+def _safe_str(value: object) -> str:
     """The text of a simple value; else the name of its type."""
     if isinstance(value, bytes | bytearray):
         return bytes(value[:MAX_TEXT]).decode("utf-8", "replace")
@@ -195,7 +195,7 @@ def _safe_str(value: Any) -> str:
     return both_ends(str(value)) if isinstance(value, str | _WRITTEN) else type(value).__name__
 
 
-def _key(value: Any) -> str:
+def _key(value: object) -> str:
     """The text of a mapping's key; for a tuple or a member of an ``Enum``, of its contents."""
     if isinstance(value, Enum):
         value = value.value

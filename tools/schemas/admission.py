@@ -21,7 +21,7 @@ _REFUSED = frozenset({"$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recurs
 _NESTED = frozenset({"$id", "id", "$schema"})
 
 
-def admit(schema: Mapping[str, Any], limits: SchemaLimits = INPUT_LIMITS) -> tuple[Document, Budget]:
+def admit(schema: Mapping[str, object], limits: SchemaLimits = INPUT_LIMITS) -> tuple[Document, Budget]:
     """Read a schema from outside, and refuse it where a check could take unbounded time.
 
     Raises:
@@ -58,7 +58,7 @@ class Guard:
     def __init__(self, budget: Budget, limits: SchemaLimits) -> None:
         self._budget, self._limits = budget, limits
 
-    def __call__(self, value: Any) -> None:
+    def __call__(self, value: object) -> None:
         """Raise ``Rejected`` for a value that must not be checked."""
         limits, budget = self._limits, self._budget
         nodes, characters = guard_json(
@@ -72,11 +72,11 @@ def guarded(validator: Validator, guard: Guard) -> Validator:
     """*validator* behind *guard*, for engines that do not limit their own work."""
     inner = validator.check
 
-    def check(value: Any) -> None:
+    def check(value: object) -> None:
         guard(value)
         inner(value)
 
-    def find(value: Any, limit: int) -> list[Issue]:
+    def find(value: object, limit: int) -> list[Issue]:
         try:
             guard(value)
         except Rejected as rejected:

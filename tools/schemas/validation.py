@@ -75,7 +75,7 @@ class _Cache:
                 self._kept.move_to_end(key)
             return found
 
-    def put(self, key: Any, validator: Validator) -> None:
+    def put(self, key: object, validator: Validator) -> None:
         with self._lock:
             self._kept[key] = validator
             while len(self._kept) > self._size:
@@ -86,7 +86,7 @@ _cache = _Cache(CACHE_SIZE)
 
 
 def compile_schema(
-    schema: Mapping[str, Any],
+    schema: Mapping[str, object],
     *,
     trusted: bool = True,
     engine: Engine | None = None,
@@ -149,7 +149,7 @@ def _for_author(document: Document, budget: Budget, formats: FormatRule = "asser
     return FastEngine().build(document, budget)
 
 
-def verify_schema(schema: Mapping[str, Any], role: Role = "parameters", *, trusted: bool = True) -> None:
+def verify_schema(schema: Mapping[str, object], role: Role = "parameters", *, trusted: bool = True) -> None:
     """Check a schema at registration; fastjsonschema compiles it only where jsonschema-rs is missing.
 
     ``role="parameters"`` demands an object at the root; an output schema may have any root.
@@ -174,7 +174,7 @@ def verify_schema(schema: Mapping[str, Any], role: Role = "parameters", *, trust
         _for_author(document, budget)
 
 
-def wrap_properties(properties: Mapping[str, Any], required: Iterable[str] = ()) -> dict[str, Any]:
+def wrap_properties(properties: Mapping[str, object], required: Iterable[str] = ()) -> dict[str, Any]:
     """Make a parameters schema of a bare map of properties; unknown arguments stay allowed.
 
     Raises:
@@ -199,7 +199,7 @@ class LazyValidator:
 
     def __init__(
         self,
-        schema: Mapping[str, Any],
+        schema: Mapping[str, object],
         *,
         trusted: bool = True,
         engine: Engine | None = None,
@@ -223,7 +223,7 @@ class LazyValidator:
                 self.check = self._compiled.check
             return self._compiled
 
-    def _first_check(self, value: Any) -> object:
+    def _first_check(self, value: object) -> object:
         return self.compile().check(value)
 
     @property
@@ -241,6 +241,6 @@ class LazyValidator:
         """See ``Validator.version``. Compiles."""
         return self.compile().version
 
-    def issues(self, value: Any, limit: int = MAX_ISSUES) -> list[Issue]:
+    def issues(self, value: object, limit: int = MAX_ISSUES) -> list[Issue]:
         """See ``Validator.issues``. Compiles."""
         return self.compile().issues(value, limit)

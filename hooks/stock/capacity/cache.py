@@ -302,7 +302,7 @@ def _bytes(tenant: str, owner: Any, varies: Any, arguments: Any) -> bytes:
         return canonical(about)
 
 
-def _whole_numbers(value: Any) -> Any:
+def _whole_numbers(value: Any) -> object:
     kind = value.__class__
     if kind is str or kind is int or value is None:
         return value

@@ -225,7 +225,7 @@ class Quota(Hook):
         host = ctx.run.plan.host
         return (host.store if self._store is None else host.own_store(self._store)).quotas
 
-    def _computed_cost(self, argument: Any) -> int:
+    def _computed_cost(self, argument: object) -> int:
         """Call the cost function and check the result."""
         cost: Any = self._cost_of(argument) if self._cost_of is not None else self._cost
         if cost.__class__ is not int or cost < 0:

@@ -25,7 +25,7 @@ from callgate.providers.stores.server_answers import GRACE
 _COUNTERS = 1024
 """Two keys with one counter cost a lookup that was not needed."""
 
-_LEAD: Any = object()
+_LEAD: object = object()
 """The response to a waiter that takes over as leader."""
 
 
@@ -34,7 +34,7 @@ class InFlightCall:
 
     __slots__ = ("key", "loop", "waiters")
 
-    def __init__(self, key: Any) -> None:
+    def __init__(self, key: object) -> None:
         self.key = key
         self.loop = get_running_loop()
         self.waiters: deque[asyncio.Future[Any]] | None = None  # most flights end without a waiter

@@ -284,7 +284,7 @@ def _check(deciders: tuple[Any, ...]) -> None:
             raise HookError(f"Authorize has two deciders with the id {id!r}; give each rule an id of its own")
 
 
-def _verdict_of(judgement: Any, *, final: bool = False) -> Verdict:
+def _verdict_of(judgement: object, *, final: bool = False) -> Verdict:
     verdict = judgement.verdict if isinstance(judgement, Ruling) else judgement
     if not isinstance(verdict, Verdict) or (final and verdict in _AGAIN):
         raise TypeError(f"a decider returns a Verdict, not {type(judgement).__name__}")

@@ -49,7 +49,9 @@ class CedarPolicy:
             unknown tool, or does not fit the types of the arguments.
     """
 
-    def __init__(self, policies: str | PathLike[str], *, tools: Iterable[Any] | None = None, id: str = "cedar") -> None:
+    def __init__(
+        self, policies: str | PathLike[str], *, tools: Iterable[object] | None = None, id: str = "cedar"
+    ) -> None:
         try:
             import cedarpy
         except ImportError as error:
@@ -75,7 +77,7 @@ class CedarPolicy:
 
     # ------------------------------------------------------------------ registration
 
-    def check_tools(self, tools: Iterable[Any]) -> None:
+    def check_tools(self, tools: Iterable[object]) -> None:
         """Validate every policy against the Cedar schema of these tools. A later check replaces an earlier one.
 
         Raises:
@@ -144,7 +146,7 @@ class CedarPolicy:
                 if node.get("type") == "Tool" and isinstance(node.get("id"), str):
                     yield policy, node["id"]
 
-    def _set(self, named: Mapping[str, Any]) -> Any:
+    def _set(self, named: Mapping[str, object]) -> object:
         return self._cedar.PolicySet.from_json_str(
             json.dumps({"staticPolicies": dict(named), "templates": {}, "templateLinks": []})
         )
@@ -162,13 +164,13 @@ class CedarPolicy:
             return judgement
         return PENDING if judgement is PERMIT or self._late_permits.intersection(concerned) else MAY_FORBID
 
-    def on_input(self, user: User, tool: ToolDefinition, arguments: Mapping[str, Any]) -> Judgement:
+    def on_input(self, user: User, tool: ToolDefinition, arguments: Mapping[str, object]) -> Judgement:
         """Evaluate all policies with the arguments that they read."""
         known = self._of(tool)
         read = {name: value for name, value in arguments.items() if self._reads is None or name in self._reads}
         return self._judge(self._all, user, known, value_of(known.arguments, read))
 
-    def _judge(self, policies: Any, user: User, known: _Known, arguments: Mapping[str, Any]) -> Judgement:
+    def _judge(self, policies: object, user: User, known: _Known, arguments: Mapping[str, object]) -> Judgement:
         allowed, reasons = self._ask(policies, user, known, arguments)
         if allowed:
             return PERMIT
@@ -210,7 +212,7 @@ def _principal(user: User) -> dict[str, Any]:
     return {"uid": {"type": "User", "id": user.id}, "attrs": attributes, "parents": parents}
 
 
-def _nodes(node: Any) -> Iterator[dict[str, Any]]:
+def _nodes(node: object) -> Iterator[dict[str, Any]]:
     if isinstance(node, dict):
         yield node
         for part in node.values():
@@ -220,15 +222,15 @@ def _nodes(node: Any) -> Iterator[dict[str, Any]]:
             yield from _nodes(part)
 
 
-def _mentions(policy: Any, wanted: Any) -> bool:
+def _mentions(policy: object, wanted: object) -> bool:
     return any(node == wanted for node in _nodes(policy))
 
 
-def _arguments_read(policies: Mapping[str, Any]) -> frozenset[str] | None:
+def _arguments_read(policies: Mapping[str, object]) -> frozenset[str] | None:
     """Return the arguments that policies read; None when a policy reads them as a whole."""
     read: set[str] = set()
 
-    def walk(node: Any) -> bool:
+    def walk(node: object) -> bool:
         if isinstance(node, list):
             return all([walk(part) for part in node])  # noqa: C419  (walk every part: walking collects)
         if not isinstance(node, dict):

@@ -47,11 +47,11 @@ def arguments_type(tool: ToolDefinition) -> Type:
     return found or _record({})
 
 
-def _record(attributes: Mapping[str, Any]) -> Type:
+def _record(attributes: Mapping[str, object]) -> Type:
     return {"type": "Record", "attributes": dict(attributes)}
 
 
-def _type_of(schema: Any, root: Any, depth: int) -> tuple[Type | None, bool]:
+def _type_of(schema: object, root: object, depth: int) -> tuple[Type | None, bool]:
     """Return the Cedar type of a JSON Schema (None: there is none), and True when the schema allows null."""
     found = _alternatives(schema, root, depth)
     types = [one for one in found if one != _NULL]
@@ -59,7 +59,7 @@ def _type_of(schema: Any, root: Any, depth: int) -> tuple[Type | None, bool]:
     return agreed, len(types) < len(found)
 
 
-def _alternatives(schema: Any, root: Any, depth: int) -> list[Type | None]:
+def _alternatives(schema: object, root: object, depth: int) -> list[Type | None]:
     if depth > _DEPTH or not isinstance(schema, Mapping):
         return [None]
     if "$ref" in schema:
@@ -74,7 +74,7 @@ def _alternatives(schema: Any, root: Any, depth: int) -> list[Type | None]:
     return [_kind(kind, schema, root, depth) for kind in ([kinds] if isinstance(kinds, str) else kinds)]
 
 
-def _kind(kind: str, schema: Mapping[str, Any], root: Any, depth: int) -> Type | None:
+def _kind(kind: str, schema: Mapping[str, object], root: object, depth: int) -> Type | None:
     if kind == "object":
         return _object(schema, root, depth)
     if kind == "array":
@@ -95,7 +95,7 @@ def _object(schema: Mapping[str, Any], root: Any, depth: int) -> Type:
     return _record(attributes)
 
 
-def _resolved(reference: Any, root: Any) -> Any:
+def _resolved(reference: object, root: object) -> Any:
     if not (isinstance(reference, str) and reference.startswith("#/")):
         return None
     found: Any = root
@@ -108,7 +108,7 @@ def _resolved(reference: Any, root: Any) -> Any:
 # ---------------------------------------------------------------------- values
 
 
-def value_of(type_: Type, value: Any) -> Any:
+def value_of(type_: Type, value: object) -> Any:
     """Convert a JSON value to Cedar's JSON by its type; a null inside a record is left out.
 
     Raises:

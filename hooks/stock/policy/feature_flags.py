@@ -111,7 +111,7 @@ class FeatureFlags(Hook):
             ctx.abort(f"flag {key!r} is not a boolean", code="flag_unreadable")
         return value
 
-    async def _in_time(self, pending: Awaitable[Any]) -> Any:
+    async def _in_time(self, pending: Awaitable[object]) -> object:
         limit = asyncio.timeout(self.flag_timeout)
         async with limit:
             value = await pending
@@ -147,9 +147,9 @@ def _parts(key: str) -> tuple[str, ...]:
     return tuple(key.split("{tenant}"))
 
 
-def _reader_of(source: Any) -> _Read:
+def _reader_of(source: object) -> _Read:
     if isinstance(source, Mapping):
-        flags: Mapping[str, Any] = source
+        flags: Mapping[str, object] = source
         return lambda key, *_: flags.get(key)
     if source is None or hasattr(source, "get_boolean_details_async"):
         return _from_client(source)

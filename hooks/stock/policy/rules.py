@@ -60,7 +60,7 @@ class Decider(Protocol):
         """Return the verdict on user and tool; ``PENDING`` or ``MAY_FORBID`` when it depends on the arguments."""
         ...
 
-    def on_input(self, user: User, tool: ToolDefinition, arguments: Mapping[str, Any]) -> EventualJudgement:
+    def on_input(self, user: User, tool: ToolDefinition, arguments: Mapping[str, object]) -> EventualJudgement:
         """Return the verdict on the arguments; called only after ``PENDING`` or ``MAY_FORBID``."""
         ...
 
@@ -109,7 +109,7 @@ class Rule:
         holds = self.verdict if self.when_input is None else again
         return holds if self.when is None else _verdict(self.when(user, tool), holds)
 
-    def on_input(self, user: User, tool: ToolDefinition, arguments: Mapping[str, Any]) -> EventualJudgement:
+    def on_input(self, user: User, tool: ToolDefinition, arguments: Mapping[str, object]) -> EventualJudgement:
         """See ``Decider``."""
         assert self.when_input is not None
         return _verdict(self.when_input(user, tool, arguments), self.verdict)
@@ -195,7 +195,7 @@ def names_of(where: str, what: str, given: Collection[str] | None) -> frozenset[
     return found
 
 
-def _verdict(answer: Any, holds: Verdict) -> EventualJudgement:
+def _verdict(answer: object, holds: Verdict) -> EventualJudgement:
     if answer is True:
         return holds
     if answer is False:
@@ -210,7 +210,7 @@ class _Later:
 
     __slots__ = ("_answer", "_holds")
 
-    def __init__(self, answer: Awaitable[Any], holds: Verdict) -> None:
+    def __init__(self, answer: Awaitable[object], holds: Verdict) -> None:
         self._answer = answer
         self._holds = holds
 
@@ -227,7 +227,7 @@ class _Later:
         drop(self._answer)
 
 
-def drop(answer: Any) -> None:
+def drop(answer: object) -> None:
     """Discard an awaitable without awaiting it."""
     for name in ("close", "cancel"):
         way = getattr(answer, name, None)

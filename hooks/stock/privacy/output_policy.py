@@ -86,7 +86,7 @@ class OutputPolicy(Hook):
         self._admitted(ctx, self._handle("x" * 32, data), data)  # checked before the output is stored
         ctx.output = self._handle(await self._spill.put(ctx.user.tenant or "", data), data)
 
-    def _too_large(self, output: Any) -> bytes | None:
+    def _too_large(self, output: object) -> bytes | None:
         """Return the JSON of an output that is too large; None for a smaller output, or no JSON."""
         try:
             data = dump(output)
@@ -94,7 +94,7 @@ class OutputPolicy(Hook):
             return None
         return data if len(data) > self.max_bytes else None
 
-    def _cut(self, output: Any, data: bytes) -> Any:
+    def _cut(self, output: object, data: bytes) -> Any:
         if isinstance(output, str):
             note = f"… [cut, {len(data)} bytes in all]"
             return self._fitting(lambda start: start + note, output.encode("utf-8", "replace"), self.max_bytes)
@@ -107,7 +107,7 @@ class OutputPolicy(Hook):
             return marked
         return self._fitting(lambda start: {**marked, "start": start}, data, self.preview)
 
-    def _fitting(self, made: Callable[[str], Any], source: bytes, size: int) -> Any:
+    def _fitting(self, made: Callable[[str], object], source: bytes, size: int) -> object:
         """Call *made* with the longest beginning of *source*, at most *size* bytes, whose result fits into ``max_bytes``."""
         while True:
             shown = made(source[:size].decode("utf-8", "ignore"))
@@ -116,7 +116,7 @@ class OutputPolicy(Hook):
                 return shown
             size = max(0, size - max(over // 2, 1))  # half: escapes in JSON take more room than the bytes they replace
 
-    def _admitted(self, ctx: InvokeContext, value: Any, data: bytes) -> Any:
+    def _admitted(self, ctx: InvokeContext, value: object, data: bytes) -> Any:
         schema = ctx.run.plan.builtins.output
         if schema is not None and ctx.run.validate_response:
             try:

@@ -60,7 +60,7 @@ class Redact(Hook):
         pointers: Iterable[str] = (),
         detectors: Iterable[str] = (),
         at: Iterable[Literal["input", "output"]] = ("input", "output"),
-        mask: Any = MASK,
+        mask: object = MASK,
         **options: Unpack[HookOptions],
     ) -> None:
         set_options(self, options)
@@ -129,11 +129,11 @@ class Redact(Hook):
             return self._mask
         return self._walk(value, (self._pointers,), found)
 
-    def _mask_raw(self, value: Any) -> Any:
+    def _mask_raw(self, value: object) -> object:
         """Mask raw input. Text that is not parsed yet has no members, so it is masked as a whole."""
         return self.masked(value) if isinstance(value, Mapping | list) else MASK
 
-    def _walk(self, value: Any, nodes: tuple[_Node, ...], found: list[Any]) -> Any:
+    def _walk(self, value: object, nodes: tuple[_Node, ...], found: list[Any]) -> Any:
         if isinstance(value, str):
             return self._text(value, found)
         if isinstance(value, Mapping):
@@ -149,7 +149,7 @@ class Redact(Hook):
                 return self._mask
         return value
 
-    def _members(self, value: Mapping[Any, Any], nodes: tuple[_Node, ...], found: list[Any]) -> Any:
+    def _members(self, value: Mapping[Any, object], nodes: tuple[_Node, ...], found: list[Any]) -> object:
         before = len(found)
         masked: dict[Any, Any] = {}
         for key, item in value.items():
@@ -166,7 +166,7 @@ class Redact(Hook):
                 masked[shown] = self._walk(item, below, found)
         return masked if len(found) > before else value
 
-    def _items(self, value: list[Any] | tuple[Any, ...], nodes: tuple[_Node, ...], found: list[Any]) -> Any:
+    def _items(self, value: list[Any] | tuple[object, ...], nodes: tuple[_Node, ...], found: list[Any]) -> object:
         before = len(found)
         masked: list[Any] = []
         for index, item in enumerate(value):
@@ -207,7 +207,7 @@ def _tree(pointers: Iterable[str]) -> _Node:
     return root
 
 
-def _name(given: Any) -> str:
+def _name(given: object) -> str:
     if isinstance(given, list | tuple | set | frozenset):
         raise HookError(f"Redact takes names one by one; write Redact({', '.join(map(repr, given))})")
     if not isinstance(given, str) or not given:
@@ -217,7 +217,7 @@ def _name(given: Any) -> str:
     return plain_key(given) or given
 
 
-def _texts(values: Iterable[Any]) -> Iterable[str]:
+def _texts(values: Iterable[object]) -> Iterable[str]:
     """Yield the texts and numbers inside masked values."""
     for value in values:
         if isinstance(value, str):

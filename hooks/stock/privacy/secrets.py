@@ -118,7 +118,7 @@ class Secrets(Hook):
         if clean is not ctx.run.output:
             ctx.mask_output(clean)
 
-    def _spellings(self, token: Any, value: Any) -> tuple[str, ...]:
+    def _spellings(self, token: object, value: object) -> tuple[str, ...]:
         known = self._known.get(token)
         if known is not None and known[0] == value:
             return known[1]
@@ -131,5 +131,5 @@ class Secrets(Hook):
         return made
 
 
-def _name(token: Any) -> str:
+def _name(token: object) -> str:
     return repr(token) if isinstance(token, str) else str(getattr(token, "__name__", type(token).__name__))

@@ -324,7 +324,7 @@ _NAMES = (
 _named_facts = attrgetter(*_NAMES)
 
 
-def _facts(ctx: InvokeContext) -> tuple[Any, ...] | None:
+def _facts(ctx: InvokeContext) -> tuple[object, ...] | None:
     """Return the facts of a successful call, from which a row is made when the log is read; None for other calls.
 
     Only for calls whose facts cannot change later: flat arguments, which hooks and tools get as copies, and no masks.
@@ -381,7 +381,7 @@ def _input_hash(ctx: InvokeContext) -> str | None:
         return None
 
 
-def _safe_hash(value: Any) -> str | None:
+def _safe_hash(value: object) -> str | None:
     try:
         return hash_of(value)
     except (TypeError, ValueError, RecursionError):

@@ -34,7 +34,7 @@ MAX_BATCH = 256
 """The maximum number of rows in one write."""
 
 
-def row_hash(body: Mapping[str, Any], segment: str, number: int, previous: str) -> str:
+def row_hash(body: Mapping[str, object], segment: str, number: int, previous: str) -> str:
     """Hash a row: SHA-256 over the canonical JSON of its body, segment, number and the previous hash.
 
     Raises:
@@ -44,7 +44,7 @@ def row_hash(body: Mapping[str, Any], segment: str, number: int, previous: str) 
     return hash_of({"body": body, "number": number, "previous": previous, "segment": segment})
 
 
-def _own_row_hash(body: Mapping[str, Any], segment: str, number: int, previous: str) -> str:
+def _own_row_hash(body: Mapping[str, object], segment: str, number: int, previous: str) -> str:
     """``row_hash``, faster, for a body that Callgate made: only its arguments can contain a float."""
     shown = body.get("input")
     try:

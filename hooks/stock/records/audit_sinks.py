@@ -27,7 +27,7 @@ async def to_log(_tenant: str, rows: Sequence[AuditRow]) -> None:
         )
 
 
-def is_async(sink: Any) -> bool:
+def is_async(sink: object) -> bool:
     """Return True for an async function, or an object with an async ``__call__``."""
     return inspect.iscoroutinefunction(sink) or inspect.iscoroutinefunction(getattr(sink, "__call__", None))  # noqa: B004
 

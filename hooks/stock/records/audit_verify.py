@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from callgate.errors import HookError
 from callgate.hooks.stock.records.audit_chain import micros, row_hash
@@ -101,7 +101,7 @@ class AuditReport:
         )
         return tuple(f"{count} {text}" for count, text in limits if count)
 
-    def __rich__(self) -> Any:
+    def __rich__(self) -> object:
         """A table for rich."""
         from rich.console import Group
         from rich.table import Table

@@ -78,7 +78,7 @@ class ShownInput:
                 return False
         return len(arguments) <= 64
 
-    def _snapshot(self, masked: Any) -> Any:
+    def _snapshot(self, masked: object) -> Any:
         try:
             return orjson.loads(orjson.dumps(masked))
         except (TypeError, ValueError):  # not JSON, or an integer beyond 64 bits
@@ -96,7 +96,7 @@ def _masked_payload(value: Any, redact: Redactor, scrubber: Any, *, texts: bool)
     return shown if scrubber is None else scrubber.value(shown)
 
 
-def _differences(real: Any, shown: Any, path: tuple[str | int, ...]) -> Iterator[str]:
+def _differences(real: object, shown: object, path: tuple[str | int, ...]) -> Iterator[str]:
     if isinstance(real, dict) and isinstance(shown, dict):
         for key, value in real.items():
             if key in shown:

@@ -286,7 +286,7 @@ _MARKED = frozenset(Stage) - {
 }  # fmt: skip
 
 
-def _marking(stage: Stage) -> Any:
+def _marking(stage: Stage) -> object:
     def mark(self: Tracing, ctx: InvokeContext) -> None:
         self._passes(ctx, stage)
 

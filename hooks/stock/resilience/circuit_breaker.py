@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias, Unpack
+from typing import TypeAlias, Unpack
 
 from callgate.errors import CallgateError, Control, DeadlineExceeded, HookError, OutcomeUnknown, RetryLater, ToolFailed
 from callgate.hooks.base import Hook, Next
@@ -87,7 +87,7 @@ class CircuitBreaker(Hook):
         kind = f"circuit {failure_threshold}/{window:g} {open_for:g} {selectors_of(self)}"
         self._key_of = key_of("CircuitBreaker", by, name, kind)
 
-    async def around_execute(self, ctx: InvokeContext, next: Next) -> Any:
+    async def around_execute(self, ctx: InvokeContext, next: Next) -> object:
         """Call the tool, unless the circuit is open."""
         key = self._key_of(ctx)
         if self.local is None:
@@ -100,7 +100,7 @@ class CircuitBreaker(Hook):
 
     async def _local(
         self, ctx: InvokeContext, next: Next, key: Key, circuits: LocalCircuits, probe: Probe | None
-    ) -> Any:
+    ) -> object:
         try:
             output = await next()
         except BaseException as error:
@@ -110,7 +110,7 @@ class CircuitBreaker(Hook):
             circuits.leave(key, probe, False, ctx.run.plan.host.monotonic())
         return output
 
-    async def _shared(self, ctx: InvokeContext, next: Next, key: Key) -> Any:
+    async def _shared(self, ctx: InvokeContext, next: Next, key: Key) -> object:
         host = ctx.run.plan.host
         store = host.store if self._store is None else host.own_store(self._store)
         probed = False

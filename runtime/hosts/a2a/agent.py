@@ -45,7 +45,7 @@ def agent(
     url: str,
     model: Model | None = None,
     version: str = "1",
-    security: Mapping[str, Mapping[str, Any]] | None = None,
+    security: Mapping[str, Mapping[str, object]] | None = None,
     challenge: str | None = "Bearer",
     deadline: float = DEADLINE,
 ) -> Any:
@@ -153,7 +153,7 @@ def _application(gate: Gate, handler: Any, dialect: Dialect, card: Any, guard: A
     return Starlette(routes=routes, lifespan=lifespan)
 
 
-def _secured(card: Any, schemes: Mapping[str, Mapping[str, Any]]) -> Any:
+def _secured(card: Any, schemes: Mapping[str, Mapping[str, Any]]) -> object:
     """Add security schemes to a card; a client needs one of them."""
     from a2a.types import SecurityRequirement, SecurityScheme, StringList
     from google.protobuf.json_format import ParseDict
@@ -167,10 +167,10 @@ def _secured(card: Any, schemes: Mapping[str, Mapping[str, Any]]) -> Any:
 class _NoEventStream:
     """The SDK's event stream between processes, without events: ``Handler`` polls the store instead."""
 
-    async def publish(self, task_id: str, event: Any) -> None:
+    async def publish(self, task_id: str, event: object) -> None:
         """Do nothing: no other process subscribes."""
 
-    async def subscribe(self, task_id: str, *, after: Any) -> AsyncGenerator[Any, None]:
+    async def subscribe(self, task_id: str, *, after: object) -> AsyncGenerator[Any, None]:
         """Yield no events."""
         return
         yield

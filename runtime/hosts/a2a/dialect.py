@@ -52,7 +52,7 @@ class Dialect:
         except A2AError as error:
             return _json(_failure(id, error))
 
-    async def _dispatch(self, method: Any, params: Any, request: Any, id: Any) -> Any:
+    async def _dispatch(self, method: Any, params: Any, request: Any, id: Any) -> object:
         from a2a.utils.errors import MethodNotFoundError
 
         if method not in {"message/stream", "tasks/resume"}:
@@ -73,7 +73,7 @@ class Dialect:
 
     # ------------------------------------------------------------------ events
 
-    async def _stream(self, events: AsyncGenerator[dict[str, Any], None], id: Any) -> Any:
+    async def _stream(self, events: AsyncGenerator[dict[str, Any], None], id: Any) -> object:
         """Respond with a stream of events; an error before the first event is a plain JSON response."""
         from a2a.server.routes.common import create_event_source_response
         from a2a.utils.errors import A2AError
@@ -188,7 +188,7 @@ def _failure(id: Any, error: Any) -> dict[str, Any]:
     return build_error_response(id, error)
 
 
-def _json(body: Any) -> Any:
+def _json(body: Any) -> object:
     from starlette.responses import JSONResponse
 
     return JSONResponse(body)

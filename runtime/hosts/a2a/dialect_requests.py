@@ -15,7 +15,7 @@ MAX_RESULTS = 64
 """Maximum number of results in one ``tasks/resume``."""
 
 
-def parse_start(params: Mapping[str, Any]) -> tuple[ClientMessage, Any]:
+def parse_start(params: Mapping[str, object]) -> tuple[ClientMessage, object]:
     """Parse the parameters of ``message/stream``; returns the parsed message and the SDK's.
 
     Raises:
@@ -38,7 +38,7 @@ def parse_start(params: Mapping[str, Any]) -> tuple[ClientMessage, Any]:
     return parsed, _message(parts_shown, _text_of(message, "contextId"), _text_of(message, "taskId"))
 
 
-def parse_resume(params: Mapping[str, Any]) -> tuple[ClientMessage, Any]:
+def parse_resume(params: Mapping[str, object]) -> tuple[ClientMessage, object]:
     """Parse the parameters of ``tasks/resume``; an empty list of results only asks to resume the task if it can.
 
     Raises:
@@ -60,13 +60,13 @@ def parse_resume(params: Mapping[str, Any]) -> tuple[ClientMessage, Any]:
     return ClientMessage(answers=answers, resumes=not answers), _message([parts_shown], "", task_id)
 
 
-def _message(parts: list[Any], context_id: str, task_id: str) -> Any:
+def _message(parts: list[Any], context_id: str, task_id: str) -> object:
     from a2a.types import Message, Role
 
     return Message(message_id=new_id(), role=Role.ROLE_USER, parts=parts, context_id=context_id, task_id=task_id)
 
 
-def _text_of(data: Mapping[str, Any], name: str) -> str:
+def _text_of(data: Mapping[str, object], name: str) -> str:
     given = data.get(name)
     if given is None:
         return ""

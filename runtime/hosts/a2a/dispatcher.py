@@ -51,7 +51,7 @@ class Dispatcher:
         context.state[MESSAGE] = await self._record_answers(parsed, task, user)
         return None
 
-    async def owned_task(self, task_id: str, context: Any) -> Any:
+    async def owned_task(self, task_id: str, context: object) -> Any:
         """Return a task of this user, with its version.
 
         Raises:

@@ -124,7 +124,7 @@ class Executor:
 
     # ------------------------------------------------------------------ events
 
-    def _new_task(self, context: Any) -> Any:
+    def _new_task(self, context: Any) -> object:
         from a2a.types import Task, TaskState, TaskStatus
 
         status = TaskStatus(state=TaskState.TASK_STATE_SUBMITTED)

@@ -32,11 +32,11 @@ class Handler:
 
     def __init__(
         self,
-        inner: Callable[[], Any],
+        inner: Callable[[], object],
         inbox: Dispatcher,
         executor: Executor,
         runner: TaskRunner,
-        card: Callable[[User], Any],
+        card: Callable[[User], object],
     ) -> None:
         self._make = inner
         self._made: Any = None
@@ -57,7 +57,7 @@ class Handler:
         if made is not None:
             await made.aclose()
 
-    async def on_message_send(self, params: Any, context: Any) -> Any:
+    async def on_message_send(self, params: object, context: object) -> Any:
         """SendMessage: start a task, resume it, or decide an approval."""
         from a2a.utils.errors import UnsupportedOperationError
 
@@ -70,7 +70,7 @@ class Handler:
             except UnsupportedOperationError:
                 return await self._finished_task(params, context)
 
-    async def on_message_send_stream(self, params: Any, context: Any) -> AsyncGenerator[Any, None]:
+    async def on_message_send_stream(self, params: object, context: object) -> AsyncGenerator[Any, None]:
         """SendStreamingMessage: like SendMessage, with a stream of events."""
         from a2a.utils.errors import UnsupportedOperationError
 
@@ -92,7 +92,7 @@ class Handler:
             await self._resume_if_due(params.id, context)
             return await self._inner.on_get_task(params, context)
 
-    async def on_list_tasks(self, params: Any, context: Any) -> Any:
+    async def on_list_tasks(self, params: object, context: object) -> Any:
         """ListTasks: the tasks of this user."""
         with public_errors():
             return await self._inner.on_list_tasks(params, context)
@@ -128,12 +128,12 @@ class Handler:
                     async with asyncio.timeout(POLL):
                         await changed.wait()
 
-    async def on_get_extended_agent_card(self, params: Any, context: Any) -> Any:
+    async def on_get_extended_agent_card(self, params: Any, context: Any) -> object:
         """GetExtendedAgentCard: the card with the tools that this user may see."""
         with public_errors():
             return self._card(context.user.principal)
 
-    async def _no_push(self, params: Any, context: Any) -> Any:
+    async def _no_push(self, params: object, context: object) -> object:
         """Refuse push notifications: the agent sends nothing to an address that a client names."""
         from a2a.utils.errors import PushNotificationNotSupportedError
 

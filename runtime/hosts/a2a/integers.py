@@ -26,7 +26,7 @@ class InexactInteger(ValueError):
     """An integer that came as a float and is too large to be exact."""
 
 
-def restore_integers(value: Any, schema: Mapping[str, Any] | None) -> Any:
+def restore_integers(value: object, schema: Mapping[str, object] | None) -> Any:
     """Convert numbers to integers where the schema says ``integer``.
 
     ``1.0`` becomes ``1``, and ``"9007199254740993"`` becomes a number. Members get the order of the schema. The value is
@@ -40,7 +40,7 @@ def restore_integers(value: Any, schema: Mapping[str, Any] | None) -> Any:
     return _Walk(schema).value(value, [schema])
 
 
-def encode_integers(value: Any) -> Any:
+def encode_integers(value: object) -> object:
     """Prepare a value for protobuf: integers that a float cannot hold become decimal text."""
     if is_mapping(value):
         return {name: encode_integers(item) for name, item in value.items()}
@@ -49,7 +49,7 @@ def encode_integers(value: Any) -> Any:
     return str(value) if isinstance(value, int) and abs(value) >= EXACT else value
 
 
-def _without_floats(value: Any) -> Any:
+def _without_floats(value: object) -> object:
     if is_mapping(value):
         return {name: _without_floats(item) for name, item in value.items()}
     if is_list(value):
@@ -60,7 +60,7 @@ def _without_floats(value: Any) -> Any:
 class _Walk:
     """Walks a value together with the subschemas that apply to it."""
 
-    def __init__(self, root: Mapping[str, Any]) -> None:
+    def __init__(self, root: Mapping[str, object]) -> None:
         self.root = root
 
     def value(self, value: Any, nodes: Sequence[Any]) -> Any:
@@ -73,7 +73,7 @@ class _Walk:
             value, {name for node in found for name in walk.declared_types(node) or walk.types_of_values(node)}
         )
 
-    def _applicable(self, nodes: Sequence[Any]) -> list[Mapping[str, Any]]:
+    def _applicable(self, nodes: Sequence[object]) -> list[Mapping[str, Any]]:
         """Collect the subschemas that may apply to one value: through references, compositions and conditions."""
         found: list[Mapping[str, Any]] = []
         left = list(nodes)
@@ -90,13 +90,13 @@ class _Walk:
         return found
 
 
-def _ordered(nodes: Sequence[Mapping[str, Any]], value: Mapping[str, Any]) -> list[str]:
+def _ordered(nodes: Sequence[Mapping[str, object]], value: Mapping[str, object]) -> list[str]:
     """Sort the names of an object: first in schema order, then by name. Protobuf does not keep the order."""
     declared = dict.fromkeys(name for node in nodes for name in walk.properties(node) if name in value)
     return [*declared, *sorted(value.keys() - declared.keys())]
 
 
-def _of_property(nodes: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
+def _of_property(nodes: Sequence[Mapping[str, object]], name: str) -> list[Any]:
     found: list[Any] = []
     for node in nodes:
         declared = walk.properties(node)
@@ -104,7 +104,7 @@ def _of_property(nodes: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
     return found
 
 
-def _of_item(nodes: Sequence[Mapping[str, Any]], index: int) -> list[Any]:
+def _of_item(nodes: Sequence[Mapping[str, object]], index: int) -> list[Any]:
     found: list[Any] = []
     for node in nodes:
         first = items(node.get("prefixItems")) or items(node.get("items"))
@@ -113,7 +113,7 @@ def _of_item(nodes: Sequence[Mapping[str, Any]], index: int) -> list[Any]:
     return found
 
 
-def _integer(value: Any, types: set[str]) -> Any:
+def _integer(value: object, types: set[str]) -> object:
     if "integer" not in types:
         return value
     if isinstance(value, float) and value.is_integer() and "number" not in types:

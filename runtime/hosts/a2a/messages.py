@@ -40,7 +40,7 @@ class ClientMessage:
     text: str = ""
     call: ToolCall | None = None
     key: str | None = None
-    tools: tuple[Mapping[str, Any], ...] = ()
+    tools: tuple[Mapping[str, object], ...] = ()
     answers: Mapping[str, Answer] = field(default_factory=dict[str, Answer])
     decisions: Mapping[str, Decision] = field(default_factory=dict[str, Decision])
     resumes: bool = False
@@ -56,7 +56,7 @@ class ClientMessage:
         return bool(self.answers or self.decisions or self.resumes)
 
 
-def parse(texts: Sequence[str], data: Sequence[Any]) -> ClientMessage:
+def parse(texts: Sequence[str], data: Sequence[object]) -> ClientMessage:
     """Parse the text and data parts of a message.
 
     Raises:
@@ -103,7 +103,7 @@ class _Reader:
             raise BadMessage(f"a data part needs a type: {', '.join(self._of)}")
         known(part)
 
-    def _tools(self, part: Mapping[str, Any]) -> None:
+    def _tools(self, part: Mapping[str, object]) -> None:
         tools = part.get("tools")
         if self.tools or not is_list(tools) or not tools or not all(map(is_mapping, tools)):
             raise BadMessage("tools: give one list of tool definitions")
@@ -123,7 +123,7 @@ class _Reader:
             id=call_id_in(part) if given else f"call_{new_id()}", name=name, arguments=arguments, synthetic_id=not given
         )
 
-    def _result(self, part: Mapping[str, Any]) -> None:
+    def _result(self, part: Mapping[str, object]) -> None:
         if ("result" in part) == (part.get("error") is not None):
             raise BadMessage("tool_result: give either a result or an error")
         error = part.get("error")
@@ -131,28 +131,28 @@ class _Reader:
             raise BadMessage("tool_result: error must be a text")
         self._put(part, Answer(part.get("result"), error))
 
-    def _answer(self, part: Mapping[str, Any]) -> None:
+    def _answer(self, part: Mapping[str, object]) -> None:
         if "value" not in part:
             raise BadMessage("answer: the value is missing")
         self._put(part, Answer(part["value"]))
 
-    def _put(self, part: Mapping[str, Any], answer: Answer) -> None:
+    def _put(self, part: Mapping[str, object], answer: Answer) -> None:
         call_id = call_id_in(part)
         if call_id in self.answers:
             raise BadMessage("answer each call once")
         self.answers[call_id] = answer
 
-    def _decision(self, part: Mapping[str, Any]) -> None:
+    def _decision(self, part: Mapping[str, object]) -> None:
         call_id, decided, reason = call_id_in(part), part.get("decision"), part.get("reason", "")
         if call_id in self.decisions or decided not in ("approve", "deny") or not isinstance(reason, str):
             raise BadMessage("decision: give approve or deny once per call, and a text as the reason")
         self.decisions[call_id] = Decision(decided == "approve", reason)
 
-    def _continue(self, _: Mapping[str, Any]) -> None:
+    def _continue(self, _: Mapping[str, object]) -> None:
         self.resumes = True
 
 
-def call_id_in(part: Mapping[str, Any], name: str = "id") -> str:
+def call_id_in(part: Mapping[str, object], name: str = "id") -> str:
     """Return the id of a call in a part.
 
     Raises:

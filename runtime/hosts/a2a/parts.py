@@ -20,7 +20,7 @@ def text_parts(text: str) -> list[Any]:
     return [Part(text=text)]
 
 
-def data_part(value: Any) -> Any:
+def data_part(value: object) -> Any:
     """Convert JSON to a data part, or to a text part if protobuf cannot hold it, for example because of its depth."""
     from a2a.helpers import new_data_part
     from a2a.types import Part

@@ -35,7 +35,7 @@ _INVISIBLE = re.compile(r"[^\S\n]+|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u20
 _TASK, _ROUND, _ID = "x-a2a-task", "x-a2a-round", "x-a2a-id"
 
 
-async def remote_tools(agent: Any, *, httpx_client: HttpClient | None = None, prefix: str = "") -> list[ToolRecord]:
+async def remote_tools(agent: object, *, httpx_client: HttpClient | None = None, prefix: str = "") -> list[ToolRecord]:
     """Return the skills of a remote A2A agent as tools for a gate; needs the extra ``a2a``.
 
     The agent is not trusted: names are made legal, texts are cut to 1024 visible characters, schemas pass the admission
@@ -197,7 +197,7 @@ def _previous_question(ctx: ToolView) -> tuple[Mapping[str, Any], list[Any]]:
     return question, [ctx.suspend("input", "") for _ in range(question[_ROUND])]  # returns the recorded answer
 
 
-def _answer_parts(question: Mapping[str, Any], answer: Any) -> list[Any]:
+def _answer_parts(question: Mapping[str, object], answer: object) -> list[Any]:
     from a2a.helpers import new_data_part, new_text_part
 
     if _ID in question:

@@ -109,7 +109,7 @@ class RemoteCall:
             await asyncio.sleep(pause)
             pause = min(pause * 2, LAST_POLL)
 
-    def _context(self, seconds: float | None = None) -> Any:
+    def _context(self, seconds: float | None = None) -> object:
         """Return the timeout and the requested extension of a request."""
         from a2a.client import ClientCallContext
         from a2a.extensions.common import HTTP_EXTENSION_HEADER

@@ -55,7 +55,7 @@ class RemoteTask:
         """The agent's question, shortened."""
         return clip(_texts(self.message), MAX_TEXT)
 
-    def output(self, schema: Mapping[str, Any] | None) -> Any:
+    def output(self, schema: Mapping[str, object] | None) -> Any:
         """Return the output of the task: text, JSON, or a list of several.
 
         Raises:
@@ -94,7 +94,7 @@ def _data(parts: Iterable[Any]) -> list[Any]:
     return get_data_parts(list(parts))
 
 
-def _reason(parts: Iterable[Any]) -> str:
+def _reason(parts: Iterable[object]) -> str:
     """Return the public text of a failed call."""
     for item in _data(parts):
         error = item.get("error") if is_mapping(item) else None

@@ -89,7 +89,7 @@ class TaskStore:
                     await page.save(_task(row), context)
         return await page.list(params, context)
 
-    async def delete(self, task_id: str, context: Any) -> None:
+    async def delete(self, task_id: str, context: object) -> None:
         """Not supported: the gate prunes tasks."""
         raise NotImplementedError
 
@@ -135,7 +135,7 @@ class TaskStore:
         return signed(self._keys, user.tenant or "", row)
 
 
-def _merged(task: Any, stored: Any) -> Any:
+def _merged(task: Any, stored: Any) -> object:
     """Add the messages of the stored version that are missing in a task."""
     from a2a.types import Task
 

@@ -24,7 +24,7 @@ def require_starlette(what: str) -> None:
 
 
 def user_dependency(
-    gate: Any, authenticate: Authenticate | None, challenge: str | None = "Bearer"
+    gate: object, authenticate: Authenticate | None, challenge: str | None = "Bearer"
 ) -> Callable[[Any], Coroutine[Any, Any, Bound]]:
     """Return a dependency that gives the ``Bound`` of the request's user, or refuses the request with 401.
 
@@ -44,7 +44,7 @@ def user_dependency(
         )
     headers = None if challenge is None else {"WWW-Authenticate": challenge}
 
-    async def bound(connection: Any) -> Bound:
+    async def bound(connection: object) -> Bound:
         user = await principal(authenticate, connection)
         if user is None:
             raise HTTPException(401, "Not authenticated.", headers)

@@ -149,7 +149,7 @@ async def _disconnected(receive: Receive) -> None:
         return
 
 
-async def _finish(task: asyncio.Task[Any], *, cancel: bool = True) -> None:
+async def _finish(task: asyncio.Task[object], *, cancel: bool = True) -> None:
     """Cancel a task and await its end, also if the caller is cancelled meanwhile."""
     cancelled_while_waiting: asyncio.CancelledError | None = None
     if cancel and not task.done():
@@ -201,5 +201,5 @@ def _event(event: Event, request_id: str) -> bytes:
     return _sse("result", data)
 
 
-def _sse(name: str, data: Any) -> bytes:
+def _sse(name: str, data: object) -> bytes:
     return b"event: " + name.encode() + b"\ndata: " + dump(data) + b"\n\n"  # JSON has no raw line break

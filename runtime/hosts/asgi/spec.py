@@ -69,7 +69,7 @@ def openapi(gate: Any, user: User, challenge: str | None, root: str = "") -> dic
     return document
 
 
-def embedded(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
+def embedded(schema: Mapping[str, object], name: str) -> dict[str, Any]:
     """Embed a schema in the document: its references point to its new place."""
     root: dict[str, Any] = thaw(schema)
     for word in ("$id", "id", "$schema"):
@@ -79,7 +79,7 @@ def embedded(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
     return moved
 
 
-def _moved(node: Any, home: str) -> Any:
+def _moved(node: object, home: str) -> Any:
     if isinstance(node, list):
         return [_moved(item, home) for item in node]
     if not isinstance(node, dict):
@@ -162,7 +162,7 @@ def _list() -> dict[str, Any]:
     return made
 
 
-def _read(operation: str, text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+def _read(operation: str, text: str, schema: Mapping[str, object]) -> dict[str, Any]:
     responses = {"200": _json(text, schema), **_failures(_READ_FAILS)}
     return {"operationId": operation, "description": text, "responses": responses}
 
@@ -171,7 +171,7 @@ def _failures(statuses: Iterable[int]) -> dict[str, Any]:
     return {str(status): {"$ref": f"#/components/responses/{status}"} for status in statuses}
 
 
-def _json(description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+def _json(description: str, schema: Mapping[str, object]) -> dict[str, Any]:
     return {"description": description, "content": {"application/json": {"schema": dict(schema)}}}
 
 

@@ -42,15 +42,17 @@ class _AckWatch:
     def __init__(self) -> None:
         self._error: Exception | None = None
 
-    def watch_channel(self, channel: Any, errors: tuple[type[Exception], ...], ticks: set[Callable[[], None]]) -> None:
+    def watch_channel(
+        self, channel: object, errors: tuple[type[Exception], ...], ticks: set[Callable[[], None]]
+    ) -> None:
         """Watch the channel of a new connection. The worker's event loop calls *ticks* in each iteration."""
         self._error = None
         for verb in VERBS:
             setattr(channel, verb, self._watched(getattr(channel, verb), errors))
         ticks.add(self._raise_if_lost)  # a set: added once
 
-    def _watched(self, verb: Callable[..., Any], errors: tuple[type[Exception], ...]) -> Callable[..., Any]:
-        def acknowledge(*args: Any, **options: Any) -> Any:
+    def _watched(self, verb: Callable[..., object], errors: tuple[type[Exception], ...]) -> Callable[..., object]:
+        def acknowledge(*args: object, **options: object) -> object:
             try:
                 return verb(*args, **options)
             except errors as error:  # the caller logs it and continues

@@ -29,7 +29,7 @@ class OAuth:
 
     issuer: str
     resource: str
-    verifier: Any
+    verifier: object
     scopes: Collection[str] = ()
     roles: Mapping[str, Collection[str]] = field(default_factory=dict[str, Collection[str]])
     user_of: Callable[[Any], User | None] | None = None

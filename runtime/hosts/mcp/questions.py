@@ -54,7 +54,7 @@ class Question:
 
     handle: str
     message: str
-    schema: Mapping[str, Any] | None = None
+    schema: Mapping[str, object] | None = None
     url: str | None = None
     approves: bool = False
     single: bool = False
@@ -124,7 +124,7 @@ def question_of(pending: Suspension, text: str, user: User, approvals_url: str |
     return Question(handle, pending.prompt, form, single=True, key=key)
 
 
-def _field(schema: Any) -> dict[str, Any] | None:
+def _field(schema: object) -> dict[str, Any] | None:
     """Return the field of a form for a schema; None if forms have none for it."""
     if not isinstance(schema, dict):
         return None

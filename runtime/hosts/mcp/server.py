@@ -118,7 +118,7 @@ class GateServer:
             connection.exit_stack.callback(self._listeners.pop, id(connection), None)
         self._listeners[id(connection)] = session
 
-    def _input_schema(self, name: str) -> Mapping[str, Any] | None:
+    def _input_schema(self, name: str) -> Mapping[str, object] | None:
         registry = self._gate.registry
         parameters = registry.get(name).definition.parameters if name in registry else None
         return None if parameters is None else thaw(parameters)

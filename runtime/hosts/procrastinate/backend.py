@@ -165,7 +165,7 @@ class ProcrastinateJobs(EngineBase):
                     await self._enqueue_lost(within)
 
     async def _serve(
-        self, concurrency: int, queues: Collection[str], ending: asyncio.Task[Any], grace: float
+        self, concurrency: int, queues: Collection[str], ending: asyncio.Task[object], grace: float
     ) -> BaseException | None:
         """Run the engine's worker until it has to stop; returns its error, if it fails."""
         named: Any = list(queues) or None  # None: all of them

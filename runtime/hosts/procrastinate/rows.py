@@ -155,7 +155,7 @@ class Rows:
             except UniqueViolation:  # another row of the job waits
                 await manager.finish_job(row, Status.FAILED, delete_job=True)
 
-    async def _rows(self, within: Transaction, sql: Any, **values: Any) -> Sequence[Any]:
+    async def _rows(self, within: Transaction, sql: object, **values: object) -> Sequence[Any]:
         rows: Sequence[Any]
         rows = await self._connector.execute_query_all_async_with_connection(driver_of(within), sql, **values)
         return rows
@@ -167,7 +167,7 @@ def _pool(*, check: Callable[[Any], Coroutine[Any, Any, None]], **settings: Any)
 
     seen: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
 
-    async def check_at_intervals(connection: Any) -> None:
+    async def check_at_intervals(connection: object) -> None:
         now = time.monotonic()
         if now - seen.get(connection, -CHECK_INTERVAL) >= CHECK_INTERVAL:
             await check(connection)

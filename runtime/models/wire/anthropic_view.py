@@ -65,7 +65,7 @@ class _Strict(Builder):
     recursive = False
     type_lists = False
 
-    def keeps(self, word: str, value: Any, types: Sequence[str]) -> bool:
+    def keeps(self, word: str, value: object, types: Sequence[str]) -> bool:
         match word:
             case "format":
                 return isinstance(value, str) and value in _FORMATS
@@ -80,7 +80,7 @@ class _Strict(Builder):
         """A lone ``allOf``; unlike ``anyOf``, it does not count as a union."""
         return {"allOf": [made]} if "$ref" in made else made
 
-    def typed(self, here: Mapping[str, Any], types: list[str], at: str) -> dict[str, Any]:
+    def typed(self, here: Mapping[str, object], types: list[str], at: str) -> dict[str, Any]:
         """Leave out the type beside a list of scalars, as the provider's own client does."""
         if not {"enum", "const"} & set(here) or {"object", "array"} & set(types):
             return super().typed(here, types, at)
@@ -90,7 +90,7 @@ class _Strict(Builder):
         made = {"const": listed[0]} if "const" in here else {"enum": listed}
         return self.described(made, here, at, self.lost(here, types))
 
-    def plain(self, here: Mapping[str, Any], types: list[str], at: str) -> dict[str, Any]:
+    def plain(self, here: Mapping[str, object], types: list[str], at: str) -> dict[str, Any]:
         made: dict[str, Any] = {"type": types[0]}
         for word in ("title", "format", "pattern", "minItems"):
             if word in here and walk.applies(word, types) and self.keeps(word, here[word], types):
@@ -128,13 +128,13 @@ class _Cost:
         return next((f"more than {limit} {what} in a request" for count, limit, what in found if count > limit), None)
 
 
-def _cost(view: Mapping[str, Any]) -> _Cost:
+def _cost(view: Mapping[str, object]) -> _Cost:
     nodes = list(_nodes(view))
     optional = sum(len(set(walk.properties(node)) - set(walk.required(node))) for node in nodes)
     return _Cost(1, optional, sum("anyOf" in node for node in nodes))
 
 
-def _nodes(view: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _nodes(view: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
     todo: list[Any] = [view, *mapping(view.get("$defs")).values()]
     while todo:
         node = todo.pop()

@@ -30,8 +30,8 @@ class ReplyFields(TypedDict, total=False):
     usage: Usage
     model: str | None
     id: str | None
-    waiting: tuple[Mapping[str, Any], ...]
-    provider_ran: tuple[Mapping[str, Any], ...]
+    waiting: tuple[Mapping[str, object], ...]
+    provider_ran: tuple[Mapping[str, object], ...]
 
 
 class Content(TypedDict, total=False):
@@ -84,18 +84,18 @@ class BaseCodec(ABC):
         made.text_calls = True
         return made
 
-    def with_calls_of_text(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    def with_calls_of_text(self, body: Mapping[str, object]) -> Mapping[str, object]:
         """Return the body with the calls in its text as calls, on wires of servers that may not read them."""
         return body
 
-    def unpacked(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    def unpacked(self, body: Mapping[str, object]) -> Mapping[str, object]:
         """Return the body with the calls in wrappers, such as ``multi_tool_use.parallel``, as calls of their own."""
         return body
 
-    def _prepared(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _prepared(self, body: Mapping[str, object]) -> Mapping[str, object]:
         return self.unpacked(self.with_calls_of_text(body) if self.text_calls else body)
 
-    def calls(self, response: Mapping[str, Any], translation: Translation | None = None) -> list[ToolCall]:
+    def calls(self, response: Mapping[str, object], translation: Translation | None = None) -> list[ToolCall]:
         """See ``Codec``."""
         body = self._prepared(response_body(response))
         if self.error_in(body):
@@ -104,18 +104,18 @@ class BaseCodec(ABC):
         return [call for _, call in self._calls_of(body, ending, translation)]
 
     def _calls_of(
-        self, body: Mapping[str, Any], ending: ReplyEnding, translation: Translation | None
+        self, body: Mapping[str, object], ending: ReplyEnding, translation: Translation | None
     ) -> list[tuple[RawCall, ToolCall]]:
         found = pair(self.calls_in(body, ending in INCOMPLETE), translation)
         if ending not in NO_CALL_RUNS:
             return found
         return [(raw, call if call.truncated else replace(call, truncated=True)) for raw, call in found]
 
-    def reply(self, response: Mapping[str, Any], translation: Translation | None = None) -> Reply:
+    def reply(self, response: Mapping[str, object], translation: Translation | None = None) -> Reply:
         """See ``Codec``."""
         return self._reply(response_body(response), translation)
 
-    def _reply(self, body: Mapping[str, Any], translation: Translation | None, cut: Cut | None = None) -> Reply:
+    def _reply(self, body: Mapping[str, object], translation: Translation | None, cut: Cut | None = None) -> Reply:
         """Read a body; *cut* says why the stream that it was assembled from is not whole, if it is not."""
         sent, body = body, self._prepared(body)
         error = self.error_in(body)
@@ -146,7 +146,7 @@ class BaseCodec(ABC):
             **fields,
         )
 
-    def _ending_of(self, body: Mapping[str, Any]) -> tuple[ReplyEnding, str | None]:
+    def _ending_of(self, body: Mapping[str, object]) -> tuple[ReplyEnding, str | None]:
         """Return the ending that the stop reason means, and the problem if the answer is lost."""
         reason = self.reason_in(body)
         if reason is None or reason == "":
@@ -157,11 +157,11 @@ class BaseCodec(ABC):
             return ReplyEnding.LOST, f"the stop reason {shown!r} is {'unknown' if ending is None else 'no end'}"
         return self._unless_refused(ending, body), None
 
-    def _unless_refused(self, ending: ReplyEnding, body: Mapping[str, Any]) -> ReplyEnding:
+    def _unless_refused(self, ending: ReplyEnding, body: Mapping[str, object]) -> ReplyEnding:
         return ReplyEnding.REFUSED if ending in GOOD and self.content_in(body).get("refused") else ending
 
     def _by_content(
-        self, ending: ReplyEnding, body: Mapping[str, Any], fields: ReplyFields, called: bool
+        self, ending: ReplyEnding, body: Mapping[str, object], fields: ReplyFields, called: bool
     ) -> ReplyEnding:
         """Return the ending of an answer with a good stop reason, which its content decides."""
         if fields.get("waiting"):
@@ -194,37 +194,37 @@ class BaseCodec(ABC):
 
     # ------------------------------------------------------------------ implemented by each wire
 
-    def error_in(self, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    def error_in(self, body: Mapping[str, object]) -> Mapping[str, object] | None:
         """The provider's error, if the response is one."""
         return error_of(body)
 
-    def content_in(self, body: Mapping[str, Any]) -> Content:
+    def content_in(self, body: Mapping[str, object]) -> Content:
         """Content besides text and calls on which the ending depends."""
         return {}
 
-    def unfinished_in(self, body: Mapping[str, Any]) -> str | None:
+    def unfinished_in(self, body: Mapping[str, object]) -> str | None:
         """Why the body is not a finished answer, such as a missing stop reason that the provider always sends, or None."""
         return None
 
     @abstractmethod
-    def is_answer(self, body: Mapping[str, Any]) -> bool:
+    def is_answer(self, body: Mapping[str, object]) -> bool:
         """True if the body has the form of an answer of this wire."""
 
     @abstractmethod
-    def reason_in(self, body: Mapping[str, Any]) -> object:
+    def reason_in(self, body: Mapping[str, object]) -> object:
         """The stop reason or status, as the provider sent it; None if it sent none."""
 
     @abstractmethod
-    def calls_in(self, body: Mapping[str, Any], cut: bool) -> Iterable[RawCall]:
+    def calls_in(self, body: Mapping[str, object], cut: bool) -> Iterable[RawCall]:
         """The calls of a response, in order and as the wire spells them; *cut*: the last of them may be incomplete."""
 
     @abstractmethod
-    def fields_in(self, body: Mapping[str, Any]) -> ReplyFields:
+    def fields_in(self, body: Mapping[str, object]) -> ReplyFields:
         """The other fields of a response."""
 
     @abstractmethod
     def history_of(
-        self, body: Mapping[str, Any], found: Sequence[tuple[RawCall, ToolCall]]
+        self, body: Mapping[str, object], found: Sequence[tuple[RawCall, ToolCall]]
     ) -> Iterable[dict[str, Any]]:
         """The messages that repeat a response in the history; *found* pairs its calls with their tool calls."""
 
@@ -249,7 +249,7 @@ def described(definition: ToolDefinition, most: int | None = None) -> dict[str, 
     return {"description": text if most is None or len(text) <= most else text[: most - 1].rstrip() + "…"}
 
 
-def openai_usage(usage: Mapping[str, Any], input: str, output: str) -> Usage:
+def openai_usage(usage: Mapping[str, object], input: str, output: str) -> Usage:
     """The usage that OpenAI's two APIs report; *input* and *output* are their names for the token counts."""
     return Usage(
         input=count(usage, input),

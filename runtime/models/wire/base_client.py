@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NoReturn, Protocol, Self
+from typing import ClassVar, NoReturn, Protocol, Self
 
 from callgate.errors import ModelError, RegistrationError
 from callgate.runtime.models.wire.address import Address
@@ -91,12 +91,12 @@ class BaseClient:
     def __reduce__(self) -> NoReturn:
         self._credentials.__reduce__()
 
-    async def _prepare(self, path: str, body: Mapping[str, Any], *, streamed: bool = False) -> HttpRequest:
+    async def _prepare(self, path: str, body: Mapping[str, object], *, streamed: bool = False) -> HttpRequest:
         """Build the HTTP request, with the current key."""
         headers, scrubber = await self._credentials.headers()
         return HttpRequest.of(self._address.endpoint(path), body, headers, scrubber, streamed=streamed)
 
-    async def _send(self, sent: HttpRequest) -> tuple[Mapping[str, Any], int]:
+    async def _send(self, sent: HttpRequest) -> tuple[Mapping[str, object], int]:
         """Send a request; return the JSON object of the response, and its status.
 
         Raises:

@@ -40,7 +40,7 @@ _MOST, _MOST_CALLS = 262_144, 64
 """Characters of a text in which calls are looked for, and calls in it: each may be searched to the end of the text."""
 
 
-def message_with_calls(message: Mapping[str, Any]) -> dict[str, Any] | None:
+def message_with_calls(message: Mapping[str, object]) -> dict[str, Any] | None:
     """Return a message with the calls in its text as ``tool_calls``; None if it has calls already, or none in its text."""
     content = message.get("content")
     if message.get("tool_calls") or message.get("function_call") or not isinstance(content, str):
@@ -79,7 +79,7 @@ def read_calls(text: str) -> tuple[str, list[dict[str, Any]]] | None:
     return None if not calls or LIKE_A_CALL.search(rest) else (rest, calls)
 
 
-def _calls(value: Any) -> Iterator[dict[str, Any]]:
+def _calls(value: object) -> Iterator[dict[str, Any]]:
     for one in value if isinstance(value, list) else [value]:
         call = mapping(one)
         yield _call(call.get("name"), call.get("arguments", call.get("parameters", {})))

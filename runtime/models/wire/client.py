@@ -68,7 +68,7 @@ class Client(BaseClient):
         timeout: float | Timeouts | None = 300.0,
         retries: int | Retries = 2,
         headers: Mapping[str, str] | None = None,
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
         insecure: bool = False,
         endings: Mapping[str, str] | None = None,
         text_calls: bool = False,
@@ -90,7 +90,7 @@ class Client(BaseClient):
         *,
         user: User = ANONYMOUS,
         model: str | None = None,
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
     ) -> Reply:
         """Return the model's whole answer.
 
@@ -111,7 +111,7 @@ class Client(BaseClient):
         *,
         user: User = ANONYMOUS,
         model: str | None = None,
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
         repair: Repairer | None = None,
     ) -> list[HydrationResult]:
         """Offer the tools, and return the calls of the model's answer, hydrated and in order; no tool runs.
@@ -180,7 +180,7 @@ class Client(BaseClient):
         messages: Messages,
         translation: Translation | None,
         model: str | None,
-        options: Mapping[str, Any] | None,
+        options: Mapping[str, object] | None,
         *,
         streamed: bool = False,
     ) -> HttpRequest:
@@ -195,14 +195,14 @@ class Client(BaseClient):
         messages: Messages,
         translation: Translation | None,
         model: str | None,
-        options: Mapping[str, Any] | None,
+        options: Mapping[str, object] | None,
     ) -> Reply:
         sent = await self._build_request(messages, translation, model, options)
         body, status = await self._send(sent)
         return self._reply_in(body, translation, status, sent.scrubber)
 
     def _reply_in(
-        self, body: Mapping[str, Any], translation: Translation | None, status: int, scrubber: Scrubber
+        self, body: Mapping[str, object], translation: Translation | None, status: int, scrubber: Scrubber
     ) -> Reply:
         reply = self.codec.reply(body, translation)
         if reply.error is not None:

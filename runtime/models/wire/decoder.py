@@ -118,7 +118,7 @@ class Decoder:
             else:
                 self._add(chunk, events)
 
-    def _add(self, chunk: Any, events: list[ReplyEvent]) -> None:
+    def _add(self, chunk: object, events: list[ReplyEvent]) -> None:
         for item in chunk if isinstance(chunk, list) else [chunk]:
             if isinstance(item, dict):
                 self._fold.add(item, events)

@@ -84,7 +84,7 @@ class _OpenAPI(Builder):
         self.spelled: set[str] = set()
         self.nodes = 0
 
-    def keeps(self, word: str, value: Any, types: Sequence[str]) -> bool:
+    def keeps(self, word: str, value: object, types: Sequence[str]) -> bool:
         match word:
             case "default":
                 return is_of_type(value, types)
@@ -99,10 +99,10 @@ class _OpenAPI(Builder):
             case _:
                 return word in _KEPT
 
-    def refer(self, node: Any, where: str) -> dict[str, Any]:
+    def refer(self, node: object, where: str) -> dict[str, Any]:
         return self.written(node, where)
 
-    def node(self, node: Any, at: str) -> dict[str, Any]:
+    def node(self, node: object, at: str) -> dict[str, Any]:
         self.nodes += 1
         if self.nodes > NODES:
             self.refuse(f"more than {NODES} nodes with inlined references", at)
@@ -115,12 +115,12 @@ class _OpenAPI(Builder):
             return {"anyOf": branches} if real else dict(_NULL)
         return {**(real[0] if len(real) == 1 else {"anyOf": real}), "nullable": True}
 
-    def typed(self, here: Mapping[str, Any], types: list[str], at: str) -> dict[str, Any]:
+    def typed(self, here: Mapping[str, object], types: list[str], at: str) -> dict[str, Any]:
         if ("enum" in here or "const" in here) and not {"object", "array"} & set(types):
             return self.choice(here, types, at)
         return super().typed(here, types, at)
 
-    def choice(self, here: Mapping[str, Any], types: list[str], at: str) -> dict[str, Any]:
+    def choice(self, here: Mapping[str, object], types: list[str], at: str) -> dict[str, Any]:
         """Build a list of scalars as a list of text."""
         word = "const" if "const" in here else "enum"
         listed = walk.choices(here, types)

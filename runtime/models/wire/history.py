@@ -17,7 +17,7 @@ _REFUSED = re.compile(r"[^A-Za-z0-9_-]")
 _MADE_ID = re.compile(r"call_[0-9]+_*")
 
 
-def arguments_object(arguments: Any) -> dict[str, Any]:
+def arguments_object(arguments: object) -> dict[str, Any]:
     """A call's arguments as an object, for an API that accepts nothing else; other values become an empty object.
 
     A model may write invalid JSON. The history then has a valid replacement; ``ToolCall.arguments`` has the original.
@@ -30,7 +30,7 @@ def arguments_object(arguments: Any) -> dict[str, Any]:
     return dict(arguments) if is_mapping(arguments) else {}
 
 
-def arguments_text(arguments: Any) -> str:
+def arguments_text(arguments: object) -> str:
     """A call's arguments as JSON text, verbatim if they are valid; other text becomes an empty object.
 
     OpenAI accepts any text. Servers that fill a chat template with it (vLLM, Ollama) refuse the whole request.
@@ -47,13 +47,13 @@ def arguments_text(arguments: Any) -> str:
         return "{}"
 
 
-def legal_name(name: Any) -> str:
+def legal_name(name: object) -> str:
     """A tool name that OpenAI and Anthropic accept in a history: a model may call a name that they refuse."""
     text = name if isinstance(name, str) else ""
     return _REFUSED.sub("_", text)[:64] or "unnamed"
 
 
-def without_nulls(fields: Mapping[str, Any], *dropped: str) -> dict[str, Any]:
+def without_nulls(fields: Mapping[str, object], *dropped: str) -> dict[str, Any]:
     """Copy the fields that are not None, without the *dropped* ones."""
     return {key: value for key, value in fields.items() if value is not None and key not in dropped}
 
@@ -67,7 +67,7 @@ def provider_call_id(result: ToolResult) -> str | None:
     return None if made else result.call_id
 
 
-def sent_call(result: ToolResult) -> Any:
+def sent_call(result: ToolResult) -> object:
     """The call of a result as the provider sent it, or None."""
     hydration = result.provenance.get("hydration") if is_mapping(result.provenance) else None
     return getattr(hydration, "chunk", None)
@@ -85,7 +85,7 @@ def join_pieces(pieces: Iterable[str]) -> str:
     return text
 
 
-def as_json(value: Any) -> str:
+def as_json(value: object) -> str:
     """A value as JSON text for display; "" if it cannot be written as JSON."""
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

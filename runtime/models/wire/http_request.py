@@ -41,7 +41,7 @@ class HttpRequest:
         return cls(url, _encoded(body), {**(_STREAMED if streamed else _WHOLE), **headers}, scrubber, streamed)
 
 
-def _encoded(body: Mapping[str, Any]) -> bytes:
+def _encoded(body: Mapping[str, object]) -> bytes:
     """Encode as JSON; the standard library encodes values that orjson refuses, such as integers above 64 bits.
 
     Raises:

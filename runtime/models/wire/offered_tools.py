@@ -144,12 +144,12 @@ async def _refuse(wire: str, call: ToolCall, _repair: Repairer | None = None) ->
     return unknown(call, wire)
 
 
-def _record(item: Any) -> ToolRecord:
+def _record(item: object) -> ToolRecord:
     """The record of a tool; the schema of a bare definition is admitted as untrusted."""
     return ToolRecord(item, _not_here, trusted=False) if isinstance(item, ToolDefinition) else as_tool(item)
 
 
-async def _not_here(*_: Any) -> Any:
+async def _not_here(*_: object) -> object:
     raise NotImplementedError("this tool is a definition only")
 
 

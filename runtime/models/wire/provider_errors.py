@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jiter
 
@@ -21,7 +20,7 @@ _RETRY_DELAY = re.compile(r"""retryDelay[\\"']*\s*:\s*[\\"']*(\d+(?:\.\d*)?)s"""
 _MARKUP = re.compile(r"\s*<(?:!doctype|html|\?xml|head|body)", re.IGNORECASE)
 
 
-def parse_json(body: bytes) -> Any:
+def parse_json(body: bytes) -> object:
     """Parse a body as JSON; None if it is not JSON.
 
     jiter comes first because it keeps integers exact. The standard library accepts lone surrogates, which jiter refuses.
@@ -45,7 +44,7 @@ def error_body_message(body: bytes, scrub: Callable[[str], str]) -> str:
     return "" if _MARKUP.match(text) else one_line(text, scrub)
 
 
-def error_message(error: Any, scrub: Callable[[str], str]) -> str:
+def error_message(error: object, scrub: Callable[[str], str]) -> str:
     """The message of an error object of any provider: its kind and text, or else the whole object."""
     body = next(iter(items(error)), error)  # Gemini may wrap it in a list
     inner = mapping(body).get("error") or body
@@ -61,7 +60,7 @@ def beginning(body: bytes, scrub: Callable[[str], str]) -> str:
     return one_line(body.decode("utf-8", "replace"), scrub)[:_BEGINNING] or "it is empty"
 
 
-def retry_delay(error: bytes | Mapping[str, Any]) -> float | None:
+def retry_delay(error: bytes | Mapping[str, object]) -> float | None:
     """The seconds in the ``retryDelay`` of a ``google.rpc.RetryInfo``; None if there is none.
 
     It is searched as text: proxies wrap Gemini's error in a list, in an event, or as text in an error of their own.
@@ -76,7 +75,7 @@ def one_line(text: str, scrub: Callable[[str], str]) -> str:
     return line if len(line) <= MAX_MESSAGE else f"{line[:MAX_MESSAGE]}…"
 
 
-def _dumped(value: Any) -> str:
+def _dumped(value: object) -> str:
     try:
         return json.dumps(value, default=lambda item: type(item).__name__)
     except (TypeError, ValueError, RecursionError):

@@ -37,7 +37,7 @@ class RawCall(NamedTuple):
         return not named and not self.id and self.arguments in (None, "", "{}", {})
 
 
-def response_body(response: Any) -> Mapping[str, Any]:
+def response_body(response: object) -> Mapping[str, object]:
     """Return the response if it is a mapping.
 
     Raises:
@@ -49,7 +49,7 @@ def response_body(response: Any) -> Mapping[str, Any]:
     return response
 
 
-def error_of(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def error_of(body: Mapping[str, object]) -> Mapping[str, object] | None:
     """The error in a body, or None; plain text becomes ``{"message": text}``."""
     error = body.get("error")
     if not error:
@@ -57,7 +57,7 @@ def error_of(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return error if is_mapping(error) else {"message": error if isinstance(error, str) else str(type(error).__name__)}
 
 
-def reported_error(chunk: Mapping[str, Any]) -> Any:
+def reported_error(chunk: Mapping[str, object]) -> object:
     """The error in a JSON object that has not the form of the wire's chunks, such as that of a proxy; else None."""
     if chunk.get("error"):
         return chunk["error"]
@@ -73,24 +73,24 @@ FOREIGN = frozenset(
 """Members of chunks in which one of the wires sends the content of an answer."""
 
 
-def count(fields: Mapping[str, Any], *names: str) -> int | None:
+def count(fields: Mapping[str, object], *names: str) -> int | None:
     """The sum of the named token counts; None if all are missing."""
     found = [value for name in names if isinstance(value := fields.get(name), int) and not isinstance(value, bool)]
     return sum(found) if found else None
 
 
-def qualified(name: Any, *spaces: Any) -> Any:
+def qualified(name: object, *spaces: object) -> object:
     """A call's name with its namespace, which is part of its identity; a namespace equal to the name adds nothing."""
     space = next((one for one in spaces if isinstance(one, str) and one), None)
     return name if space is None or space == name or not isinstance(name, str) else f"{space}.{name}"
 
 
-def text_or_empty(value: Any) -> str:
+def text_or_empty(value: object) -> str:
     """The value if it is a string, else ""."""
     return value if isinstance(value, str) else ""
 
 
-def text_or_none(value: Any) -> str | None:
+def text_or_none(value: object) -> str | None:
     """The value if it is a string that is not empty, else None."""
     return value if isinstance(value, str) and value else None
 
@@ -131,7 +131,7 @@ PARALLEL = frozenset({"multi_tool_use.parallel", "multi_tool_use_parallel", "fun
 """Names of the wrapper in which models of OpenAI sometimes put several calls."""
 
 
-def wrapped_calls(call_id: Any, arguments: Any) -> list[tuple[str | None, str, str]]:
+def wrapped_calls(call_id: object, arguments: object) -> list[tuple[str | None, str, str]]:
     """The calls in a wrapper ``multi_tool_use.parallel``: an id of its own, the name and the arguments of each."""
     found: list[tuple[str | None, str, str]] = []
     for number, use in enumerate(map(mapping, items(mapping(plain_arguments(arguments)).get("tool_uses"))), 1):
@@ -141,7 +141,7 @@ def wrapped_calls(call_id: Any, arguments: Any) -> list[tuple[str | None, str, s
     return found
 
 
-def plain_arguments(arguments: Any) -> Any:
+def plain_arguments(arguments: object) -> object:
     """The arguments as a value, for a comparison; text that is encoded twice is decoded twice."""
     for _ in range(2):
         if not isinstance(arguments, str):
@@ -153,7 +153,7 @@ def plain_arguments(arguments: Any) -> Any:
     return arguments
 
 
-def _sent_once(arguments: Any) -> Any:
+def _sent_once(arguments: Any) -> object:
     """Text that is one JSON object twice in a row becomes that object: some servers send the arguments again in full."""
     if arguments.__class__ is not str or len(arguments) < _TWO_OBJECTS or len(arguments) % 2:
         return arguments
@@ -163,7 +163,7 @@ def _sent_once(arguments: Any) -> Any:
 
 
 def with_calls(
-    parts: Sequence[Any], found: Sequence[tuple[RawCall, ToolCall]]
+    parts: Sequence[object], found: Sequence[tuple[RawCall, ToolCall]]
 ) -> list[tuple[Mapping[str, Any], ToolCall | None]]:
     """Pair each part of a response with the tool call in it, or None."""
     left = list(reversed(found))
@@ -192,7 +192,7 @@ def _tool_call(call: RawCall, call_id: str, synthetic: bool, translation: Transl
     )
 
 
-def _takes_nothing(schema: Mapping[str, Any]) -> bool:
+def _takes_nothing(schema: Mapping[str, object]) -> bool:
     return schema.keys() <= _PLAIN_OBJECT and not schema.get("properties")
 
 

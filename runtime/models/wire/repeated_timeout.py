@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ class RepeatedTimeout:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[Any] | None = None
+        self._task: asyncio.Task[object] | None = None
         self._deadline = 0.0
         self._fired = False
 
@@ -48,7 +48,7 @@ class RepeatedTimeout:
             self._absorb(task)
             self._task = None
 
-    def _absorb(self, task: asyncio.Task[Any]) -> bool:
+    def _absorb(self, task: asyncio.Task[object]) -> bool:
         """True if the timer fired; its own cancellation of the task is then undone."""
         fired, self._fired = self._fired, False
         if fired:

@@ -59,7 +59,7 @@ class Reply:
     judged: ReplyEnding | None = None
     problem: str | None = None
     waiting: tuple[Mapping[str, Any], ...] = ()
-    provider_ran: tuple[Mapping[str, Any], ...] = ()
+    provider_ran: tuple[Mapping[str, object], ...] = ()
     looks_like_call: bool = False
 
     @property

@@ -42,7 +42,7 @@ def canonical_arguments(
         return arguments
 
 
-def _parsed(text: str) -> Any:
+def _parsed(text: str) -> object:
     """Parse strict JSON: a duplicate key, NaN or great depth raises, so that dumping the value loses nothing."""
     return jiter.from_json(text.encode(), catch_duplicate_keys=True, allow_inf_nan=False, cache_mode="none")
 
@@ -50,7 +50,7 @@ def _parsed(text: str) -> Any:
 class _Reverse:
     """Walks a value along the schema that its view was made from."""
 
-    def __init__(self, root: Mapping[str, Any], nullable: AbstractSet[str], spelled: AbstractSet[str]) -> None:
+    def __init__(self, root: Mapping[str, object], nullable: AbstractSet[str], spelled: AbstractSet[str]) -> None:
         self.root = root
         self.nullable = nullable
         self.spelled = spelled
@@ -140,12 +140,12 @@ class _Reverse:
         return True
 
 
-def choice_text(choice: Any) -> str:
+def choice_text(choice: object) -> str:
     """A choice as text, for wires whose choices are text: strings are unchanged, other values are JSON."""
     return choice if isinstance(choice, str) else json.dumps(choice)
 
 
-def choice_of_text(value: Any, node: Mapping[str, Any]) -> Any:
+def choice_of_text(value: object, node: Mapping[str, object]) -> object:
     """The choice that a text spells; the value itself if no choice matches."""
     if not isinstance(value, str):
         return value

@@ -43,7 +43,7 @@ class View:
     key: str | None = None
 
 
-def source(definition: ToolDefinition) -> Mapping[str, Any] | None:
+def source(definition: ToolDefinition) -> Mapping[str, object] | None:
     """The schema to send: the compact ``provider_schema`` if there is one, else the canonical schema."""
     return definition.parameters if definition.provider_schema is None else definition.provider_schema
 

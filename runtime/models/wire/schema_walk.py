@@ -40,12 +40,12 @@ def applies(keyword: str, types: Iterable[str]) -> bool:
     return only is None or not only.isdisjoint(types)
 
 
-def asserted(node: Mapping[str, Any]) -> set[str]:
+def asserted(node: Mapping[str, object]) -> set[str]:
     """The keywords of a node that constrain values; titles, defaults and unknown keywords do not."""
     return {keyword for keyword in node if keyword in ASSERTIONS}
 
 
-def declared_types(node: Mapping[str, Any]) -> list[str]:
+def declared_types(node: Mapping[str, object]) -> list[str]:
     """The declared types; empty if the node declares none."""
     declared: Any = node.get("type")
     if isinstance(declared, str):
@@ -53,12 +53,12 @@ def declared_types(node: Mapping[str, Any]) -> list[str]:
     return [str(item) for item in items(declared)]
 
 
-def properties(node: Mapping[str, Any]) -> Mapping[str, Any]:
+def properties(node: Mapping[str, object]) -> Mapping[str, Any]:
     """The declared properties."""
     return mapping(node.get("properties"))
 
 
-def required(node: Mapping[str, Any]) -> list[str]:
+def required(node: Mapping[str, object]) -> list[str]:
     """The names of the required properties."""
     return [str(item) for item in items(node.get("required"))]
 
@@ -68,7 +68,7 @@ def below(at: str, *path: str | int) -> str:
     return at + pointer(path)
 
 
-def subschemas(node: Mapping[str, Any]) -> Iterator[Any]:
+def subschemas(node: Mapping[str, object]) -> Iterator[object]:
     """The direct subschemas of a node; data such as ``enum`` and ``default`` is left out."""
     yield from (node[word] for word in SUB_ONE if word in node)
     for word in SUB_LIST:
@@ -87,7 +87,7 @@ def union(node: Mapping[str, Any]) -> tuple[str, Sequence[Any]] | None:
     return (keyword, branches) if branches else None
 
 
-def only_of_all(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def only_of_all(node: Mapping[str, object]) -> Mapping[str, object] | None:
     """The single branch of a lone ``allOf``, which is equivalent to the node itself."""
     branches = items(node.get("allOf"))
     if asserted(node) != {"allOf"} or len(branches) != 1:
@@ -95,7 +95,7 @@ def only_of_all(node: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return branches[0] if is_mapping(branches[0]) else None
 
 
-def resolve(root: Mapping[str, Any], reference: Any) -> tuple[Any, str] | None:
+def resolve(root: Mapping[str, object], reference: object) -> tuple[Any, str] | None:
     """The target of a local reference and its JSON Pointer; None if it is not local or has no target."""
     if not isinstance(reference, str) or not re.fullmatch(r"#(/.*)?", reference, re.DOTALL):
         return None
@@ -112,7 +112,7 @@ def resolve(root: Mapping[str, Any], reference: Any) -> tuple[Any, str] | None:
     return node, at
 
 
-def resolve_chain(root: Mapping[str, Any], node: Any, at: str) -> tuple[Mapping[str, Any], str]:
+def resolve_chain(root: Mapping[str, object], node: object, at: str) -> tuple[Mapping[str, object], str]:
     """Follow references and lone ``allOf`` to the last node; an empty node if there is none."""
     for _ in range(MAX_REFERENCES):
         here = mapping(node)
@@ -125,7 +125,7 @@ def resolve_chain(root: Mapping[str, Any], node: Any, at: str) -> tuple[Mapping[
     return {}, at
 
 
-def choices(here: Mapping[str, Any], types: Sequence[str]) -> list[Any]:
+def choices(here: Mapping[str, object], types: Sequence[str]) -> list[Any]:
     """The values of these types in ``const`` or ``enum``."""
     listed = [here["const"]] if "const" in here else items(here.get("enum"))
     return [value for value in listed if is_of_type(value, types)]
@@ -139,7 +139,7 @@ def types_of_values(here: Mapping[str, Any]) -> list[str]:
     return [] if None in found else sorted(name for name in found if name)
 
 
-def names_in(node: Any) -> set[str] | None:
+def names_in(node: object) -> set[str] | None:
     """The property names that a composition mentions; None if it contains a reference."""
     if is_list(node):
         return _joined(names_in(item) for item in node)
@@ -159,6 +159,6 @@ def _joined(found: Iterable[set[str] | None]) -> set[str] | None:
     return None if any(item is None for item in sets) else set().union(*(item or () for item in sets))
 
 
-def same(left: Any, right: Any) -> bool:
+def same(left: object, right: object) -> bool:
     """Compare JSON scalars; true does not equal 1."""
     return left == right and isinstance(left, bool) == isinstance(right, bool)

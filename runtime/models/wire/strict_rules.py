@@ -48,7 +48,7 @@ def kept(word: str, value: Any, types: Sequence[str]) -> bool:
 
 def with_null(made: dict[str, Any]) -> dict[str, Any]:
     """Allow null besides the node's values; the description stays outside of a union."""
-    types: Any = made.get("type")
+    types: object = made.get("type")
     names = cast("list[str]", [types] if isinstance(types, str) else types or [])
     if names and not {"object", "array"} & set(names) and "enum" not in made and "const" not in made:
         return made if "null" in names else {**made, "type": [*names, "null"]}

@@ -47,10 +47,10 @@ class _Strict(Builder):
             self.refuse(reason, "")
         return View(made, True, tuple(self.dropped), frozenset(self.nullable), frozenset(self.ambiguous))
 
-    def keeps(self, word: str, value: Any, types: Sequence[str]) -> bool:
+    def keeps(self, word: str, value: object, types: Sequence[str]) -> bool:
         return rules.kept(word, value, types)
 
-    def plain(self, here: Mapping[str, Any], types: list[str], at: str) -> dict[str, Any]:
+    def plain(self, here: Mapping[str, object], types: list[str], at: str) -> dict[str, Any]:
         made: dict[str, Any] = {"type": types[0] if len(types) == 1 else types}
         for word, value in here.items():
             if word not in rules.NESTED and walk.applies(word, types) and self.keeps(word, value, types):

@@ -46,11 +46,11 @@ class Builder(ABC):
         self.open: set[str] = {""}  # pointers being written: a reference to one is a recursion
 
     @abstractmethod
-    def keeps(self, word: str, value: Any, types: Sequence[str]) -> bool:
+    def keeps(self, word: str, value: object, types: Sequence[str]) -> bool:
         """True if the wire supports a keyword with this value on a node of these types."""
 
     @abstractmethod
-    def plain(self, here: Mapping[str, Any], types: list[str], at: str) -> dict[str, Any]:
+    def plain(self, here: Mapping[str, object], types: list[str], at: str) -> dict[str, Any]:
         """Build a node of these types, without its description."""
 
     def either(self, branches: list[dict[str, Any]]) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Builder(ABC):
             self.refuse("a schema too deep to respell", "")
         return {**made, "$defs": self.definitions} if self.definitions else made
 
-    def node(self, node: Any, at: str) -> dict[str, Any]:
+    def node(self, node: object, at: str) -> dict[str, Any]:
         """Build a node below the root."""
         here = mapping(node)
         if "$ref" in here:
@@ -96,7 +96,7 @@ class Builder(ABC):
             self.refuse("an untyped node", at)
         return self.typed(here, types, at)
 
-    def reference(self, reference: Any, at: str) -> dict[str, Any]:
+    def reference(self, reference: object, at: str) -> dict[str, Any]:
         """Build a local reference."""
         target = walk.resolve(self.root, reference)
         if target is None:
@@ -108,7 +108,7 @@ class Builder(ABC):
             self.refuse("a schema that refers to itself", at)
         return self.refer(node, where)
 
-    def refer(self, node: Any, where: str) -> dict[str, Any]:
+    def refer(self, node: object, where: str) -> dict[str, Any]:
         """Refer to a definition, which is built at its first reference."""
         if not where:
             return {"$ref": "#"}
@@ -120,7 +120,7 @@ class Builder(ABC):
             self.definitions[name] = self.written(node, where)
         return {"$ref": f"#/$defs/{self.names[where]}"}
 
-    def written(self, node: Any, where: str) -> dict[str, Any]:
+    def written(self, node: object, where: str) -> dict[str, Any]:
         """Build the target of a reference."""
         self.open.add(where)
         made = self.node(node, where)
@@ -143,7 +143,7 @@ class Builder(ABC):
             self.dropped.append(Dropped(at, keyword))  # exactly one becomes at least one
         return self.described(self.either(made), here, at, _without(here, keyword, "type"))
 
-    def typed(self, here: Mapping[str, Any], types: list[str], at: str) -> dict[str, Any]:
+    def typed(self, here: Mapping[str, object], types: list[str], at: str) -> dict[str, Any]:
         """Build a node that has types and no branches."""
         compound = bool({"object", "array"} & set(types))
         if compound and ("enum" in here or "const" in here):
@@ -153,17 +153,17 @@ class Builder(ABC):
             return self.described(self.plain(here, types, at), here, at, lost)
         return self.described(self.either([self.plain(here, [name], at) for name in types]), here, at, lost)
 
-    def lost(self, here: Mapping[str, Any], types: Sequence[str]) -> list[str]:
+    def lost(self, here: Mapping[str, object], types: Sequence[str]) -> list[str]:
         """The keywords of a node that affect these types and that the wire lacks."""
         return [word for word in here if walk.applies(word, types) and not self.keeps(word, here[word], types)]
 
-    def item(self, here: Mapping[str, Any], at: str) -> dict[str, Any]:
+    def item(self, here: Mapping[str, object], at: str) -> dict[str, Any]:
         """Build the items of an array, which must have one schema."""
         if "prefixItems" in here or not isinstance(here.get("items"), Mapping):
             self.refuse("an array of untyped items", at)
         return self.node(here["items"], walk.below(at, "items"))
 
-    def check_closed(self, here: Mapping[str, Any], at: str) -> None:
+    def check_closed(self, here: Mapping[str, object], at: str) -> None:
         """Check that an object may be closed: it must not be declared as open.
 
         Raises:
@@ -177,7 +177,9 @@ class Builder(ABC):
         if not set(walk.required(here)) <= set(declared):
             self.refuse("a required property is not declared", at)
 
-    def described(self, made: dict[str, Any], here: Mapping[str, Any], at: str, lost: Iterable[str]) -> dict[str, Any]:
+    def described(
+        self, made: dict[str, Any], here: Mapping[str, object], at: str, lost: Iterable[str]
+    ) -> dict[str, Any]:
         """Add the description, including the keywords that the node loses."""
         notes: list[str] = []
         for word in lost:
@@ -195,7 +197,7 @@ class Builder(ABC):
         text = " ".join(filter(None, [text, made.get("description")]))
         return {**self.beside(made), "description": text} if text else made
 
-    def check_losable(self, here: Mapping[str, Any], word: str, at: str) -> None:
+    def check_losable(self, here: Mapping[str, object], word: str, at: str) -> None:
         """Refuse to drop a composition about other properties: the closed object would reject them."""
         if not self.closes or word not in walk.ASSERTIONS:
             return
@@ -204,7 +206,7 @@ class Builder(ABC):
             self.refuse(f"{word} mentions other properties", at)
 
 
-def _without(here: Mapping[str, Any], *words: str) -> list[str]:
+def _without(here: Mapping[str, object], *words: str) -> list[str]:
     """The keywords of a node, without *words*."""
     return [word for word in here if word not in words]
 

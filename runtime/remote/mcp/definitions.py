@@ -114,7 +114,7 @@ def _effect(name: str, hints: ToolAnnotations, server: McpServer) -> Effect | No
 # ---------------------------------------------------------------------- anchors
 
 
-def _without_anchors(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _without_anchors(schema: Mapping[str, object]) -> dict[str, Any]:
     """Replace references to an ``$anchor`` of the document by JSON Pointers; schemas from outside may have no anchors.
 
     Raises:
@@ -127,7 +127,7 @@ def _without_anchors(schema: Mapping[str, Any]) -> dict[str, Any]:
     return _resolved(schema, anchors) if anchors else dict(schema)
 
 
-def _collect(value: Any, path: tuple[str | int, ...], anchors: dict[str, str]) -> None:
+def _collect(value: object, path: tuple[str | int, ...], anchors: dict[str, str]) -> None:
     if isinstance(value, dict):
         if isinstance(name := value.get("$anchor"), str):
             anchors.setdefault(name, pointer(path))
@@ -138,7 +138,7 @@ def _collect(value: Any, path: tuple[str | int, ...], anchors: dict[str, str]) -
             _collect(part, (*path, index), anchors)
 
 
-def _resolved(value: Any, anchors: Mapping[str, str]) -> Any:
+def _resolved(value: object, anchors: Mapping[str, str]) -> Any:
     if isinstance(value, list):
         return [_resolved(part, anchors) for part in value]
     if not isinstance(value, dict):

@@ -44,7 +44,7 @@ class AnthropicFormat(WireFormat):
     name = "anthropic"
     call_prefix = "toolu_"
 
-    def parse(self, path: str, body: Mapping[str, Any]) -> ParsedRequest:
+    def parse(self, path: str, body: Mapping[str, object]) -> ParsedRequest:
         field(body, "max_tokens", int)
         system = content_text(body.get("system"))
         messages = read_each(field(body, "messages", list), _message)
@@ -92,7 +92,7 @@ class AnthropicFormat(WireFormat):
         return sse(self.error(529, message), "error")
 
 
-def _message(message: Mapping[str, Any], index: int) -> Message:
+def _message(message: Mapping[str, object], index: int) -> Message:
     place = f"messages.{index}"
     role = field(message, "role", str, place)
     require(role in {"user", "assistant"}, f"{place}.role: unexpected role {role!r}")
@@ -112,17 +112,17 @@ def _message(message: Mapping[str, Any], index: int) -> Message:
     return Message("tool" if only_results else role, text, calls, results, thoughts)
 
 
-def _seen(block: Mapping[str, Any], place: str) -> SeenCall:
+def _seen(block: Mapping[str, object], place: str) -> SeenCall:
     value = field(block, "input", dict, f"{place}.tool_use")
     return SeenCall(field(block, "name", str, place), value, field(block, "id", str, place))
 
 
-def _result(block: Mapping[str, Any], place: str) -> GivenResult:
+def _result(block: Mapping[str, object], place: str) -> GivenResult:
     call_id = field(block, "tool_use_id", str, f"{place}.tool_result")
     return GivenResult(content_text(block.get("content")), call_id, is_error=bool(block.get("is_error")))
 
 
-def _thought(block: Mapping[str, Any], place: str) -> SeenThought:
+def _thought(block: Mapping[str, object], place: str) -> SeenThought:
     if block["type"] == "redacted_thinking":
         return SeenThought(None, field(block, "data", str, place))
     return SeenThought(field(block, "thinking", str, place), field(block, "signature", str, place))
@@ -164,7 +164,7 @@ def _deltas(part: ContentPart) -> list[dict[str, Any]]:
     )
 
 
-def _event(kind: str, **fields: Any) -> bytes:
+def _event(kind: str, **fields: object) -> bytes:
     return sse({"type": kind, **fields}, kind)
 
 

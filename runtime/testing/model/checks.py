@@ -26,7 +26,7 @@ def require(fits: bool, reason: str) -> None:
         raise RequestRefused(reason)
 
 
-def field(body: Mapping[str, Any], name: str, kind: type | tuple[type, ...], place: str = "") -> Any:
+def field(body: Mapping[str, object], name: str, kind: type | tuple[type, ...], place: str = "") -> Any:
     """The value of a required field of this type."""
     where = f"{place}.{name}" if place else name
     require(name in body, f"{where}: field required")
@@ -49,7 +49,7 @@ def check_tools(tools: Sequence[OfferedTool], names: str) -> tuple[OfferedTool, 
     return tuple(tools)
 
 
-def _strict(schema: Any, place: str) -> None:
+def _strict(schema: object, place: str) -> None:
     """Check OpenAI's rule for strict schemas: objects are closed, and all properties are required."""
     if isinstance(schema, Mapping):
         properties = schema.get("properties")
@@ -143,5 +143,5 @@ class SignatureMemory:
                 )
 
 
-def _same(tool: str, arguments: Any) -> str:
+def _same(tool: str, arguments: object) -> str:
     return f"{tool} {json.dumps(arguments, sort_keys=True)}"

@@ -62,7 +62,7 @@ class GeminiFormat(WireFormat):
     name = "gemini"
     call_prefix = None
 
-    def parse(self, path: str, body: Mapping[str, Any]) -> ParsedRequest:
+    def parse(self, path: str, body: Mapping[str, object]) -> ParsedRequest:
         body = {_camel(name): value for name, value in body.items()}
         unknown = {*body} - _BODY
         require(not unknown, f"Invalid JSON payload received. Unknown name: {', '.join(sorted(unknown))}")
@@ -139,13 +139,13 @@ def _seen(part: Mapping[str, Any], place: str) -> SeenCall:
     return SeenCall(name, mapping(call.get("args")), call.get("id"), part.get("thoughtSignature"))
 
 
-def _result(response: Any, place: str) -> GivenResult:
+def _result(response: object, place: str) -> GivenResult:
     given = mapping(response)
     name = field(given, "name", str, f"{place}.function_response")
     return GivenResult(field(given, "response", dict, f"{place}.function_response"), given.get("id"), name)
 
 
-def _tools(tools: Any) -> Iterator[OfferedTool]:
+def _tools(tools: object) -> Iterator[OfferedTool]:
     for index, tool in enumerate(items(tools)):
         for kind, functions in mapping(tool).items():
             require(_camel(kind) == "functionDeclarations", f"tools[{index}]: {kind} is not a tool of this model")
@@ -162,7 +162,7 @@ def _tool(function: Mapping[str, Any], place: str) -> OfferedTool:
     return OfferedTool(field(given, "name", str, place), given.get("description"), mapping(schema))
 
 
-def _openapi(schema: Any, place: str) -> None:
+def _openapi(schema: object, place: str) -> None:
     if not isinstance(schema, dict):
         return
     unknown = {*schema} - _SCHEMA

@@ -42,7 +42,7 @@ class ScriptedResponse:
     chunks: tuple[bytes, ...]
     length: int | None = None
     ending: CutEnding | None = None
-    pause: Callable[[int], Any] | None = None
+    pause: Callable[[int], object] | None = None
     head: bool = True
 
 
@@ -152,7 +152,7 @@ class _Connection:
     def _write(self, event: Any) -> None:
         self._writer.write(self._h11.send(event) or b"")
 
-    async def _unless_gone(self, waited: Awaitable[Any]) -> None:
+    async def _unless_gone(self, waited: Awaitable[object]) -> None:
         """Wait until *waited* is done or the client disconnects."""
         pause, heard = asyncio.ensure_future(waited), asyncio.ensure_future(self._reader.read(1))
         try:
@@ -178,7 +178,7 @@ class _Connection:
         await self._writer.wait_closed()
 
 
-async def _paused(pause: Callable[[int], Any], number: int) -> None:
+async def _paused(pause: Callable[[int], object], number: int) -> None:
     found = pause(number)
     if inspect.isawaitable(found):
         await found

@@ -34,7 +34,7 @@ class OllamaFormat(WireFormat):
     name = "ollama"
     stream_type = "application/x-ndjson"
 
-    def parse(self, path: str, body: Mapping[str, Any]) -> ParsedRequest:
+    def parse(self, path: str, body: Mapping[str, object]) -> ParsedRequest:
         messages = read_each(field(body, "messages", list), _message)
         tools = read_each(body.get("tools"), _tool)
         stream = body.get("stream", True) is not False
@@ -89,7 +89,7 @@ def _seen(call: Mapping[str, Any], place: str) -> SeenCall:
     return SeenCall(field(function, "name", str, place), field(function, "arguments", dict, place), call.get("id"))
 
 
-def _tool(tool: Mapping[str, Any], index: int) -> OfferedTool:
+def _tool(tool: Mapping[str, object], index: int) -> OfferedTool:
     function = field(tool, "function", dict, f"tools.{index}")
     name = field(function, "name", str, f"tools.{index}")
     return OfferedTool(name, function.get("description"), mapping(function.get("parameters")))

@@ -38,7 +38,7 @@ class ChatFormat(WireFormat):
 
     name = "openai_chat"
 
-    def parse(self, path: str, body: Mapping[str, Any]) -> ParsedRequest:
+    def parse(self, path: str, body: Mapping[str, object]) -> ParsedRequest:
         messages = read_each(field(body, "messages", list), _message)
         tools = read_each(body.get("tools"), _tool)
         return ParsedRequest(
@@ -89,14 +89,14 @@ def _message(message: Mapping[str, Any], index: int) -> Message:
     return Message(_ROLES[role], text, calls, thoughts=(SeenThought(thought),) if thought else ())
 
 
-def _seen(call: Mapping[str, Any], place: str) -> SeenCall:
+def _seen(call: Mapping[str, object], place: str) -> SeenCall:
     function = field(call, "function", dict, place)
     arguments = parse_if_text(field(function, "arguments", str, place))
     require(call.get("type") == "function", f"{place}.type: field required")
     return SeenCall(field(function, "name", str, place), arguments, field(call, "id", str, place))
 
 
-def _tool(tool: Mapping[str, Any], index: int) -> OfferedTool:
+def _tool(tool: Mapping[str, object], index: int) -> OfferedTool:
     place = f"tools.{index}"
     require(tool.get("type") == "function", f"{place}.type: {tool.get('type')!r} is not 'function'")
     function = field(tool, "function", dict, place)

@@ -42,7 +42,7 @@ class ResponsesFormat(WireFormat):
 
     name = "openai_responses"
 
-    def parse(self, path: str, body: Mapping[str, Any]) -> ParsedRequest:
+    def parse(self, path: str, body: Mapping[str, object]) -> ParsedRequest:
         require(
             not body.get("previous_response_id"),
             "previous_response_id: previous response not found: responses are not stored",

@@ -138,7 +138,7 @@ class Fault(Part):
         return cls("content_type", headers={"content-type": value})
 
     @classmethod
-    def slow(cls, pause: Callable[[int], Any]) -> Fault:
+    def slow(cls, pause: Callable[[int], object]) -> Fault:
         """Call *pause* with the number of each event before it is sent, and await its result if it is awaitable."""
         return cls("slow", pause=pause)
 

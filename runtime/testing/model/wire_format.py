@@ -32,7 +32,7 @@ class WireFormat(ABC):
         return False
 
     @abstractmethod
-    def parse(self, path: str, body: Mapping[str, Any]) -> ParsedRequest:
+    def parse(self, path: str, body: Mapping[str, object]) -> ParsedRequest:
         """Read a request.
 
         Raises:
@@ -63,12 +63,12 @@ def openai_error(status: int, message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
-def read_each(values: Any, read: Callable[[Mapping[str, Any], int], T]) -> list[T]:
+def read_each(values: object, read: Callable[[Mapping[str, Any], int], T]) -> list[T]:
     """Read the objects of a list, each with its index."""
     return [read(mapping(value), index) for index, value in enumerate(items(values))]
 
 
-def sse(data: Mapping[str, Any], event: str | None = None) -> bytes:
+def sse(data: Mapping[str, object], event: str | None = None) -> bytes:
     """Frame a server-sent event."""
     name = "" if event is None else f"event: {event}\n"
     return f"{name}data: {json.dumps(data)}\n\n".encode()
@@ -80,14 +80,14 @@ def pieces(text: str, size: int = 8) -> Iterator[str]:
         yield text[start : start + size]
 
 
-def content_text(content: Any) -> str:
+def content_text(content: object) -> str:
     """The text of a content: a string, or a list of parts with ``text`` fields."""
     if isinstance(content, str):
         return content
     return "".join(str(mapping(part).get("text") or "") for part in items(content))
 
 
-def parse_if_text(arguments: Any) -> Any:
+def parse_if_text(arguments: object) -> object:
     """Parse arguments that are JSON text; other values are returned unchanged."""
     if not isinstance(arguments, str):
         return arguments
@@ -97,6 +97,6 @@ def parse_if_text(arguments: Any) -> Any:
         return arguments
 
 
-def without_none(**fields: Any) -> dict[str, Any]:
+def without_none(**fields: object) -> dict[str, Any]:
     """A dict of the fields that are not None."""
     return {name: value for name, value in fields.items() if value is not None}

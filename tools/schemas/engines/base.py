@@ -92,7 +92,7 @@ class Compiled:
     check: Check
     find: Callable[[Any, int], list[Issue]]
 
-    def issues(self, value: Any, limit: int = MAX_ISSUES) -> list[Issue]:
+    def issues(self, value: object, limit: int = MAX_ISSUES) -> list[Issue]:
         """See ``Validator.issues``."""
         return self.find(value, limit)
 
@@ -107,7 +107,7 @@ def from_validate(
     *,
     engine: str,
     version: str,
-    schema: Mapping[str, Any],
+    schema: Mapping[str, object],
     policy: str = "custom",
 ) -> Validator:
     """Make a ``Validator`` of a function that lists the issues of a value; an empty list means valid.
@@ -115,7 +115,7 @@ def from_validate(
     *policy* names all else that decides the verdict (formats on or off, a regex engine); it is part of the id.
     """
 
-    def check(value: Any) -> None:
+    def check(value: object) -> None:
         if validate(value):
             raise Rejected("does not match the schema", "schema")
 
@@ -128,7 +128,7 @@ def from_validate(
     )
 
 
-def explain(validator: Validator, value: Any, limit: int = MAX_ISSUES) -> tuple[Issue, ...]:
+def explain(validator: Validator, value: object, limit: int = MAX_ISSUES) -> tuple[Issue, ...]:
     """Explain a failed ``check``: one to *limit* issues of about 2 kB in all. Never raises."""
     try:
         return tuple(fit(validator.issues(value, limit), limit)) or (NO_MATCH,)
@@ -153,7 +153,7 @@ def fit(issues: Iterable[Issue], limit: int = MAX_ISSUES) -> list[Issue]:
     return kept
 
 
-def guard_depth(value: Any, limit: int = 64) -> int:
+def guard_depth(value: object, limit: int = 64) -> int:
     """Count the JSON nodes in *value*, without recursion.
 
     Raises:
@@ -174,7 +174,7 @@ def guard_depth(value: Any, limit: int = 64) -> int:
     raise Rejected(f"must not nest deeper than {limit} levels")
 
 
-def guard_json(value: Any, *, depth: int = 64, nodes: int = 50_000, characters: int = 1_048_576) -> tuple[int, int]:
+def guard_json(value: object, *, depth: int = 64, nodes: int = 50_000, characters: int = 1_048_576) -> tuple[int, int]:
     """Check that *value* is JSON within limits; returns its node count and its characters.
 
     Run it before ``check`` on a value that no parser has limited, such as a tool's output.

@@ -112,7 +112,7 @@ class Budget:
         """An upper bound on the cost of a value of that size, for schemas without references."""
         return nodes * self.total + (characters * self.weight >> CHARACTERS_PER_CHECK)
 
-    def cost(self, value: Any) -> int:
+    def cost(self, value: object) -> int:
         """Count the checks that *value* can need; *value* must be JSON of limited depth.
 
         Raises:
@@ -123,7 +123,7 @@ class Budget:
             limit //= LARGE_NUMBERS
         return _Count(self._nodes, flat, flat.checks, limit, {}).total(value)
 
-    def explaining(self, value: Any, limit: int) -> tuple[int, int]:
+    def explaining(self, value: object, limit: int) -> tuple[int, int]:
         """Estimate the microseconds for building all errors, and those of its largest anyOf or oneOf.
 
         jsonschema-rs copies the broken part of the value into every error, and into those of every branch.
@@ -187,7 +187,7 @@ class _Count:
         self._memo: dict[tuple[int, int], int] = {}
         self.branched = 0
 
-    def total(self, value: Any) -> int:
+    def total(self, value: object) -> int:
         total = self.visit(0, value)
         if total > self._limit:
             raise too_costly()
@@ -233,7 +233,7 @@ class _Count:
                 raise too_costly()
         return total
 
-    def _keyed(self, node: Node, key: str, item: Any) -> int:
+    def _keyed(self, node: Node, key: str, item: object) -> int:
         total = len(key) * node.key_weight >> CHARACTERS_PER_CHECK
         total += sum(self.visit(other, item) for other in node.patterns)
         return total + sum(self.visit(other, key) for other in node.names)

@@ -129,7 +129,7 @@ def type_advice(name: str) -> str:
     return "the types are " + ", ".join(sorted(TYPES))
 
 
-def without_texts(schema: Any) -> Any:
+def without_texts(schema: object) -> object:
     """Return a copy of a schema without the keywords that only describe. A property may have the name of a keyword."""
     if not isinstance(schema, Mapping):
         return schema
@@ -146,7 +146,7 @@ def without_texts(schema: Any) -> Any:
     return kept
 
 
-def without_formats(schema: Any) -> Any:
+def without_formats(schema: object) -> Any:
     """Return a copy of a schema that pydantic generated, without the keyword ``format``."""
     if isinstance(schema, list | tuple):
         return [without_formats(part) for part in schema]

@@ -43,7 +43,7 @@ class Document:
     depth: int
 
 
-def read(schema: Mapping[str, Any], limits: SchemaLimits = AUTHOR_LIMITS) -> Document:
+def read(schema: Mapping[str, object], limits: SchemaLimits = AUTHOR_LIMITS) -> Document:
     """Read a schema from any source, and refuse what no engine should compile.
 
     Raises:
@@ -89,7 +89,7 @@ def _joined(base: str, address: str) -> str:
         return address
 
 
-def _is_names(item: Any) -> bool:
+def _is_names(item: object) -> bool:
     return isinstance(item, list) and all(isinstance(name, str) for name in item)
 
 
@@ -176,14 +176,14 @@ class _Reader:
         if key == "enum" and len(item) > self.limits.max_enum:
             raise SchemaRefused("enum_too_large", f"lists over {self.limits.max_enum} values", f"{at}/enum")
 
-    def _types(self, names: Any, at: str) -> None:
+    def _types(self, names: object, at: str) -> None:
         for name in names if isinstance(names, list) else [names]:
             if isinstance(name, str) and name not in TYPES:
                 shown = clip(name, 40)
                 message = f'"{shown}" is not a JSON Schema type: {type_advice(name)}'
                 raise SchemaRefused("type_name", message, f"{at}/type")
 
-    def _ref(self, key: str, ref: Any, schema: dict[str, Any], at: str, base: str) -> None:
+    def _ref(self, key: str, ref: object, schema: dict[str, Any], at: str, base: str) -> None:
         if not isinstance(ref, str) or not ref.startswith("#"):
             self._outer.append((f"{at}/{key}", str(ref), base))
             return
@@ -196,7 +196,7 @@ class _Reader:
             schema[key] = quote(ref, safe="#/%~!$&'()*+,;=:@?")  # engines take URI references, not IRIs
         self._refs.append((at, key, ref))
 
-    def _pattern(self, pattern: Any, at: str) -> None:
+    def _pattern(self, pattern: object, at: str) -> None:
         if not isinstance(pattern, str):
             raise SchemaRefused("bad_pattern", "a pattern must be text", at)
         if len(pattern) > self.limits.max_pattern:
@@ -205,7 +205,7 @@ class _Reader:
         if len(self.patterns) > self.limits.max_patterns:
             raise SchemaRefused("too_many_patterns", f"has over {self.limits.max_patterns} patterns", at)
 
-    def _children(self, schema: dict[str, Any], at: str) -> Iterator[tuple[Any, str]]:
+    def _children(self, schema: dict[str, Any], at: str) -> Iterator[tuple[object, str]]:
         for key, item in schema.items():
             here = f"{at}/{key}"
             if key in SUB_MAP:
@@ -217,7 +217,7 @@ class _Reader:
             elif key in SUB_LIST:
                 raise SchemaRefused("bad_subschema", f"{key} must be an array", here)
 
-    def _named(self, key: str, item: Any, here: str) -> Iterator[tuple[Any, str]]:
+    def _named(self, key: str, item: object, here: str) -> Iterator[tuple[object, str]]:
         if not isinstance(item, dict):
             raise SchemaRefused("bad_subschema", f"{key} must be an object", here)
         if len(item) > self.limits.max_properties and key not in CONTAINERS:

@@ -62,7 +62,7 @@ class FastEngine:
         """The installed version."""
         return _version()
 
-    def compile(self, schema: Mapping[str, Any], *, trusted: bool) -> Validator:
+    def compile(self, schema: Mapping[str, object], *, trusted: bool) -> Validator:
         """See ``Engine.compile``. With jsonschema-rs installed, the schema is checked against its meta-schema too."""
         if not trusted:
             raise SchemaRefused("engine", "fastjsonschema does not take schemas from outside")
@@ -83,7 +83,7 @@ class FastEngine:
             raise SchemaRefused("not_enforced", message, refused[1])
         reduced = _reduced(document.schema)
 
-        def find(value: Any, limit: int) -> list[Issue]:
+        def find(value: object, limit: int) -> list[Issue]:
             if explainer is not None:
                 return explainer.issues(value, limit)
             return fit(basic_issues(document.schema, value) or _first_error(reduced, value), limit)
@@ -136,7 +136,7 @@ def _reduced(schema: Any) -> Any:
     return kept
 
 
-def _first_error(reduced: dict[str, Any], value: Any) -> list[Issue]:
+def _first_error(reduced: dict[str, Any], value: object) -> list[Issue]:
     """The first error of fastjsonschema; its dotted path becomes a pointer only where it is unambiguous."""
     import fastjsonschema
 
@@ -154,7 +154,7 @@ def _first_error(reduced: dict[str, Any], value: Any) -> list[Issue]:
     return []
 
 
-def _path(parts: list[str], value: Any) -> tuple[list[str | int], Any]:
+def _path(parts: list[str], value: object) -> tuple[list[str | int], object]:
     path: list[str | int] = []
     at = value
     for part in parts:

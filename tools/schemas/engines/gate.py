@@ -64,11 +64,11 @@ def _is_type(item: Any) -> bool:
     return item in TYPES if isinstance(item, str) else len(item) > 0 and _distinct_text(item) and TYPES.issuperset(item)
 
 
-def _distinct_text(item: Any) -> bool:
+def _distinct_text(item: object) -> bool:
     return isinstance(item, list) and all(isinstance(name, str) for name in item) and len(set(item)) == len(item)
 
 
-def _comparable(item: Any, depth: int = 0) -> bool:
+def _comparable(item: object, depth: int = 0) -> bool:
     """Check data in a schema: fastjsonschema rewrites ``$ref`` and ``$id`` in it, and compiles deep data to deep code."""
     if depth > 6:
         return False
@@ -84,7 +84,7 @@ def _is_number(item: Any) -> bool:
     return item.__class__ in {int, float} and -(2**53) <= item <= 2**53
 
 
-def _exact_items(items: Any) -> bool:
+def _exact_items(items: object) -> bool:
     """Items of these types can be compared without comparing numbers."""
     types = items.get("type") if isinstance(items, dict) else None
     return types is not None and {"string", "boolean", "null"}.issuperset([types] if isinstance(types, str) else types)
@@ -105,7 +105,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def _members(item: Any) -> int:
+def _members(item: object) -> int:
     stack, count = [item], 0
     while stack:
         part = stack.pop()

@@ -119,13 +119,13 @@ def _own_checks(schema: dict[str, Any]) -> int:
 _LOOKED_UP = frozenset({str, bool, type(None)})
 
 
-def _comparison(item: Any) -> int:
+def _comparison(item: object) -> int:
     if item.__class__ is float:
         return FLOAT_COMPARISON
     return measure(item, {}) if item.__class__ in SCALARS else FLOAT_COMPARISON * measure(item, {})
 
 
-def _division(divisor: Any) -> int:
+def _division(divisor: object) -> int:
     if not isinstance(divisor, int | float):
         return 0
     if divisor == int(divisor):

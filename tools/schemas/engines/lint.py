@@ -24,7 +24,7 @@ MAX_COMPILED = 500  # every subschema is compiled by itself
 _NEEDS = {"then": "if", "else": "if", "minContains": "contains", "maxContains": "contains"}
 
 
-def lint_schema(schema: Mapping[str, Any], limits: SchemaLimits = AUTHOR_LIMITS) -> list[str]:
+def lint_schema(schema: Mapping[str, object], limits: SchemaLimits = AUTHOR_LIMITS) -> list[str]:
     """List advice on a schema that may be registered; each line starts with the JSON Pointer of its subject.
 
     Raises:

@@ -16,7 +16,7 @@ _MAX_BRANCHES = 4  # anyOf within anyOf
 _Ranked = tuple[int, Issue]
 
 
-def issues_of(errors: Iterable[Any], value: Any, schema: Mapping[str, Any]) -> list[Issue]:
+def issues_of(errors: Iterable[object], value: object, schema: Mapping[str, object]) -> list[Issue]:
     """List issues in order: missing, unknown and wrongly typed parameters, then the rest."""
     ranked = [pair for error in errors for pair in _explain(error, value, schema, 0)]
     return [issue for _, issue in sorted(ranked, key=lambda pair: pair[0])]
@@ -50,7 +50,7 @@ def _explain(error: Any, value: Any, schema: Mapping[str, Any], depth: int) -> I
         yield _REST, describe(path, keyword, argument)
 
 
-def _forbidden(schema_path: list[Any], path: list[str | int], at: Any) -> Iterator[_Ranked]:
+def _forbidden(schema_path: list[Any], path: list[str | int], at: object) -> Iterator[_Ranked]:
     """jsonschema-rs reports ``additionalProperties: false`` without properties as a false schema for the object."""
     whole = schema_path[-1:] == ["additionalProperties"] and schema_path[-2:-1] != ["properties"]
     if whole and isinstance(at, Mapping):
@@ -100,7 +100,7 @@ def _resolve(path: list[Any], value: Any) -> tuple[list[str | int], Any]:
     return resolved, value
 
 
-def _name(members: Mapping[str, Any], part: str | int) -> str:
+def _name(members: Mapping[str, object], part: str | int) -> str:
     exact = str(part)
     if isinstance(part, str) or exact in members:
         return exact

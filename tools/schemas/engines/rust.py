@@ -75,7 +75,7 @@ class RustEngine:
         """The installed version."""
         return _version()
 
-    def compile(self, schema: Mapping[str, Any], *, trusted: bool) -> Validator:
+    def compile(self, schema: Mapping[str, object], *, trusted: bool) -> Validator:
         """See ``Engine.compile``."""
         if trusted:
             document = read(schema)
@@ -98,7 +98,7 @@ class RustEngine:
 
 
 def _guarded(guard: Guard, is_valid: Check) -> Check:
-    def check(value: Any) -> None:
+    def check(value: object) -> None:
         guard(value)
         if not is_valid(value):
             raise Rejected("does not match the schema", "schema")
@@ -109,7 +109,7 @@ def _guarded(guard: Guard, is_valid: Check) -> Check:
 def _unguarded(is_valid: Check) -> Check:
     """Wrap ``is_valid``: ``validate`` would copy the failed value into errors, one for every branch of an anyOf."""
 
-    def check(value: Any) -> None:
+    def check(value: object) -> None:
         try:
             if is_valid(value):
                 return
@@ -121,7 +121,7 @@ def _unguarded(is_valid: Check) -> Check:
     return check
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Copy a value with the types of JSON in place of their subclasses, which jsonschema-rs does not know.
 
     Values of other types stay as they are.
@@ -193,7 +193,7 @@ class _Finder:
     budget: Budget
     guard: Guard | None
 
-    def find(self, value: Any, limit: int) -> list[Issue]:
+    def find(self, value: object, limit: int) -> list[Issue]:
         try:
             if self.guard is not None:
                 self.guard(value)
@@ -205,7 +205,7 @@ class _Finder:
             return [Issue("", "json", "must be JSON")]
         return fit(errors, limit)
 
-    def _errors(self, value: Any, nodes: int) -> list[Issue]:
+    def _errors(self, value: object, nodes: int) -> list[Issue]:
         schema = self.document.schema
         whole, branch = self._effort(value, nodes)
         if nodes <= MAX_EXPLAINED and whole <= MAX_EFFORT:
@@ -221,7 +221,7 @@ class _Finder:
             return issues_of([error], value, schema)
         return []
 
-    def _effort(self, value: Any, nodes: int) -> tuple[int, int]:
+    def _effort(self, value: object, nodes: int) -> tuple[int, int]:
         """The cost of all errors, and of those of the largest anyOf: even the first error holds them."""
         try:
             return self.budget.explaining(value, MAX_COUNTED) if nodes <= MAX_POINTED else (MAX_COUNTED, MAX_COUNTED)

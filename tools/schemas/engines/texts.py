@@ -15,7 +15,7 @@ Path = Sequence[str | int]
 _MAX_KNOWN = 100
 
 
-def type_name(value: Any) -> str:
+def type_name(value: object) -> str:
     """The JSON type of a Python value: int and float are ``number``, dict is ``object``."""
     if value is None:
         return "null"
@@ -28,7 +28,7 @@ def type_name(value: Any) -> str:
     return "object" if isinstance(value, Mapping) else "array" if isinstance(value, list | tuple) else "value"
 
 
-def show(schema_value: Any) -> str:
+def show(schema_value: object) -> str:
     """Show a value of the schema (never of the arguments) as JSON, at most 80 characters."""
     try:
         text = json.dumps(schema_value, ensure_ascii=False)
@@ -57,7 +57,7 @@ def unknown(path: Path, name: str, known: Iterable[str] = (), keyword: str = "ad
     return Issue(pointer_of([*path, name]), keyword, f"Unknown {kind}: {shown}{hint}")
 
 
-def wrong_type(path: Path, types: Sequence[str], value: Any) -> Issue:
+def wrong_type(path: Path, types: Sequence[str], value: object) -> Issue:
     """The issue for a value of another JSON type than *types*."""
     got, expected = type_name(value), " or ".join(sorted(types, key=lambda name: name == "null"))
     whole = "integer" in types and got == "number"
@@ -67,7 +67,7 @@ def wrong_type(path: Path, types: Sequence[str], value: Any) -> Issue:
     return Issue(pointer_of(path), "type", text)
 
 
-def _count(count: Any, noun: str) -> str:
+def _count(count: object, noun: str) -> str:
     one, many = ("property", "properties") if noun == "propert" else (noun, f"{noun}s")
     return f"{count} {one if count == 1 else many}"
 
@@ -107,13 +107,13 @@ _DESCRIPTIONS: dict[str, _Text] = {
 }
 
 
-def describe(path: Path, keyword: str, argument: Any) -> Issue:
+def describe(path: Path, keyword: str, argument: object) -> Issue:
     """The issue for a broken *keyword*; *argument* is what the schema says there."""
     text = _DESCRIPTIONS.get(keyword)
     return Issue(pointer_of(path), keyword, text(argument) if text else f"does not satisfy {clip(keyword, 40)}")
 
 
-def is_of_type(value: Any, types: Sequence[str]) -> bool:
+def is_of_type(value: object, types: Sequence[str]) -> bool:
     """Check the JSON type of a value: ``True`` is not a number, ``2.0`` is an integer."""
     got = type_name(value)
     if got != "number":
@@ -123,7 +123,7 @@ def is_of_type(value: Any, types: Sequence[str]) -> bool:
     )
 
 
-def types_of(schema: Any) -> list[str]:
+def types_of(schema: object) -> list[str]:
     """The ``type`` of a subschema as a list; empty when it has none."""
     declared: Any = schema.get("type", []) if isinstance(schema, dict) else []
     return [declared] if isinstance(declared, str) else list(declared)

@@ -75,7 +75,7 @@ class AnthropicFold:
         else:
             self._other(kind, chunk)
 
-    def _other(self, kind: Any, chunk: Mapping[str, Any]) -> None:
+    def _other(self, kind: object, chunk: Mapping[str, object]) -> None:
         """Read an error, and find the chunk of another API; new events of this one are ignored."""
         if error := reported_error(chunk):
             self._message.setdefault("error", error)
@@ -87,7 +87,7 @@ class AnthropicFold:
         """The message."""
         return {**self._message, "content": [block.whole() for block in self._blocks]}
 
-    def _begin(self, message: Mapping[str, Any], events: list[ReplyEvent]) -> None:
+    def _begin(self, message: Mapping[str, object], events: list[ReplyEvent]) -> None:
         if self.began:
             self.lost = SECOND
         self.began = True
@@ -95,7 +95,7 @@ class AnthropicFold:
         for index, block in enumerate(items(message.get("content"))):
             self._start(index, mapping(block), events)
 
-    def _change(self, chunk: Mapping[str, Any]) -> None:
+    def _change(self, chunk: Mapping[str, object]) -> None:
         """Read the stop reason and the usage. A stop reason that more content followed counts no longer."""
         changed = {key: value for key, value in mapping(chunk.get("delta")).items() if value is not None}
         usage = {key: value for key, value in mapping(chunk.get("usage")).items() if value is not None}
@@ -105,7 +105,7 @@ class AnthropicFold:
             self.lost = SECOND
         self.ended = self.ended or bool(changed.get("stop_reason"))
 
-    def _block(self, index: Any) -> _Block | None:
+    def _block(self, index: object) -> _Block | None:
         return self._at.get(index if isinstance(index, int) else None)
 
     def _start(self, index: Any, content: Mapping[str, Any], events: list[ReplyEvent]) -> None:
@@ -126,7 +126,7 @@ class AnthropicFold:
         elif kind == "thinking" and text_or_none(content.get("thinking")):
             events.append(ReasoningDelta(content["thinking"]))
 
-    def _grow(self, index: Any, delta: dict[str, Any], events: list[ReplyEvent]) -> None:
+    def _grow(self, index: object, delta: dict[str, Any], events: list[ReplyEvent]) -> None:
         if self.ended:  # the stop reason came too early
             self.ended, self.lost = False, SECOND if self.closed else self.lost
         kind = delta.get("type")
@@ -152,7 +152,7 @@ class AnthropicFold:
         elif piece:
             events.append(text_delta(piece) if field == "text" else ReasoningDelta(piece))
 
-    def _unannounced(self, index: Any, kind: Any, events: list[ReplyEvent]) -> _Block:
+    def _unannounced(self, index: object, kind: object, events: list[ReplyEvent]) -> _Block:
         """The block for a delta without an index (the latest block), or a new one if it never began."""
         if index is None and self._blocks:
             return self._blocks[-1]

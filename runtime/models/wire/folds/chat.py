@@ -31,7 +31,7 @@ class ChatFold:
         self._tool_of = tool_of
         self._head: dict[str, Any] | None = None
         self._late: dict[str, Any] = {}
-        self._which: Any = None  # the index of the choice that is read
+        self._which: object = None  # the index of the choice that is read
         self._choice: dict[str, Any] = {}
         self._text: dict[str, list[str]] = {}
         self._parts: list[dict[str, Any]] | None = None  # content as a list (Mistral)
@@ -68,7 +68,7 @@ class ChatFold:
         head = {**(self._head or {}), "object": "chat.completion"}
         return {**head, "choices": [choice], **self._late}
 
-    def _begins_again(self, chunk: dict[str, Any], delta: Any) -> bool:
+    def _begins_again(self, chunk: dict[str, Any], delta: object) -> bool:
         """Return True for a chunk of a second answer: its first chunk has the role again.
 
         Some servers send the role in every chunk, and others a new id; a role after a chunk without one, or with a new
@@ -87,14 +87,14 @@ class ChatFold:
         head = self._head or {}
         return self._bare > 0 or (isinstance(head.get("id"), str) and chunk.get("id") not in (None, head["id"]))
 
-    def _add_other(self, chunk: Mapping[str, Any]) -> None:
+    def _add_other(self, chunk: Mapping[str, object]) -> None:
         """Read an error, and find the chunk of another API."""
         if error := reported_error(chunk):
             self._fail(error)
         elif not FOREIGN.isdisjoint(chunk):
             self.lost = OTHER_API
 
-    def _fail(self, error: Any) -> None:
+    def _fail(self, error: object) -> None:
         self._late.setdefault("error", error)
         self.ended = True
 
@@ -139,7 +139,7 @@ class ChatFold:
         self._text, self._parts, self._fields, self._calls = {}, None, {}, ChatCalls(self._tool_of)
         return []
 
-    def _add_field(self, key: str, value: Any, delta: Mapping[str, Any], events: list[ReplyEvent]) -> None:
+    def _add_field(self, key: str, value: object, delta: Mapping[str, object], events: list[ReplyEvent]) -> None:
         if key == "content":
             self._add_parts(value, events)
         elif key in REASONING:
@@ -157,7 +157,7 @@ class ChatFold:
         elif key != "role" or key not in self._fields:
             self._fields[key] = value
 
-    def _add_legacy(self, piece: Mapping[str, Any], events: list[ReplyEvent]) -> None:
+    def _add_legacy(self, piece: Mapping[str, object], events: list[ReplyEvent]) -> None:
         known = self._fields.setdefault("function_call", {"name": "", "arguments": ""})
         name, arguments = piece.get("name"), piece.get("arguments")
         if isinstance(name, str) and name != known["name"]:
@@ -169,7 +169,7 @@ class ChatFold:
         if name or arguments:
             events.append(CallDelta(0, self._tool_of(known["name"]), arguments if isinstance(arguments, str) else ""))
 
-    def _add_reasoning(self, key: str, value: Any, delta: Mapping[str, Any], events: list[ReplyEvent]) -> None:
+    def _add_reasoning(self, key: str, value: object, delta: Mapping[str, object], events: list[ReplyEvent]) -> None:
         if key == "reasoning_details":
             details = self._fields.setdefault(key, [])
             text = details_text(value)
@@ -185,7 +185,7 @@ class ChatFold:
         if key == self._shown:
             events.append(ReasoningDelta(text))
 
-    def _add_parts(self, value: Any, events: list[ReplyEvent]) -> None:
+    def _add_parts(self, value: object, events: list[ReplyEvent]) -> None:
         """Add content that is a list of parts, some of them ``thinking``; adjacent parts of one kind are joined."""
         if self._parts is None:
             before = "".join(self._text.pop("content", ()))
@@ -205,27 +205,27 @@ class ChatFold:
             elif part:
                 self._parts.append(dict(part) if isinstance(part, dict) else {"type": "text", "text": str(part)})
 
-    def _content(self) -> Any:
+    def _content(self) -> object:
         if self._parts is not None:
             return self._parts
         pieces = self._text.get("content")
         return join_pieces(pieces) if pieces else None
 
 
-def thinking_text(part: Any) -> str:
+def thinking_text(part: object) -> str:
     """The text of a ``thinking`` part."""
     thinking = mapping(part).get("thinking")
     pieces = [thinking] if isinstance(thinking, str) else [mapping(piece).get("text") for piece in items(thinking)]
     return "".join(piece for piece in pieces if isinstance(piece, str))
 
 
-def details_text(details: Any) -> str:
+def details_text(details: object) -> str:
     """The visible text of OpenRouter's ``reasoning_details``."""
     shown = (mapping(detail).get("text") or mapping(detail).get("summary") for detail in items(details))
     return "".join(text for text in shown if isinstance(text, str))
 
 
-def _merge_detail(details: Any, detail: Any) -> None:
+def _merge_detail(details: object, detail: object) -> None:
     """Add a piece of ``reasoning_details``: text is appended, a signature may come late, encrypted data stays separate."""
     if not isinstance(detail, dict) or not isinstance(details, list):
         return
@@ -241,6 +241,6 @@ def _merge_detail(details: Any, detail: Any) -> None:
             last[key] = value
 
 
-def _longer(known: Any, piece: Any) -> Any:
+def _longer(known: object, piece: object) -> object:
     """Append a piece of audio or transcript, which arrive as text."""
     return known + piece if isinstance(known, str) and isinstance(piece, str) and known != piece else piece

@@ -73,7 +73,7 @@ class ChatCalls:
         """``tool_calls`` in the form that is not streamed."""
         return [slot.entry() for slot in self._slots]
 
-    def add(self, entries: Any, events: list[ReplyEvent]) -> None:
+    def add(self, entries: object, events: list[ReplyEvent]) -> None:
         """Add the ``tool_calls`` of one delta."""
         touched: list[_Slot] = []
         for entry in entries if isinstance(entries, list) else [entries]:
@@ -114,7 +114,7 @@ class ChatCalls:
         slot.name = name if name.startswith(slot.name) else slot.name + name
         slot.tool = self._tool_of(slot.name)
 
-    def _slot(self, entry: dict[str, Any], name: str, arguments: Any, touched: list[_Slot]) -> _Slot | None:
+    def _slot(self, entry: dict[str, Any], name: str, arguments: object, touched: list[_Slot]) -> _Slot | None:
         """The call that a piece belongs to, which may be new; None if the server repeats a whole call."""
         index = entry.get("index")
         index = index if isinstance(index, int) else None
@@ -146,7 +146,7 @@ class ChatCalls:
         return self._slots[-1] if self._slots and self._slots[-1] not in touched else None
 
     def _begins(
-        self, slot: _Slot, name: str, brings: bool, call_id: Any, index: int | None, touched: list[_Slot]
+        self, slot: _Slot, name: str, brings: bool, call_id: object, index: int | None, touched: list[_Slot]
     ) -> bool:
         """True if a piece begins a new call, although its index or id is that of *slot*."""
         if call_id and slot.id and call_id != slot.id:  # servers that make an id for every piece send no name with it
@@ -167,7 +167,7 @@ class ChatCalls:
         return slot
 
 
-def _take_arguments(slot: _Slot, arguments: Any) -> str:
+def _take_arguments(slot: _Slot, arguments: object) -> str:
     if arguments is None:
         return ""
     if isinstance(arguments, str):

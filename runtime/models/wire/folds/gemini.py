@@ -24,7 +24,7 @@ _ONE_ANSWER = ("responseId", "modelVersion")
 _OTHER_API = FOREIGN - {"candidates"}
 
 
-def call_of(part: Any) -> Mapping[str, Any] | None:
+def call_of(part: object) -> Mapping[str, Any] | None:
     """The function call in a part, or None; some proxies spell the field with an underscore."""
     call = mapping(part).get("functionCall")
     if call is None:
@@ -177,7 +177,7 @@ class GeminiFold:
 class _OpenCall:
     """A call with streamed arguments: each value has its JSON path, and text arrives in pieces."""
 
-    def __init__(self, part: dict[str, Any], call: Mapping[str, Any], order: int, tool: str) -> None:
+    def __init__(self, part: dict[str, Any], call: Mapping[str, object], order: int, tool: str) -> None:
         self.part = part
         self.order = order
         self.tool = tool
@@ -186,7 +186,7 @@ class _OpenCall:
         part.pop("function_call", None)
         self.add(call)
 
-    def add(self, call: Mapping[str, Any]) -> None:
+    def add(self, call: Mapping[str, object]) -> None:
         """Set the values of one piece. An invalid path makes the arguments unreadable."""
         for piece in items(call.get("partialArgs")):
             if not isinstance(self.args, dict) or not _put(self.args, mapping(piece)):
@@ -195,7 +195,7 @@ class _OpenCall:
         self.part["functionCall"] = {**self.call, "args": self.args, **open_still}
 
 
-def _put(args: dict[str, Any], piece: Mapping[str, Any]) -> bool:
+def _put(args: dict[str, Any], piece: Mapping[str, object]) -> bool:
     """Set or extend the value at the piece's path; return False if the path is invalid."""
     path = piece.get("jsonPath")
     if not isinstance(path, str) or not path.startswith("$"):
@@ -222,13 +222,13 @@ def _put(args: dict[str, Any], piece: Mapping[str, Any]) -> bool:
     return False
 
 
-def _get(node: Any, step: str | int) -> Any:
+def _get(node: object, step: str | int) -> object:
     if isinstance(node, list) and isinstance(step, int):
         return node[step] if step < len(node) else None
     return node.get(step) if isinstance(node, dict) else None
 
 
-def _set(node: Any, step: str | int, value: Any) -> bool:
+def _set(node: object, step: str | int, value: object) -> bool:
     if isinstance(node, dict) and isinstance(step, str):
         node[step] = value
         return True

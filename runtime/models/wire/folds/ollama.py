@@ -87,7 +87,7 @@ class OllamaFold:
             if value and key not in _KNOWN:
                 self._fields[key] = value
 
-    def _add_call(self, entry: Any, events: list[ReplyEvent]) -> None:
+    def _add_call(self, entry: object, events: list[ReplyEvent]) -> None:
         function = mapping(mapping(entry).get("function"))
         name, arguments = function.get("name"), function.get("arguments")
         shown = arguments if isinstance(arguments, str) else as_json(arguments) if arguments else ""

@@ -45,7 +45,7 @@ class ResponsesFold:
         self._tool_of = tool_of
         self._response: dict[str, Any] = {}
         self._output: list[Any] | None = None
-        self._error: Any = None
+        self._error: object = None
         self._created = False
         self._items: list[Item] = []
         self._open: dict[Item, None] = {}  # those that are not done, in order
@@ -94,14 +94,14 @@ class ResponsesFold:
         elif not FOREIGN.isdisjoint(chunk):
             self.lost = self.lost or OTHER_API
 
-    def _begin(self, chunk: Mapping[str, Any], events: list[ReplyEvent]) -> None:
+    def _begin(self, chunk: Mapping[str, object], events: list[ReplyEvent]) -> None:
         if self._items or (self._created and chunk["type"] == "response.created"):
             self.lost = SECOND
         self._created = self._created or chunk["type"] == "response.created"
         # Only the last event says how the response ended.
         self._response = self._response or without_nulls(mapping(chunk.get("response")), "status")
 
-    def _end(self, chunk: Mapping[str, Any], events: list[ReplyEvent]) -> None:
+    def _end(self, chunk: Mapping[str, object], events: list[ReplyEvent]) -> None:
         response = mapping(chunk.get("response"))
         ours, other = self._response.get("id"), response.get("id")
         if response.get("status") == "completed" and chunk.get("type", "response.completed") != "response.completed":
@@ -141,7 +141,7 @@ class ResponsesFold:
                 last[position] = self._agreed(found, mapping(last[position]))
         return [*last, *(item.whole() for item in left)]
 
-    def _agreed(self, item: Item, last: Mapping[str, Any]) -> dict[str, Any]:
+    def _agreed(self, item: Item, last: Mapping[str, object]) -> dict[str, Any]:
         """The final form of an item. A call that has two names, or two whole arguments, is not known."""
         if (field := CALLS.get(item_type(last))) is not None:
             first = item.done or {}
@@ -188,7 +188,7 @@ class ResponsesFold:
         pieces.append(piece)
         events.append(ReasoningDelta(piece) if thought else text_delta(piece))
 
-    def _item(self, chunk: Mapping[str, Any], kind: str, events: list[ReplyEvent]) -> Item:
+    def _item(self, chunk: Mapping[str, object], kind: str, events: list[ReplyEvent]) -> Item:
         """The item of a piece; an unknown item begins here."""
         item_id = chunk.get("item_id")
         found = self._at.get(item_id) if isinstance(item_id, str) else None
@@ -202,7 +202,7 @@ class ResponsesFold:
             self._at[item_id] = found
         return found
 
-    def _added(self, chunk: Mapping[str, Any], events: list[ReplyEvent]) -> None:
+    def _added(self, chunk: Mapping[str, object], events: list[ReplyEvent]) -> None:
         fields, index = dict(mapping(chunk.get("item"))), chunk.get("output_index")
         found = self._known(fields) or self._same(fields, index)
         if found is not None and found.done is not None and fields.get("call_id"):
@@ -212,7 +212,7 @@ class ResponsesFold:
         else:  # pieces of it came first
             self._remember(found, fields, index)
 
-    def _known(self, item: Mapping[str, Any]) -> Item | None:
+    def _known(self, item: Mapping[str, object]) -> Item | None:
         """The item with the same call id, or the same item id."""
         call_id, item_id = item.get("call_id"), item.get("id")
         found = self._at.get((call_id,)) if isinstance(call_id, str) else None
@@ -220,7 +220,7 @@ class ResponsesFold:
             found = self._at.get(item_id)
         return found if found is not None and found.may_be(item) else None
 
-    def _same(self, item: Mapping[str, Any], index: object) -> Item | None:
+    def _same(self, item: Mapping[str, object], index: object) -> Item | None:
         """The open item that another form of it means, if its ids are new: by output index, or the next of its kind."""
         if isinstance(index, int) and index in self._at:
             found = self._at[index]
@@ -258,7 +258,7 @@ class ResponsesFold:
             if isinstance(key, str | int | tuple):
                 self._at[key] = item
 
-    def _done(self, chunk: Mapping[str, Any], events: list[ReplyEvent]) -> None:
+    def _done(self, chunk: Mapping[str, object], events: list[ReplyEvent]) -> None:
         """Complete an item, and send the deltas that were not streamed."""
         fields, index = dict(mapping(chunk.get("item"))), chunk.get("output_index")
         item = self._known(fields) or self._same(fields, index)

@@ -62,26 +62,26 @@ _CALL_IDS = ("call_id", "approval_request_id", "id")
 _IDENTITY = ("call_id", "name", "namespace", "caller")
 
 
-def item_type(item: Mapping[str, Any]) -> str:
+def item_type(item: Mapping[str, object]) -> str:
     """The type of an output item."""
     return text_or_empty(item.get("type"))
 
 
-def message_text(item: Mapping[str, Any]) -> str:
+def message_text(item: Mapping[str, object]) -> str:
     """The text of a message item, a refusal included."""
     return _texts(item.get("content"), "text", "refusal")
 
 
-def reasoning_text(item: Mapping[str, Any]) -> str:
+def reasoning_text(item: Mapping[str, object]) -> str:
     """The visible text of a reasoning item."""
     return _texts(item.get("summary"), "text") + _texts(item.get("content"), "text")
 
 
-def _texts(parts: Any, *names: str) -> str:
+def _texts(parts: object, *names: str) -> str:
     return "".join(text_or_empty(mapping(part).get(name)) for part in items(parts) for name in names)
 
 
-def answers_in(output: Sequence[Any]) -> set[tuple[str, Any]]:
+def answers_in(output: Sequence[object]) -> set[tuple[str, Any]]:
     """The answers in an output: their types, each with the ids that it may mean."""
     found: set[tuple[str, Any]] = set()
     for item in map(mapping, output):
@@ -90,19 +90,19 @@ def answers_in(output: Sequence[Any]) -> set[tuple[str, Any]]:
     return found
 
 
-def is_answered(item: Mapping[str, Any], answers: set[tuple[str, Any]]) -> bool:
+def is_answered(item: Mapping[str, object], answers: set[tuple[str, Any]]) -> bool:
     """True if an output with these answers has the one of an item."""
     kind = ANSWERS.get(item_type(item), "")
     return any(isinstance(item.get(name), str) and (kind, item[name]) in answers for name in ("call_id", "id"))
 
 
-def waits(item: Mapping[str, Any], answers: set[tuple[str, Any]]) -> bool:
+def waits(item: Mapping[str, object], answers: set[tuple[str, Any]]) -> bool:
     """True for an item that the client must answer: the provider neither runs it nor has answered it."""
     elsewhere = item.get("execution") == "server" or mapping(item.get("environment")).get("type") in _CONTAINERS
     return item_type(item) in WAITING and not elsewhere and not is_answered(item, answers)
 
 
-def provider_ran(item: Mapping[str, Any], answers: set[tuple[str, Any]]) -> bool:
+def provider_ran(item: Mapping[str, object], answers: set[tuple[str, Any]]) -> bool:
     """True for a call that the provider ran, or that it has answered."""
     kind = item_type(item)
     if kind == "mcp_approval_request":
@@ -146,7 +146,7 @@ class Item:
             item["status"] = "incomplete"
         return item
 
-    def filled(self, item: Mapping[str, Any]) -> dict[str, Any]:
+    def filled(self, item: Mapping[str, object]) -> dict[str, Any]:
         """The item; what a call lacks of its identity and arguments is added."""
         field = CALLS.get(item_type(item))
         if field is None:
@@ -158,13 +158,13 @@ class Item:
             known[field] = join_pieces(self.pieces)
         return {**item, **known}
 
-    def may_be(self, item: Mapping[str, Any]) -> bool:
+    def may_be(self, item: Mapping[str, object]) -> bool:
         """True if another form of an item may be the same one: a kind that fits, and no other call."""
         ours, other = self.fields.get("call_id"), item.get("call_id")
         return kind_of(self.fields) == kind_of(item) and (not ours or not other or ours == other)
 
 
-def kind_of(item: Mapping[str, Any]) -> str:
+def kind_of(item: Mapping[str, object]) -> str:
     """The type of an item; the two types of calls are one kind."""
     kind = item_type(item)
     return "call" if kind in CALLS else kind
