@@ -1,7 +1,8 @@
 """The outcome of a suspended call that another request or another process decided.
 
 The approver of a call gets its result; the task that made the call has to look it up. The ledger holds the receipt of an
-effect, which is the result. A read has no receipt: it runs again, under the approvals that it was given.
+effect, which is the result. A read has no receipt: its result is kept beside the suspension. If it is too large for that,
+its requester may run it once more, under the approvals that it was given.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from callgate.errors import (
     ToolFailed,
     UnknownTool,
 )
-from callgate.hooks.approval import PLACE
 from callgate.hooks.context import InvokeContext
 from callgate.hooks.facts import Suspension
 from callgate.hooks.plan import plan_of
@@ -30,11 +30,11 @@ from callgate.runtime.call.options import apply_options
 from callgate.runtime.call.results import run_to_result
 from callgate.runtime.effects.keys import alias_of, identifier, tenant_of
 from callgate.runtime.effects.receipts import answer_from
+from callgate.runtime.suspensions.reads import begin_repeat, has_no_receipt, keep_result, kept_result
 from callgate.runtime.suspensions.record_keeping import CallRecords
 from callgate.runtime.suspensions.resumption import Resumed, SuspendedCall, context_of_resumed, handle_of, id_in
 from callgate.runtime.suspensions.suspensions import SuspensionManager
 from callgate.tools.calls import Outcome, ToolResult
-from callgate.tools.definition import Effect
 
 MAX_SEARCHED = 1000
 """Maximum number of suspended calls of one user that are searched for those of a session."""
@@ -63,8 +63,8 @@ class CallState(StrEnum):
 class CallOutcome:
     """The state of a call.
 
-    ``result`` is its result once it has ended. It is None for a completed read that was suspended: the output of a read
-    is not kept, except by its job. ``pending`` is the suspension of a call that waits for input.
+    ``result`` is its result once it has ended. It is None for a completed read that was suspended and whose result was too
+    large to keep. ``pending`` is the suspension of a call that waits for input.
     """
 
     state: CallState
@@ -100,11 +100,20 @@ async def repeat_read(records: CallRecords, handle: str, user: User, deadline: f
     if found is None:
         return _failed_result(None, Stale())
     wait, bound = found
+    tenant = user.tenant or ""
+    if (kept := await kept_result(records.waits, tenant, wait)) is not None:
+        return kept
     ctx = _context(records, wait, bound, user)
-    if ctx is None or not records.waits.is_bound_to(plan_of(ctx), bound):
+    if ctx is None or wait.state is not SuspensionState.USED or not records.waits.is_bound_to(plan_of(ctx), bound):
+        return _failed_result(bound, Stale())
+    if wait.expires_at is not None and wait.expires_at <= records.waits.now():
+        return _failed_result(bound, Denied(code="expired", public="The approval is over."))
+    if not await begin_repeat(records.waits, tenant, wait):
         return _failed_result(bound, Stale())
     apply_options(ctx, {"deadline": deadline})
-    return await run_to_result(ctx)
+    result = await run_to_result(ctx)
+    await keep_result(records.waits, tenant, wait, plan_of(ctx), bound, result)
+    return result
 
 
 async def in_session(waits: SuspensionManager, session_id: str, user: User) -> list[tuple[str, SuspendedCall]]:
@@ -149,8 +158,9 @@ async def _resumed(records: CallRecords, wait: SuspensionRecord, bound: Suspende
     ctx = _context(records, wait, bound, user)
     if ctx is None:
         return Resolution(_failed_result(bound, Stale()))
-    if ctx.run.plan.definition.effect is Effect.READ or PLACE in bound.answers:  # or an approver gave the output
-        return Resolution(repeat=True)
+    if has_no_receipt(plan_of(ctx), bound):
+        kept = await kept_result(records.waits, user.tenant or "", wait)
+        return Resolution(repeat=True) if kept is None else Resolution(kept)
     effect = await _effect(records, ctx)
     if effect is not None and effect.state in OPEN_STATES:
         return None

@@ -1,0 +1,83 @@
+"""Results of approved reads, kept for their requester: a read has no receipt in the ledger, and one approval runs it once.
+
+The row of a suspension that was used does not change any more. So the result is a record of its own beside it, and so is
+the mark of a requester who runs the read again because the result was too large to keep.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from callgate.errors import StoreConflict, StoreError
+from callgate.hooks.approval import PLACE
+from callgate.hooks.plan import Plan
+from callgate.providers.logs import LogEvent, emit
+from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
+from callgate.runtime.call.result_json import result_as_json, result_from_json
+from callgate.runtime.suspensions.resumption import SuspendedCall, is_whole, signed
+from callgate.runtime.suspensions.suspensions import SuspensionManager
+from callgate.tools.calls import Outcome, ToolResult
+from callgate.tools.definition import Effect
+from callgate.tools.values import dump, hash_of
+
+MAX_RESULT = 262_144
+"""Maximum size of a result that is kept, in characters of JSON. The requester may run a larger read once more."""
+RESULT, REPEAT = "read result", "read repeat"
+"""The kinds of the records beside a suspension. They never wait."""
+_OPEN = frozenset({Outcome.SUSPENDED, Outcome.IN_FLIGHT, Outcome.CANCELLED})
+
+
+def has_no_receipt(plan: Plan, bound: SuspendedCall) -> bool:
+    """Return True for a call whose result the ledger does not have: a read, and one that an approver has answered."""
+    return plan.definition.effect is Effect.READ or PLACE in bound.answers
+
+
+async def keep_result(
+    waits: SuspensionManager, tenant: str, wait: SuspensionRecord, plan: Plan, bound: SuspendedCall, result: ToolResult
+) -> None:
+    """Keep the result of a call that was approved. A store that fails leaves it out."""
+    if bound.job is not None or result.outcome in _OPEN or not has_no_receipt(plan, bound):
+        return
+    text = json.dumps(result_as_json(result), separators=(",", ":"))
+    if len(text) > MAX_RESULT:
+        return
+    try:
+        await _put(waits, tenant, wait, RESULT, text.encode())
+    except StoreError as error:
+        emit(LogEvent.PROVIDER_FAILED, provider="suspensions", phase="keep", error=error)
+
+
+async def kept_result(waits: SuspensionManager, tenant: str, wait: SuspensionRecord) -> ToolResult | None:
+    """Return the result that was kept for the requester; None without one."""
+    found = await waits.store().suspensions.get(tenant, _id(wait, RESULT))
+    if found is None or not is_whole(waits.keys, tenant, found):
+        return None
+    return replace(result_from_json(json.loads(found.body)), replayed=True)
+
+
+async def begin_repeat(waits: SuspensionManager, tenant: str, wait: SuspensionRecord) -> bool:
+    """Use the approval up for another run by the requester. Return False if that was done before."""
+    return await _put(waits, tenant, wait, REPEAT, dump({}))
+
+
+async def _put(waits: SuspensionManager, tenant: str, wait: SuspensionRecord, kind: str, body: bytes) -> bool:
+    row = replace(
+        wait,
+        id=_id(wait, kind),
+        kind=kind,
+        tool="",
+        body=body,
+        state=SuspensionState.VOID,
+        number=1,
+        made_at=waits.now(),
+    )
+    try:
+        await waits.store().suspensions.put(tenant, signed(waits.keys, tenant, row))
+    except StoreConflict:
+        return False
+    return True
+
+
+def _id(wait: SuspensionRecord, kind: str) -> str:
+    return hash_of([kind, wait.id])[:32]
