@@ -29,7 +29,7 @@ _OPEN = frozenset({Outcome.SUSPENDED, Outcome.IN_FLIGHT, Outcome.CANCELLED})
 
 
 def has_no_receipt(plan: Plan, bound: SuspendedCall) -> bool:
-    """Return True for a call whose result the ledger does not have: a read, and one that an approver has answered."""
+    """Return True for a call whose result the ledger does not have: a read, or a call that an approver has answered."""
     return plan.definition.effect is Effect.READ or PLACE in bound.answers
 
 

@@ -39,7 +39,6 @@ from callgate.runtime.engine import Engine
 from callgate.runtime.lifespan.background import KEPT, PRUNE_EVERY, BackgroundTask, prune_and_log
 from callgate.runtime.plans import Plans
 from callgate.runtime.suspensions.decisions import Decision, Pending
-from callgate.runtime.suspensions.reads import keep_result
 from callgate.runtime.suspensions.resumption import Resumed, SuspendedCall, context_of_resumed, refused_context
 from callgate.runtime.suspensions.suspensions import SuspensionManager
 from callgate.tools.calls import Outcome, ToolResult
@@ -188,6 +187,8 @@ async def resume(
         if await _ran(records, ctx):
             result = result_of(ctx)
             if isinstance(decided, Resumed):
+                from callgate.runtime.suspensions.reads import keep_result  # few calls wait
+
                 await keep_result(records.waits, decided.tenant, decided.wait, plan_of(ctx), decided.bound, result)
             return result
         assert ctx.run.resumed is not None

@@ -30,7 +30,6 @@ from callgate.runtime.call.options import apply_options
 from callgate.runtime.call.results import run_to_result
 from callgate.runtime.effects.keys import alias_of, identifier, tenant_of
 from callgate.runtime.effects.receipts import answer_from
-from callgate.runtime.suspensions.reads import begin_repeat, has_no_receipt, keep_result, kept_result
 from callgate.runtime.suspensions.record_keeping import CallRecords
 from callgate.runtime.suspensions.resumption import Resumed, SuspendedCall, context_of_resumed, handle_of, id_in
 from callgate.runtime.suspensions.suspensions import SuspensionManager
@@ -96,6 +95,8 @@ async def resolve(records: CallRecords, handle: str, user: User) -> Resolution |
 
 async def repeat_read(records: CallRecords, handle: str, user: User, deadline: float | None) -> ToolResult:
     """See ``Gate.repeat_read``."""
+    from callgate.runtime.suspensions.reads import begin_repeat, keep_result, kept_result  # few calls wait
+
     found = await find_suspended(records.waits, handle, user)
     if found is None:
         return _failed_result(None, Stale())
@@ -151,6 +152,8 @@ def _context(records: CallRecords, wait: SuspensionRecord, bound: SuspendedCall,
 
 async def _resumed(records: CallRecords, wait: SuspensionRecord, bound: SuspendedCall, user: User) -> Resolution | None:
     """The resolution of a call that was resumed: it waits again, or has a receipt, or is a read."""
+    from callgate.runtime.suspensions.reads import has_no_receipt, kept_result  # few calls wait
+
     if bound.session_id is not None:
         for handle, other in await in_session(records.waits, bound.session_id, user):
             if other.request_id == bound.request_id and other.call_id == bound.call_id:
