@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import event, exc, inspect, text
 from sqlalchemy.exc import DBAPIError
@@ -116,7 +117,9 @@ async def test_a_server_that_vanishes_without_a_word_is_given_up_by_the_system(
 
 
 @pytest.mark.parametrize("durable", ["sqlite-file", "postgresql"], indirect=True)
-async def test_effects_waits_pins_and_jobs_are_written_by_connections_that_wait_for_the_disk(durable: Backend) -> None:
+async def test_effects_waits_pins_and_jobs_are_written_by_connections_that_wait_for_the_disk(
+    durable: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Contract I3."""
     wrote: dict[str, list[str]] = {"usual": [], "durable": []}
     engines = database(durable).engines
@@ -127,6 +130,7 @@ async def test_effects_waits_pins_and_jobs_are_written_by_connections_that_wait_
     for engine in {engines.usual, engines.durable, engines.upkeep}:
         which = "usual" if engine is engines.usual else "durable"
         event.listen(engine.sync_engine, "before_cursor_execute", noting(which))
+    note_batches(monkeypatch, wrote["durable"])
     store, now = durable.store, durable.now()
     await store.effects.claim("", effect(now))
     await store.effects.claim("", effect(now))
@@ -162,6 +166,20 @@ async def test_effects_waits_pins_and_jobs_are_written_by_connections_that_wait_
     assert Counter(wrote["durable"]) == {"INSERT": 2, "UPDATE": 8, "DELETE": 1}
 
 
+def note_batches(monkeypatch: pytest.MonkeyPatch, ran: list[str]) -> None:
+    """Record the first words of the changes that group commit makes, on connections that wait for the disk."""
+    execute = psycopg.AsyncConnection.execute
+
+    async def noted(connection: Any, query: Any, *given: Any, **more: Any) -> Any:
+        if isinstance(query, str) and (word := query.split()[0]) in {"INSERT", "UPDATE", "DELETE"}:
+            setting = await (await execute(connection, "SHOW synchronous_commit")).fetchone()
+            assert setting == ("on",)
+            ran.append(word)
+        return await execute(connection, query, *given, **more)
+
+    monkeypatch.setattr(psycopg.AsyncConnection, "execute", noted)
+
+
 def statements_of(durable: Backend) -> list[str]:
     """Record the statements that run from now on."""
     ran: list[str] = []
@@ -182,8 +200,11 @@ async def test_a_claim_and_an_end_are_one_statement_each(durable: Backend) -> No
 
 
 @SQL
-async def test_whatever_a_worker_does_with_a_job_is_one_statement(queue: Backend) -> None:
+async def test_whatever_a_worker_does_with_a_job_is_one_statement(
+    queue: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran = statements_of(queue)
+    note_batches(monkeypatch, ran)
     jobs, tenant, now = queue.store.jobs, queue.tenant, queue.now()
     await jobs.add(tenant, job(now))
     for id, queues in (("j", []), (None, ["default"]), (None, [])):
