@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from callgate.errors import StoreError
@@ -67,6 +68,7 @@ class GroupCommit(Generic[C]):
         aside: writes a change that waits for a lock, with a connection of its own, so that no other change waits for it.
         retry: ``write`` for the parts of a batch that waited for a lock; it waits for locks for a short time only.
         limit: the maximum number of changes in one transaction.
+        abandon: stop a transaction when all its callers were cancelled, so that the next one gets another connection.
         size: the size of a change in bytes; ``MAX_BYTES`` limits their sum.
     """
 
@@ -77,9 +79,11 @@ class GroupCommit(Generic[C]):
         *,
         retry: Write[C] | None = None,
         limit: int = MAX_BATCH,
+        abandon: bool = False,
         size: Callable[[C], int] | None = None,
     ) -> None:
         self._write, self._aside, self._retry, self._limit, self._size = write, aside, retry or write, limit, size
+        self._while_wanted = _while_wanted if abandon else _until_the_end
         self._waiting: deque[_Entry[C]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._lanes: dict[Hashable, deque[_Entry[C]]] = {}  # by locked row
@@ -179,7 +183,8 @@ class GroupCommit(Generic[C]):
     async def _settle(self, batch: list[_Entry[C]], write: Write[C], lane: deque[_Entry[C]] | None = None) -> None:
         """Write a batch and tell its callers. *lane* holds the changes that wait for the same locked row, if any."""
         try:
-            results = await write([entry.change for entry in batch])
+            async with self._while_wanted(batch):
+                results = await write([entry.change for entry in batch])
         except RolledBack as rolled_back:
             if lane is None or not rolled_back.waited:
                 await self._settle_parts(batch, rolled_back, write, lane)
@@ -253,6 +258,30 @@ class GroupCommit(Generic[C]):
             _stop(lane)
 
 
+@asynccontextmanager
+async def _while_wanted(batch: list[_Entry[Any]]) -> AsyncGenerator[None]:
+    """Raise ``TimeoutError`` in the body when no caller waits for the batch any more."""
+    left = len(batch)
+    limit = asyncio.timeout(None)
+
+    def note_end(done: asyncio.Future[Any]) -> None:
+        nonlocal left
+        left -= done.cancelled()
+        if left == 0:
+            left = -1
+            with suppress(RuntimeError):  # the transaction has ended in this turn of the event loop
+                limit.reschedule(0.0)
+
+    async with limit:
+        for entry in batch:
+            entry.done.add_done_callback(note_end)
+        yield
+
+
+def _until_the_end(_batch: list[_Entry[Any]]) -> AbstractAsyncContextManager[None]:
+    return nullcontext()
+
+
 def _stop(waiting: deque[_Entry[Any]]) -> None:
     """Fail the changes that no task writes any more."""
     for entry in waiting:
@@ -269,3 +298,4 @@ def _fail(entry: _Entry[Any], error: BaseException) -> None:
     failure = known(text, sqlstate=getattr(error, "sqlstate", None))
     failure.__cause__ = error
     entry.done.set_exception(failure)
+    entry.done.exception()  # a caller that was cancelled does not retrieve it, and asyncio would log that

@@ -48,11 +48,11 @@ class SqlJobBatches:
 
     async def take(self, values: Mapping[str, Any]) -> Any:
         """Take a job by its id. Return its row, or None."""
-        return await self._takes.put(values, withdraw=True)
+        return await self._takes.put(values)
 
     async def end(self, values: Mapping[str, Any]) -> bool:
         """End a job. Return False if the worker does not have it any more."""
-        return bool(await self._ends.put(values, withdraw=False))
+        return bool(await self._ends.put(values))
 
     async def close(self) -> None:
         """Write what is left, and disconnect."""
@@ -61,17 +61,25 @@ class SqlJobBatches:
 
 
 class _Changes:
-    """Changes of jobs by one statement. A job whose row is locked waits apart from the others."""
+    """Changes of jobs by one statement. A job whose row is locked waits apart from the others.
+
+    A worker gives up after the time of a lease. A connection that does not answer is then closed: the next worker would
+    wait on it as long, and the job would run out of attempts.
+    """
 
     def __init__(self, database: Database, statement: Statement) -> None:
         self._database, self._statement, self._batches = database, statement, PostgresBatches(database)
         self._group: GroupCommit[Mapping[str, Any]] = GroupCommit(
-            self._write, partial(self._write, aside=True), retry=partial(self._write, retry=True), size=_size
+            self._write,
+            partial(self._write, aside=True),
+            retry=partial(self._write, retry=True),
+            abandon=True,
+            size=_size,
         )
 
-    async def put(self, values: Mapping[str, Any], *, withdraw: bool) -> Any:
+    async def put(self, values: Mapping[str, Any]) -> Any:
         async with self._database.answered():
-            return await self._group.put(values, values["id"], withdraw=withdraw)
+            return await self._group.put(values, values["id"], withdraw=True)
 
     async def close(self) -> None:
         await self._group.close()

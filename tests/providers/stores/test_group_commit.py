@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -264,7 +265,42 @@ async def test_a_cancelled_caller_takes_a_claim_back_and_nothing_else(withdraw: 
     database.gate.set()
     assert await other == "did other"
     await group.close()
-    assert database.committed == ["under way", "other"] if withdraw else ["under way", "waiting", "other"]
+    assert database.committed == (["under way", "other"] if withdraw else ["under way", "waiting", "other"])
+
+
+@pytest.mark.parametrize("abandon", [True, False])
+async def test_a_transaction_that_nobody_waits_for_gives_its_connection_up_to_the_next(abandon: bool) -> None:
+    """A connection that does not answer: the callers give up, and those that come next must not wait on it as well."""
+    database = Database()
+    group = GroupCommit(database.write, database.aside, abandon=abandon)
+    first = [put(group, "a", withdraw=True)]
+    await turns()
+    first += [put(group, name, withdraw=True) for name in "bc"]
+    await turns()
+    first[0].cancel()
+    await turns(20)
+    assert len(database.batches) == (2 if abandon else 1)
+    first[1].cancel()
+    await turns(20)
+    assert len(database.batches) == (2 if abandon else 1), "one caller of the second transaction is left"
+    database.gate.set()
+    assert await first[2] == "did c"
+    await group.close()
+    assert database.committed == (["b", "c"] if abandon else ["a", "c"])
+
+
+async def test_a_failure_that_no_caller_waits_for_is_no_message_of_asyncio(caplog: pytest.LogCaptureFixture) -> None:
+    database = Database(wrong=frozenset("a"))
+    group = database.group()
+    caller = put(group, "a")
+    await turns()
+    caller.cancel()
+    await asyncio.wait([caller])
+    del caller
+    database.gate.set()
+    await group.close()
+    gc.collect()
+    assert not caplog.records
 
 
 async def test_closing_waits_for_what_is_left() -> None:

@@ -168,7 +168,7 @@ async def test_effects_waits_pins_and_jobs_are_written_by_connections_that_wait_
 
 def note_batches(monkeypatch: pytest.MonkeyPatch, ran: list[str]) -> None:
     """Record the first words of the changes that group commit makes, on connections that wait for the disk."""
-    execute = psycopg.AsyncConnection.execute
+    execute: Any = psycopg.AsyncConnection.execute
 
     async def noted(connection: Any, query: Any, *given: Any, **more: Any) -> Any:
         if isinstance(query, str) and (word := query.split()[0]) in {"INSERT", "UPDATE", "DELETE"}:
