@@ -128,7 +128,7 @@ async def test_durable_transactions_are_durable_whatever_a_session_was_left_with
     try:
         await asyncio.to_thread(in_all_sessions, address, "SET synchronous_commit = off")
         assert ask(address, SHOWN)[0] == "off", "the control: a setting of one client is that of the next one"
-        assert await settings_inside(store) == {("pool", "on"), ("batch, 1s", "on"), ("alone", "on")}
+        assert await settings_inside(store) == {("pool", "on"), ("batch, 200ms", "on"), ("alone", "on")}
     finally:
         await store.close()
 
