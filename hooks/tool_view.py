@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from operator import attrgetter
 from typing import Any, NoReturn, cast
 
@@ -26,6 +27,12 @@ class ToolView:
         self.attempt: int = ctx.run.attempt  # that of this body, which may outlast it in a task of its own
 
     tool: ToolDefinition = cast("ToolDefinition", property(attrgetter("_ctx.tool")))
+    tool_id: str = cast("str", property(attrgetter("_ctx.tool_id")))
+    tool_name: str = cast("str", property(attrgetter("_ctx.tool_name")))
+    input: Any = property(attrgetter("_ctx.input"))
+    data: MutableMapping[Any, Any] = cast("MutableMapping[Any, Any]", property(attrgetter("_ctx.data")))
+    error: BaseException | None = cast("BaseException | None", property(attrgetter("_ctx.error")))
+    started_at: datetime = cast("datetime", property(attrgetter("_ctx.started_at")))
     tool_call: ToolCall = cast("ToolCall", property(attrgetter("_ctx.tool_call")))
     user: User = cast("User", property(attrgetter("_ctx.user")))
     tenant: str | None = cast("str | None", property(attrgetter("_ctx.user.tenant")))

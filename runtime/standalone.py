@@ -112,6 +112,11 @@ async def hydrate_without_gate(
     return hydrate_and_construct(hydrator, found)
 
 
+def _identity(hooks: Mapping[Any, Sequence[object]]) -> tuple[object, ...]:
+    """Return what differs when a hook was added or removed."""
+    return tuple((stage, *map(id, listed)) for stage, listed in hooks.items())
+
+
 def _plan_of(
     record: ToolRecord,
     registry: ProviderRegistry | None,
@@ -120,11 +125,7 @@ def _plan_of(
 ) -> tuple[Engine, Plan]:
     """Return the plan of a tool with these hooks, and its engine; both are kept with the tool."""
     hooks = {str(stage): tuple(hooks) for stage, hooks in hooks_by_stage.items()}
-    key = (
-        None if registry is None else id(registry),
-        resolve,
-        tuple((stage, tuple(map(id, listed))) for stage, listed in hooks.items()),
-    )
+    key = (None if registry is None else id(registry), resolve, _identity(hooks), _identity(record.hooks_by_stage))
     plans = record.plans
     known: tuple[Engine, Plan] | None = plans.get(key)
     if known is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from typing import Any, NoReturn, Protocol
 
 from callgate.providers.logs import CallLog
@@ -22,6 +23,36 @@ class ToolContext(Protocol):
     @property
     def tool(self) -> ToolDefinition:
         """The definition of the running tool."""
+        ...
+
+    @property
+    def tool_id(self) -> str:
+        """The wire name of the tool."""
+        ...
+
+    @property
+    def tool_name(self) -> str:
+        """The tool's name for people."""
+        ...
+
+    @property
+    def input(self) -> Any:
+        """The validated arguments, as an immutable view."""
+        ...
+
+    @property
+    def data(self) -> MutableMapping[Any, Any]:
+        """Scratch space of this invocation, shared with its hooks."""
+        ...
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error that ended the invocation; None while the tool runs."""
+        ...
+
+    @property
+    def started_at(self) -> datetime:
+        """The start of the invocation, with its time zone."""
         ...
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
@@ -79,8 +79,8 @@ class Described(TypedDict, total=False):
     id: str
     name: str
     description: str | None
-    input_schema: Mapping[str, Any] | None
-    output_schema: Mapping[str, Any] | None
+    input_schema: Mapping[str, Any] | type | None
+    output_schema: Mapping[str, Any] | type | None
     effect: Effect | Literal["read", "idempotent", "keyed", "irreversible"] | None
     tags: Iterable[str]
     metadata: Mapping[str, Any]
@@ -90,12 +90,35 @@ class RecordOptions(RecordSettings, Described, total=False):
     """The keywords of ``ToolRecord``."""
 
 
+class FixedHooks(Mapping[Any, Sequence[object]]):
+    """``hooks_by_stage`` of a tool that a gate has: it does not change, since the gate has checked its policy."""
+
+    def __init__(self, given: Mapping[Any, Sequence[object]]) -> None:
+        self._given = {stage: tuple(hooks) for stage, hooks in given.items()}
+
+    def __getitem__(self, stage: object) -> Sequence[object]:
+        return self._given[stage]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._given)
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def __setitem__(self, stage: object, hooks: object) -> None:
+        raise TypeError(
+            "the hooks of this tool are fixed: a gate has it, and would not check the change. Set hooks_by_stage before "
+            "the gate opens, or write gate.exchange(add=[the new tool], replace=True)"
+        )
+
+
 @dataclass(frozen=True, eq=False, init=False)
 class ToolRecord:
     """The in-process form of a tool. ``@tool`` and ``as_tool`` make one; a record can also be written by hand.
 
     It takes a ``ToolDefinition``, or its main fields: ``ToolRecord(id="sum", name="Sum two numbers", description=...,
-    input_schema={...}, execute=run)``. There ``id`` is the wire name and ``name`` the title for people.
+    input_schema={...}, execute=run)``. There ``id`` is the wire name and ``name`` the title for people. A schema may be a
+    pydantic model, a dataclass or a TypedDict: ``execute(input: Model, ctx)`` then gets and returns its instances.
 
     ``execute`` is called as ``style`` says. ``is_async`` says that it is async (for ``COMPONENT``: that ``run`` is).
     ``injected`` are the parameters that the gate supplies; ``context_parameter`` is the name of the parameter that
@@ -120,7 +143,8 @@ class ToolRecord:
     ``key_scope``: callers among whom the declared key is one effect: ``"user"``, ``"tenant"`` (default of irreversible
     tools) or ``"global"``. Another user's repeat is ``conflict`` or ``in_flight``, and never gets the receipt.
     ``run_on="worker"``: of several calls (``call_many``, conversations) those of this tool are submitted as jobs.
-    ``hooks`` belong to this tool alone; ``hooks_by_stage`` is the explicit form.
+    ``hooks`` belong to this tool alone; ``hooks_by_stage`` is the explicit form. A change of ``hooks_by_stage`` counts from
+    the next ``invoke_tool``; a gate fixes it.
     """
 
     definition: ToolDefinition
@@ -172,6 +196,10 @@ class ToolRecord:
         if execute is None:
             raise TypeError("a ToolRecord needs execute: a function of the arguments and the context")
         if definition is None:
+            if isinstance(described.get("input_schema"), type) or isinstance(described.get("output_schema"), type):
+                from callgate.tools.declaring.declare import read_types  # it needs this module
+
+                given = read_types(described) | given
             definition = _definition(described)
             given.setdefault("is_async", inspect.iscoroutinefunction(execute))
         elif described:
@@ -187,7 +215,14 @@ class ToolRecord:
         fill("definition", definition)
         fill("execute", execute)
         fill("style", style)
+        fill("hooks", tuple(self.hooks))  # a hook that is appended later would not run
+        fill("hooks_by_stage", dict(self.hooks_by_stage))
         self._check()
+
+    def fix_hooks(self) -> None:
+        """Refuse changes of ``hooks_by_stage`` from now on."""
+        if not isinstance(self.hooks_by_stage, FixedHooks):
+            object.__setattr__(self, "hooks_by_stage", FixedHooks(self.hooks_by_stage))
 
     def _check(self) -> None:
         if (fault := fault_of_seconds(self.deadline)) is not None:

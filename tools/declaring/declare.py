@@ -364,3 +364,24 @@ def _object_schema(hint: object, where: str) -> tuple[dict[str, Any] | None, con
 
     proven = prove(hint, f"{where}: the arguments")
     return schema, conversion.typed_convert(adapter), settle_typed(adapter, Defaults(), proven=proven)
+
+
+def read_types(described: dict[str, Any]) -> dict[str, Any]:
+    """Replace types in ``input_schema`` and ``output_schema`` by their schemas; return the settings of their record.
+
+    Raises:
+        DefinitionError: pydantic cannot convert one of the types.
+    """
+    where = f"ToolRecord {described.get('id') or described.get('name')}"
+    wanted, returned = described.get("input_schema"), described.get("output_schema")
+    settings: dict[str, Any] = {
+        "generated": _generated(*(None if isinstance(one, type) else 1 for one in (wanted, returned)))
+    }
+    if isinstance(wanted, type):
+        described["input_schema"], convert, settling = _object_schema(wanted, where)
+        settings |= {"convert": convert, "settle": settling.settle, "identity": settling.identity}
+    if isinstance(returned, type):
+        output = read_output(returned, where)
+        described["output_schema"] = output.schema
+        settings |= {"to_json": output.to_json, "from_json": output.from_json}
+    return settings

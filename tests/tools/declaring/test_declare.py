@@ -153,7 +153,7 @@ def test_every_option_reaches_the_definition_or_the_record() -> None:
     record = tool(**options)(lambda a: a).record
     shown = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
     shown |= {field.name: getattr(record.definition, field.name) for field in dataclasses.fields(record.definition)}
-    shown |= {name: list(shown[name]) for name in ("key", "tags", "allowed_roles", "examples")}
+    shown |= {name: list(shown[name]) for name in ("key", "tags", "allowed_roles", "examples", "hooks")}
     assert {name: shown[name] for name in options} == options
 
 
