@@ -35,6 +35,7 @@ class ToolView:
     started_at: datetime = cast("datetime", property(attrgetter("_ctx.started_at")))
     tool_call: ToolCall = cast("ToolCall", property(attrgetter("_ctx.tool_call")))
     user: User = cast("User", property(attrgetter("_ctx.user")))
+    user_id: str = cast("str", property(attrgetter("_ctx.user.id")))
     tenant: str | None = cast("str | None", property(attrgetter("_ctx.user.tenant")))
     session_id: str | None = cast("str | None", property(attrgetter("_ctx.run.session_id")))
     request_id: str = cast("str", property(attrgetter("_ctx.request_id")))

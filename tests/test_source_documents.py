@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from callgate import Effects, Gate, Hook, InvokeContext, Stage, ToolCall, ToolContext, ToolRecord, invoke_tool
+from callgate import Effects, Gate, Hook, InvokeContext, Stage, ToolCall, ToolContext, ToolRecord, invoke_tool, tool
 from callgate.errors import RetryLater
 
 
@@ -121,6 +121,7 @@ async def test_execute_gets_the_members_that_the_document_names_and_shares_data_
     async def look(input: Input, ctx: ToolContext) -> object:
         ctx.data["back"] = ctx.data["from"]
         seen.update(id=ctx.tool_id, name=ctx.tool_name, input=dict(ctx.input), error=ctx.error, at=ctx.started_at)
+        assert ctx.user_id == ctx.user.id
         for name in ("get", "try_get", "respond", "abort", "retry_after"):
             assert callable(getattr(ctx, name))
         return Output(sum=0)
@@ -171,3 +172,31 @@ async def test_a_gate_fixes_the_hooks_of_its_tools() -> None:
         with pytest.raises(AttributeError):
             hooks.clear()
         assert not (await gate.call(ToolCall(name="sum", arguments={"a": 1, "b": 2}))).ok
+
+
+# ------------------------------------------------------------------ definitions in one mapping, and results
+
+
+async def test_a_definition_may_be_one_mapping() -> None:
+    @tool({"type": "function", "name": "get_temperature", "description": "Get the current temperature for a city"})
+    async def temperature(city: str) -> str:
+        return city
+
+    assert temperature.definition.name == "get_temperature"
+    assert temperature.definition.description == "Get the current temperature for a city"
+    assert await temperature("Oslo") == "Oslo"
+    with pytest.raises(TypeError, match="name twice"):
+        tool({"name": "a"}, name="b")
+    with pytest.raises(TypeError, match="no option 'nme'; did you mean 'name'"):
+        tool({"nme": "a"})
+
+
+async def test_a_result_has_the_members_that_the_document_names() -> None:
+    async with open_gate(sum_tool()) as gate:
+        good = await gate.call(ToolCall(name="sum", arguments={"a": 1, "b": 2}, id="c1"))
+        bad = await gate.call(ToolCall(name="sum", arguments={}, id="c2"))
+    assert (good.call_id, good.tool_name, good.status, good.output) == ("c1", "sum", "success", {"sum": 3.0})
+    assert (bad.call_id, bad.tool_name, bad.status) == ("c2", "sum", "error")
+    for result in (good, bad):
+        assert result.to_status()["metadata"] == result.metadata
+        assert result.metadata["outcome"] == result.outcome.value

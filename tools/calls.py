@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import Any, Never, Self
+from typing import Any, Literal, Never, Self
 
 from callgate.providers.ids import new_id
 from callgate.providers.principal import ANONYMOUS, User
@@ -140,9 +140,7 @@ class ErrorInfo:
         "is_error": "not result.ok",
         "isError": "not result.ok",
         "result": "result.output",
-        "status": "result.outcome",
         "success": "result.ok",
-        "tool_name": "result.tool",
         "value": "result.output",
     }
 )
@@ -173,17 +171,32 @@ class ToolResult:
         """True when the tool ran, or its result was replayed, without an error."""
         return self.outcome is Outcome.SUCCESS
 
-    def to_status(self) -> Mapping[str, Any]:
-        """Return the shape ``{callId, toolName, status, output | error, metadata}``."""
-        body: dict[str, Any] = {"callId": self.call_id, "toolName": self.tool}
-        if self.ok:
-            body |= {"status": "success", "output": self.output}
-        else:
-            body |= {"status": "error", "error": self.error.public if self.error else self.outcome.value}
+    @property
+    def tool_name(self) -> str:
+        """The wire name of the tool, as ``tool``."""
+        return self.tool
+
+    @property
+    def status(self) -> Literal["success", "error"]:
+        """``"success"``, or ``"error"`` for every other outcome."""
+        return "success" if self.ok else "error"
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The outcome, and the duration in seconds; ``ranWith`` and ``replayed`` where they say something."""
         metadata: dict[str, Any] = {"outcome": self.outcome.value, "duration": self.duration}
         if self.ran_with is not None:
             metadata["ranWith"] = self.ran_with
-        return body | {"metadata": metadata | {"replayed": True} if self.replayed else metadata}
+        return metadata | {"replayed": True} if self.replayed else metadata
+
+    def to_status(self) -> Mapping[str, Any]:
+        """Return the shape ``{callId, toolName, status, output | error, metadata}``."""
+        body: dict[str, Any] = {"callId": self.call_id, "toolName": self.tool, "status": self.status}
+        if self.ok:
+            body["output"] = self.output
+        else:
+            body["error"] = self.error.public if self.error else self.outcome.value
+        return body | {"metadata": self.metadata}
 
     def to_success(self) -> Mapping[str, Any]:
         """Return the shape ``{toolCallId, toolName, success, result, error?}``."""

@@ -66,6 +66,11 @@ class ToolContext(Protocol):
         ...
 
     @property
+    def user_id(self) -> str:
+        """The id of the principal."""
+        ...
+
+    @property
     def tenant(self) -> str | None:
         """The principal's tenant."""
         ...

@@ -147,9 +147,11 @@ def tool(target: C, /) -> C: ...  # type: ignore[overload-overlap]  # a class is
 @overload
 def tool(target: Callable[P, R_co], /) -> FunctionTool[P, R_co]: ...
 @overload
+def tool(definition: Mapping[str, Any], /, **options: Unpack[ToolOptions]) -> ToolDecorator: ...
+@overload
 def tool(**options: Unpack[ToolOptions]) -> ToolDecorator: ...
 def tool(target: Any = None, /, **options: Any) -> Any:
-    """Make a tool of a function or a class, bare or with options.
+    """Make a tool of a function or a class, bare or with options; the options may also be one mapping, ``@tool({...})``.
 
     A function, async or plain, stays a plain callable; its schema comes from its signature and docstring. Parameters
     marked ``Annotated[T, Provide[...]]`` and one annotated ``ToolContext`` are supplied by the gate and absent from
@@ -163,6 +165,10 @@ def tool(target: Any = None, /, **options: Any) -> Any:
         TypeError: an option is unknown, or the target is neither a function nor a class.
     """
     known = ToolOptions.__annotations__
+    if isinstance(target, Mapping):
+        if twice := target.keys() & options.keys():
+            raise TypeError(f"@tool has {', '.join(sorted(map(str, twice)))} twice: in the mapping and as an option")
+        target, options = None, {**target, **options}
     for name in options.keys() - known:
         hint = f"; write {_INSTEAD[name]}" if name in _INSTEAD else did_you_mean(name, known)
         raise TypeError(f"@tool has no option {name!r}{hint}")
