@@ -168,7 +168,7 @@ class Plans:
 
     def _compile(self, generation: Generation, record: ToolRecord, trace: bool) -> Plan:
         """Compile a plan. The built-in steps of a tool, with its validators, stay when hooks change."""
-        record.fix_hooks()
+        record.hooks_by_stage.fix()
         known = self._builtins.get(record.id)
         builtins = known[1] if known is not None and known[0] is record else None
         plan = self._engine.compile(record, generation.shared, trace=trace, deadline=self._deadline, builtins=builtins)
@@ -269,7 +269,7 @@ class Plans:
         Raises:
             HookError: one of them is refused.
         """
-        record.fix_hooks()
+        record.hooks_by_stage.fix()
         known = self._own.get(record.id)
         if known is None or known[0] is not record:
             known = self._own[record.id] = record, tuple(gather_registrations(record.definition, record, ()))

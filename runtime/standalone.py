@@ -114,7 +114,7 @@ async def hydrate_without_gate(
 
 def _identity(hooks: Mapping[Any, Sequence[object]]) -> tuple[object, ...]:
     """Return what differs when a hook was added or removed."""
-    return tuple((stage, *map(id, listed)) for stage, listed in hooks.items())
+    return tuple((stage, *map(id, listed)) for stage, listed in hooks.items()) if hooks else ()
 
 
 def _plan_of(

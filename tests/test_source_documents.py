@@ -160,17 +160,21 @@ async def test_a_hook_that_is_added_to_a_stage_counts_from_the_next_call(called:
 
 
 async def test_a_gate_fixes_the_hooks_of_its_tools() -> None:
-    record = sum_tool(hooks_by_stage={Stage.WILL_EXECUTE: []})
-    hooks: Any = record.hooks_by_stage
+    record = sum_tool(hooks_by_stage={Stage.WILL_ACQUIRE_QUOTA: []})
+    hooks: Any = record.hooks_by_stage  # taken before: a change through it is refused as well
     hooks[Stage.WILL_ACQUIRE_QUOTA] = [RateLimit]
     async with open_gate(record) as gate:
-        hooks = record.hooks_by_stage
-        with pytest.raises(TypeError, match=r"gate\.exchange"):
-            hooks[Stage.WILL_ACQUIRE_QUOTA] = []
+        for change in (
+            lambda: hooks.update({Stage.WILL_ACQUIRE_QUOTA: []}),
+            lambda: hooks.setdefault(Stage.WILL_EXECUTE, []),
+            lambda: hooks.pop(Stage.WILL_ACQUIRE_QUOTA),
+            hooks.popitem,
+            hooks.clear,
+        ):
+            with pytest.raises(TypeError, match=r"gate\.exchange"):
+                change()
         with pytest.raises(AttributeError):
             hooks[Stage.WILL_ACQUIRE_QUOTA].clear()
-        with pytest.raises(AttributeError):
-            hooks.clear()
         assert not (await gate.call(ToolCall(name="sum", arguments={"a": 1, "b": 2}))).ok
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
@@ -90,11 +90,18 @@ class RecordOptions(RecordSettings, Described, total=False):
     """The keywords of ``ToolRecord``."""
 
 
-class FixedHooks(Mapping[Any, Sequence[object]]):
-    """``hooks_by_stage`` of a tool that a gate has: it does not change, since the gate has checked its policy."""
+class StageHooks(MutableMapping[Any, Sequence[object]]):
+    """``hooks_by_stage`` of a tool. Changes count from the next ``invoke_tool``, and are refused once a gate has the tool."""
 
     def __init__(self, given: Mapping[Any, Sequence[object]]) -> None:
-        self._given = {stage: tuple(hooks) for stage, hooks in given.items()}
+        self._given: dict[Any, Sequence[object]] = dict(given)
+        self._fixed = False
+
+    def fix(self) -> None:
+        """Refuse changes from now on: the gate has checked its policy with these hooks."""
+        if not self._fixed:
+            self._given = {stage: tuple(hooks) for stage, hooks in self._given.items()}
+            self._fixed = True
 
     def __getitem__(self, stage: object) -> Sequence[object]:
         return self._given[stage]
@@ -105,11 +112,19 @@ class FixedHooks(Mapping[Any, Sequence[object]]):
     def __len__(self) -> int:
         return len(self._given)
 
-    def __setitem__(self, stage: object, hooks: object) -> None:
-        raise TypeError(
-            "the hooks of this tool are fixed: a gate has it, and would not check the change. Set hooks_by_stage before "
-            "the gate opens, or write gate.exchange(add=[the new tool], replace=True)"
-        )
+    def __setitem__(self, stage: object, hooks: Sequence[object]) -> None:
+        self._changeable()[stage] = hooks
+
+    def __delitem__(self, stage: object) -> None:
+        del self._changeable()[stage]
+
+    def _changeable(self) -> dict[Any, Sequence[object]]:
+        if self._fixed:
+            raise TypeError(
+                "the hooks of this tool are fixed: a gate has it, and would not check the change. Set hooks_by_stage "
+                "before the gate opens, or write gate.exchange(add=[the new tool], replace=True)"
+            )
+        return self._given
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -161,7 +176,7 @@ class ToolRecord:
     to_json: Callable[[Any], Any] | None = None
     from_json: Callable[[Any], object] | None = None
     hooks: Sequence[Any] = ()
-    hooks_by_stage: Mapping[Any, Sequence[object]] = field(default_factory=dict)
+    hooks_by_stage: StageHooks = field(default_factory=lambda: StageHooks({}))
     deadline: float | None = None
     hard_deadline: bool | None = None
     inline: bool = False
@@ -216,13 +231,8 @@ class ToolRecord:
         fill("execute", execute)
         fill("style", style)
         fill("hooks", tuple(self.hooks))  # a hook that is appended later would not run
-        fill("hooks_by_stage", dict(self.hooks_by_stage))
+        fill("hooks_by_stage", StageHooks(self.hooks_by_stage))
         self._check()
-
-    def fix_hooks(self) -> None:
-        """Refuse changes of ``hooks_by_stage`` from now on."""
-        if not isinstance(self.hooks_by_stage, FixedHooks):
-            object.__setattr__(self, "hooks_by_stage", FixedHooks(self.hooks_by_stage))
 
     def _check(self) -> None:
         if (fault := fault_of_seconds(self.deadline)) is not None:

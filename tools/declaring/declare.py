@@ -379,15 +379,14 @@ def read_types(described: dict[str, Any]) -> dict[str, Any]:
         DefinitionError: pydantic cannot convert one of the types.
     """
     where = f"ToolRecord {described.get('id') or described.get('name')}"
-    wanted, returned = described.get("input_schema"), described.get("output_schema")
-    settings: dict[str, Any] = {
-        "generated": _generated(*(None if isinstance(one, type) else 1 for one in (wanted, returned)))
-    }
-    if isinstance(wanted, type):
+    settings, generated = dict[str, Any](), set[Role]()
+    if isinstance(wanted := described.get("input_schema"), type):
         described["input_schema"], convert, settling = _object_schema(wanted, where)
         settings |= {"convert": convert, "settle": settling.settle, "identity": settling.identity}
-    if isinstance(returned, type):
+        generated.add("parameters")
+    if isinstance(returned := described.get("output_schema"), type):
         output = read_output(returned, where)
         described["output_schema"] = output.schema
         settings |= {"to_json": output.to_json, "from_json": output.from_json}
-    return settings
+        generated.add("output")
+    return settings | {"generated": frozenset(generated)}
