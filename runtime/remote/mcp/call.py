@@ -102,7 +102,7 @@ class RemoteTool:
             ctx.progress(progress, total, visible(message) or None)
 
         left = ctx.remaining()
-        timeout = self._server.timeout if left is None else min(left + LATER, self._server.timeout)
+        timeout = self._server.timeout if left is None else left + LATER
         try:
             result: InputRequiredResult | CallToolResult = await session.send_request(
                 request, _result_type(), request_read_timeout_seconds=timeout, progress_callback=note

@@ -78,7 +78,8 @@ class McpServer:
             2026-07-28, where every call is a request of its own.
         effects: effects by the tool's name at the server. Others are undeclared.
         trust_hints: take ``readOnlyHint`` and ``idempotentHint`` of the server for the effects of tools.
-        timeout: of one call without a deadline, in seconds.
+        timeout: of one call without a deadline, in seconds. Over HTTP, a response to a call with a longer deadline may be
+            silent for 10 minutes, or for this time if it is longer.
         connect_timeout: of connecting and reading the definitions, in seconds.
         max_tools: maximum number of tools.
         legacy: speak the versions up to 2025-11-25 only.

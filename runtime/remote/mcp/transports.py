@@ -21,6 +21,9 @@ from callgate.runtime.remote.mcp.face import McpServer
 
 MAX_MESSAGE = 32 * 1024 * 1024
 """Maximum size of one message of a server, in bytes."""
+MAX_SILENCE = 600.0
+"""Seconds that the response to a call may send nothing. The deadline of the call ends it earlier; in the handshake era the
+connection of a call that was given up stays open until the server answers, or for this time."""
 GRACE = 2.0
 """Seconds that a process has to end after its input is closed, and again after it was asked to terminate."""
 
@@ -127,6 +130,10 @@ async def http(server: McpServer) -> AsyncGenerator[Streams]:
 
 class _LimitedTransport(httpx2.AsyncHTTPTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        # A handshake server sees the method of a request in its body only; there, every POST is taken for a call.
+        if request.method == "POST" and request.headers.get("mcp-method", "tools/call") == "tools/call":
+            limits = request.extensions["timeout"]
+            request.extensions["timeout"] = limits | {"read": max(limits["read"], MAX_SILENCE)}
         response = await super().handle_async_request(request)
         if "content-encoding" in response.headers:
             await response.aclose()
