@@ -62,11 +62,6 @@ class ServerAnswers:
         self._backend = backend
         self._circuits = LocalCircuits(BREAKER)
 
-    @property
-    def is_closed(self) -> bool:
-        """True unless the last request had no answer."""
-        return not self._circuits.known
-
     @asynccontextmanager
     async def awaited(self, disconnect: Callable[[], bool] | None = None) -> AsyncGenerator[None, None]:
         """Wait for one request, at most for the time that ``answer_within`` gives.

@@ -11,7 +11,7 @@ from typing import Any
 from callgate.providers.exits import PlainThreads
 from callgate.providers.stores.sql_audit import SqlAudit
 from callgate.providers.stores.sql_capacity import SqlQuotas, SqlSemaphores
-from callgate.providers.stores.sql_database import Database
+from callgate.providers.stores.sql_database import POOL_SIZE, Database
 from callgate.providers.stores.sql_effects import SqlEffects
 from callgate.providers.stores.sql_jobs import SqlJobs
 from callgate.providers.stores.sql_joined import joined_transaction
@@ -32,8 +32,8 @@ class SqlStore:
             respond for half a minute, or after the time that libpq's parameters in the URL set.
         now: a clock in seconds since the epoch. Default: the clock of the PostgreSQL server. For SQLite the clock of
             the machine when the file is opened, and a monotonic clock from then on.
-        pool_size: the number of connections for calls. With PostgreSQL there are two pools of this size, two connections
-            for renewals and sweeps, and two for group commit: 24 connections by default; and one for notices of jobs.
+        pool_size: the number of connections for calls. With PostgreSQL there are two more for renewals and sweeps, four
+            for group commit, and one for notices of jobs: 15 connections at most by default.
         migrate: False leaves the tables as they are: opening refuses tables that are older than this version.
 
     Raises:
@@ -41,17 +41,17 @@ class SqlStore:
     """
 
     def __init__(
-        self, url: str, now: Callable[[], float] | None = None, *, pool_size: int = 10, migrate: bool = True
+        self, url: str, now: Callable[[], float] | None = None, *, pool_size: int = POOL_SIZE, migrate: bool = True
     ) -> None:
         self._database = Database(url, now, pool_size=pool_size, migrate=migrate)
         self.name = "sqlite" if self._database.lite else "postgresql"
         self.durable = not self._database.in_memory
-        self._shared = None if self._database.in_memory else SharedWriter(self._database)
+        self._shared = SharedWriter(self._database)
         self._namespaces: dict[str, SqlStore] = {}
         self.origin = self  # the same for all namespaces, which share the connections
         self._bind("")
         self.notices = None if self._database.lite else JobNotices(self._database)
-        self.ledger = None if self._database.in_memory else SqlLedgerWriter(self._database, self.effects)
+        self.ledger = SqlLedgerWriter(self._database, self.effects)
 
     def _bind(self, namespace: str) -> None:
         self.namespace = namespace
@@ -76,8 +76,7 @@ class SqlStore:
             return known
         bound = copy(self)
         bound._bind(namespace)
-        if bound.ledger is not None:
-            bound.ledger = bound.ledger.bound(bound.effects)
+        bound.ledger = bound.ledger.bound(bound.effects)
         return bound
 
     def __repr__(self) -> str:
@@ -90,7 +89,7 @@ class SqlStore:
         SQLite has one writer: other writes of this process wait until the end, and the same task must write through the
         transaction.
         """
-        async with self._database.writing(durable=True) as connection:
+        async with self._database.writing() as connection:
             yield SqlTransaction(
                 SqlAudit(self._database, connection, self.namespace),
                 SqlEffects(self._database, connection, self.namespace),
@@ -184,9 +183,8 @@ class SqlStore:
                 await self.notices.close()
             for store in self._namespaces.values():
                 await store.jobs.close()
-            for writer in (self.ledger, self._shared):
-                if writer is not None:
-                    await writer.close()
+            await self.ledger.close()
+            await self._shared.close()
         finally:
             await self._database.close()
 

@@ -190,7 +190,7 @@ class SqlAudit(SqlPart):
     async def _transact(self, work: Callable[[Any], Awaitable[T]]) -> T:
         if self._within is not None:
             return await work(self._within)
-        return await self._database.transact(work, durable=True)
+        return await self._database.transact(work)
 
 
 def append_values(tenant: str, row: AuditRow, namespace: str = "") -> dict[str, Any]:

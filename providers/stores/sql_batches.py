@@ -62,10 +62,13 @@ class Batch(ABC):
         """Run a statement for each of *values*, and commit."""
 
     @abstractmethod
-    async def exchange(self, reads: Sequence[Step], compute: Callable[[list[list[Any]]], Sequence[Step]]) -> None:
+    async def exchange(
+        self, reads: Sequence[Step], compute: Callable[[list[list[Any]]], Sequence[Step]], *, writes: bool
+    ) -> None:
         """Run *reads*, and then the steps that *compute* returns for their rows; commit.
 
-        The only method that is called on its transaction. A crash of the server may lose the commit.
+        The only method that is called on its transaction. A crash of the server may lose the commit. Unless it *writes*,
+        it needs no transaction, and *compute* returns no steps that have values.
         """
 
     async def seal_and_commit(self, rows: Sequence[SealedBody]) -> None:
@@ -245,15 +248,20 @@ class _PostgresBatch(Batch):
         self._begun = False
         return list(await cursor.fetchall())
 
-    async def exchange(self, reads: Sequence[Step], compute: Callable[[list[list[Any]]], Sequence[Step]]) -> None:
+    async def exchange(
+        self, reads: Sequence[Step], compute: Callable[[list[list[Any]]], Sequence[Step]], *, writes: bool
+    ) -> None:
         execute = self._connection.execute
         async with self._connection.pipeline():
-            await self._begin()
-            await execute("SET LOCAL synchronous_commit = off")
+            if writes:
+                await self._begin()
+                await execute("SET LOCAL synchronous_commit = off")
             cursors = [await execute(one.postgres, one.parameters(values)) if values else None for one, values in reads]
         steps = compute([await cursor.fetchall() if cursor and cursor.description else [] for cursor in cursors])
         # Made before: a value that has no text in a statement is known not to be written.
         written = [(one.postgres, one.parameters(values)) for one, values in steps if values]
+        if not writes:
+            return
         self.committing = True
         async with self._connection.pipeline():
             for sql, given in written:

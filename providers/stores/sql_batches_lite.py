@@ -96,10 +96,17 @@ class _LiteBatch(Batch):
         rows: list[Any] = await self._batches.run(self._run_alone, statement, values)
         return rows
 
-    async def exchange(self, reads: Sequence[Step], compute: Callable[[list[list[Any]]], Sequence[Step]]) -> None:
-        await self._batches.run(self._exchange, reads, compute)
+    async def exchange(
+        self, reads: Sequence[Step], compute: Callable[[list[list[Any]]], Sequence[Step]], *, writes: bool
+    ) -> None:
+        await self._batches.run(self._exchange, reads, compute, writes)
 
-    def _exchange(self, reads: Sequence[Step], compute: Callable[[list[list[Any]]], Sequence[Step]]) -> None:
+    def _exchange(
+        self, reads: Sequence[Step], compute: Callable[[list[list[Any]]], Sequence[Step]], writes: bool
+    ) -> None:
+        if not writes:
+            compute([self._rows(*step) for step in reads])
+            return
         for statement, values in compute([self._run(*step) for step in reads]):
             self._run(statement, values)
         self._commit_now()
@@ -116,7 +123,10 @@ class _LiteBatch(Batch):
         connection = self._batches.connection()
         if not connection.in_transaction:
             connection.execute("BEGIN IMMEDIATE")
-        rows: list[Any] = []
+        return self._rows(statement, values)
+
+    def _rows(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
+        connection, rows = self._batches.connection(), list[Any]()
         if statement.lite:
             for one in values:
                 rows += connection.execute(statement.lite, one).fetchall()

@@ -40,6 +40,8 @@ from callgate.providers.stores.sql_states import retried
 HEAD = "0006"
 """The newest revision in ``migrations/versions``."""
 
+POOL_SIZE = 8
+"""Connections for calls, by default. Most writes of calls need none of them: see ``GroupCommit``."""
 _MIGRATING = 0x63616C6C67617465
 """The advisory lock of PostgreSQL for migrations."""
 
@@ -63,13 +65,10 @@ T = TypeVar("T")
 
 
 class Database:
-    """One database with two connection pools; commits with ``durable=True`` are on the disk when they return.
-
-    Cache, rate limits and concurrency limits may lose their last writes when the machine crashes; other records may not.
-    """
+    """One database. Its commits are on the disk when they return."""
 
     def __init__(
-        self, url: str, now: Callable[[], float] | None = None, *, pool_size: int = 10, migrate: bool = True
+        self, url: str, now: Callable[[], float] | None = None, *, pool_size: int = POOL_SIZE, migrate: bool = True
     ) -> None:
         if not all(find_spec(name) for name in ("sqlalchemy", "alembic", "aiosqlite", "psycopg")):
             raise StoreError(_EXTRA)
@@ -122,7 +121,7 @@ class Database:
             name = f"file:callgate-{uuid.uuid4().hex}?mode=memory&cache=shared"
             self._keeper = sqlite3.connect(name, uri=True)  # the database exists as long as a connection is open
             url = read_url(f"sqlite:///{name}&uri=true")
-        self._engines = Engines(url, self.pool_size, in_memory=self.in_memory)
+        self._engines = Engines(url, self.pool_size)
 
     async def close(self) -> None:
         """Disconnect. The database can be opened again."""
@@ -138,16 +137,14 @@ class Database:
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[Any, None]:
         """Open a connection in autocommit mode."""
-        if self.in_memory:
-            self.refuse_nesting()
-        engine = self.engines.usual
-        async with self._turn(engine):
+        engine = self.engines.calls
+        async with self.reading_alone(), self._turn(engine):
             with sql_errors(self.url.get_backend_name()):
                 async with shielded_connection(engine) if self.lite else engine.connect() as connection:
                     yield connection
 
     @asynccontextmanager
-    async def writing(self, *, durable: bool = False) -> AsyncGenerator[Any, None]:
+    async def writing(self) -> AsyncGenerator[Any, None]:
         """Open a transaction that is committed at the end and rolled back on any error.
 
         SQLite has one writer at a time. The writers of this process queue here in order of arrival; ``BEGIN IMMEDIATE``
@@ -155,7 +152,7 @@ class Database:
         """
         from sqlalchemy.ext.asyncio import AsyncConnection
 
-        engine, attempt = self.engines.durable if durable else self.engines.usual, Attempt()
+        engine, attempt = self.engines.calls, Attempt()
         async with self.writing_alone(), self._turn(engine), self.answered(attempt):
             with attempt_errors(self.url.get_backend_name(), attempt), self._holding():
                 try:
@@ -167,41 +164,39 @@ class Database:
                     await shielded(roll_back(attempt))
                     raise
 
-    async def transact(self, work: Callable[[Any], Awaitable[T]], *, durable: bool = False) -> T:
+    async def transact(self, work: Callable[[Any], Awaitable[T]]) -> T:
         """Run *work* with the connection of a transaction, and again as ``retried`` says."""
 
         async def once() -> T:
-            async with self.writing(durable=durable) as connection:
+            async with self.writing() as connection:
                 return await work(connection)
 
         return await retried(once)
 
     async def rows(self, statement: Any, values: Mapping[str, Any]) -> list[Any]:
         """Run one reading statement and return its rows; see ``retried``."""
-        if self.in_memory:
-            self.refuse_nesting()
-        return list(await retried(lambda: self._run(self.engines.usual, statement, values, all_rows)))
 
-    async def write(
-        self, statement: Any, values: Mapping[str, Any], *, durable: bool = False, upkeep: bool = False
-    ) -> Any:
+        async def read() -> Any:
+            async with self.reading_alone():
+                return await self._run(self.engines.calls, statement, values, all_rows)
+
+        return list(await retried(read))
+
+    async def write(self, statement: Any, values: Mapping[str, Any], *, upkeep: bool = False) -> Any:
         """Run one writing statement. Return its first row, or the number of changed rows.
 
-        With *upkeep* it does not wait for the connections of calls, and is durable.
+        With *upkeep* it does not wait for the connections of calls.
         """
-        return await self._write(statement, values, first_row, durable=durable, upkeep=upkeep)
+        return await self._write(statement, values, first_row, upkeep=upkeep)
 
-    async def write_rows(
-        self, statement: Any, values: Mapping[str, Any], *, durable: bool = False, upkeep: bool = False
-    ) -> list[Any]:
+    async def write_rows(self, statement: Any, values: Mapping[str, Any], *, upkeep: bool = False) -> list[Any]:
         """Run one writing statement. Return all its rows."""
-        return list(await self._write(statement, values, all_rows, durable=durable, upkeep=upkeep))
+        return list(await self._write(statement, values, all_rows, upkeep=upkeep))
 
     async def _write(
-        self, statement: Any, values: Mapping[str, Any], read: Callable[[Any], Any], *, durable: bool, upkeep: bool
+        self, statement: Any, values: Mapping[str, Any], read: Callable[[Any], Any], *, upkeep: bool
     ) -> Any:
-        engines = self.engines
-        engine = engines.upkeep if upkeep else engines.durable if durable else engines.usual
+        engine = self.engines.upkeep if upkeep else self.engines.calls
 
         async def write() -> Any:
             async with self.writing_alone():
@@ -228,11 +223,6 @@ class Database:
         if self.lite:
             return nullcontext()
         return self._answers.awaited(None if attempt is None else partial(disconnect, attempt))
-
-    @property
-    def has_answered(self) -> bool:
-        """True unless the last request had no answer."""
-        return self._answers.is_closed
 
     async def _step(self, work: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """Run *work* on a connection; with SQLite it is shielded from cancellation (see ``shielded_connection``)."""
@@ -266,7 +256,7 @@ class Database:
         sweep = _SWEEP if self.lite else _SWEEP_POSTGRES
         for table, condition in _SWEPT.items():
             values = {"before": self.now() - _CLOCK_SKEW}
-            await self.write(text(sweep.format(table=table, condition=condition)), values, upkeep=not self.in_memory)
+            await self.write(text(sweep.format(table=table, condition=condition)), values, upkeep=True)
 
     async def wrote(self) -> None:
         """Count one write that adds a row, and delete expired rows from time to time."""
@@ -288,6 +278,10 @@ class Database:
         async with self._write_lock:
             with self._holding():
                 yield
+
+    def reading_alone(self) -> AbstractAsyncContextManager[None]:
+        """Wait for the writer of a database in memory, whose connections lock each other's tables. Others need not."""
+        return self.writing_alone() if self.in_memory else nullcontext()
 
     @contextmanager
     def _holding(self) -> Generator[None, None, None]:
@@ -345,7 +339,7 @@ class Database:
     async def _upgrade(self, lock_wait: int) -> None:
         from sqlalchemy import text
 
-        async with alone(), self.writing(durable=True) as connection:
+        async with alone(), self.writing() as connection:
             if not self.lite:  # other migrations are waited for: they hold no lock that the service needs meanwhile
                 await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATING})
                 await connection.execute(text(f"SET LOCAL lock_timeout = {lock_wait}"))
@@ -353,7 +347,7 @@ class Database:
 
     async def _use_wal(self) -> None:
         if self._file is not None:
-            await to_wal(self.engines.durable)
+            await to_wal(self.engines.calls)
 
     def _outdated(self, revision: str | None) -> StoreError:
         return outdated(self.url.get_backend_name(), self._file, revision, HEAD)
@@ -385,7 +379,7 @@ class Database:
         from sqlalchemy import text
         from sqlalchemy.exc import DBAPIError
 
-        async with self.engines.usual.connect() as connection:
+        async with self.engines.calls.connect() as connection:
             try:
                 row = (await connection.execute(text("SELECT * FROM callgate_schema"))).mappings().first()
             except DBAPIError as error:

@@ -200,7 +200,6 @@ class SqlEffects(SqlPart):
                 lambda connection: SqlEffects(self._database, connection, self.namespace).claim(
                     tenant, effect, retry=retry, alias=alias
                 ),
-                durable=True,
             )
         for _ in range(CLAIM_ATTEMPTS):
             taken = await self._take(tenant, effect, alias, retry=retry)
@@ -295,7 +294,6 @@ class SqlEffects(SqlPart):
         if self._within is None:
             return await self._database.transact(
                 lambda connection: SqlEffects(self._database, connection, self.namespace)._settle_both(values, listed),
-                durable=True,
             )
         return await self._settle_both(values, listed)
 

@@ -1,4 +1,4 @@
-"""The connections to a SQL database: three pools with fair queues, and single connections beside them."""
+"""The connections to a SQL database: two pools with fair queues, and single connections beside them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,15 @@ _TURN_LIMIT = 10.0
 _SERVER = "SELECT pg_backend_pid()"
 OPENING = "callgate opening"
 """Key in the info of a connection through a pooler: the statement that begins a transaction with its settings."""
-_LEVEL = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
-"""The statements lock the rows that they depend on. With a stricter default the server would only end more of them."""
+# The statements lock the rows that they depend on: with a stricter isolation the server would only end more of them.
+# It would compile for 100 ms what runs in 1 ms.
+_POSTGRES_SETTINGS = ("SET default_transaction_isolation = 'read committed'", "SET jit = off")
+_LOCAL_SETTINGS = (
+    "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    "SET LOCAL jit = off",
+    "SET LOCAL synchronous_commit = DEFAULT",
+)
+"""The settings of a transaction through a pooler. Another client may have left its own in the session."""
 FRESH = "callgate fresh"
 """Key in the info of a connection: True while its first user has it."""
 _UPKEEP_SIZE = 2
@@ -35,21 +42,19 @@ _UPKEEP_SIZE = 2
 
 
 class Engines:
-    """The engines of one database.
+    """The engines of one database. What they commit is on the disk.
 
-    ``usual`` commits may be lost when the machine crashes, ``durable`` ones may not. ``upkeep`` is durable, too, and
-    apart, so that leases are renewed while calls use all other connections.
+    ``upkeep`` is apart from ``calls``, so that leases are renewed while calls use all other connections.
     """
 
-    def __init__(self, url: Any, pool_size: int, *, in_memory: bool) -> None:
+    def __init__(self, url: Any, pool_size: int) -> None:
         self._url = url
         self._lite: bool = url.get_backend_name() == "sqlite"
         self._turns: dict[Any, asyncio.Semaphore] = {}
-        self.durable = self._engine(1 if self._lite else pool_size, durable=True)
-        self.upkeep = self.durable if self._lite else self._engine(_UPKEEP_SIZE, durable=True)
-        self.usual = self.durable if in_memory else self._engine(pool_size, durable=False)
+        self.calls = self._engine(pool_size)
+        self.upkeep = self.calls if self._lite else self._engine(_UPKEEP_SIZE)
 
-    def _engine(self, size: int, *, durable: bool) -> Any:
+    def _engine(self, size: int) -> Any:
         from sqlalchemy import AsyncAdaptedQueuePool, event
         from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -63,8 +68,7 @@ class Engines:
             hide_parameters=True,
             connect_args=self._connect_args(),
         )
-        settings = (_lite_settings if self._lite else _postgres_settings)(durable=durable)
-        local = _local_settings(durable=durable)
+        settings = _lite_settings() if self._lite else _POSTGRES_SETTINGS
 
         def configure(connection: Any, record: Any) -> None:
             cursor = connection.cursor()
@@ -72,7 +76,7 @@ class Engines:
                 cursor.execute(_SERVER)
                 if is_pooled(connection.driver_connection, cursor.fetchone()):
                     self._refuse_options()
-                    record.info[OPENING] = "; ".join(("BEGIN", *local))
+                    record.info[OPENING] = "; ".join(("BEGIN", *_LOCAL_SETTINGS))
                     cursor.close()
                     return
             for setting in settings:
@@ -137,15 +141,14 @@ class Engines:
         """
         import psycopg
 
-        engine = self.durable
-        given, named = engine.dialect.create_connect_args(self._url)
+        given, named = self.calls.dialect.create_connect_args(self._url)
         connection = await psycopg.AsyncConnection.connect(*given, **{**self._connect_args(), **named}, autocommit=True)
         lock_timeout = f"lock_timeout = {lock_wait}"
         try:
             if is_pooled(connection, await (await connection.execute(_SERVER)).fetchone()):
                 self._refuse_options()
-                return connection, (*_local_settings(durable=True), f"SET LOCAL {lock_timeout}")
-            for setting in (*_postgres_settings(durable=True), f"SET {lock_timeout}"):
+                return connection, (*_LOCAL_SETTINGS, f"SET LOCAL {lock_timeout}")
+            for setting in (*_POSTGRES_SETTINGS, f"SET {lock_timeout}"):
                 await connection.execute(setting.encode())
         except BaseException:
             await connection.close()
@@ -160,7 +163,7 @@ class Engines:
         """
         import sqlite3
 
-        given, named = self.durable.dialect.create_connect_args(self._url)
+        given, named = self.calls.dialect.create_connect_args(self._url)
         connection = sqlite3.connect(*given, **{**named, "isolation_level": None, "check_same_thread": False})
         for setting in _lite_settings(durable=durable):
             connection.execute(setting)
@@ -218,18 +221,7 @@ def is_pooled(connection: Any, server: Any) -> bool:
     return pooled
 
 
-def _local_settings(*, durable: bool) -> tuple[str, ...]:
-    """Return the settings of a transaction through a pooler. Another client may have left its own in the session."""
-    return (_LEVEL, "SET LOCAL jit = off", f"SET LOCAL synchronous_commit = {'DEFAULT' if durable else 'off'}")
-
-
-def _postgres_settings(*, durable: bool) -> tuple[str, ...]:
-    jit = "SET jit = off"  # PostgreSQL would compile for 100 ms what runs in 1 ms
-    level = "SET default_transaction_isolation = 'read committed'"  # see _LEVEL
-    return (level, jit) if durable else (level, jit, "SET synchronous_commit = off")
-
-
-def _lite_settings(*, durable: bool) -> tuple[str, ...]:
+def _lite_settings(*, durable: bool = True) -> tuple[str, ...]:
     return (
         "PRAGMA busy_timeout=15000",  # waiting processes poll in no order: 5 s were too short on a busy machine
         "PRAGMA foreign_keys=ON",

@@ -254,7 +254,7 @@ class SqlJobs(SqlPart):
     async def add_many(self, jobs: Sequence[tuple[str, Job]]) -> Sequence[Job]:
         if self._within is None:
             return await self._database.transact(
-                lambda connection: SqlJobs(self._database, connection, self.namespace).add_many(jobs), durable=True
+                lambda connection: SqlJobs(self._database, connection, self.namespace).add_many(jobs)
             )
         if self._database.lite or len(jobs) == 1:  # a statement on SQLite is no round trip
             return [await self.add(tenant, job) for tenant, job in jobs]

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
-from functools import partial
 from typing import Any
 
 from callgate.providers.stores.base import CacheEntry, Grant
 from callgate.providers.stores.namespaces import in_table
 from callgate.providers.stores.sql_database import Database
 from callgate.providers.stores.sql_shared import SharedWriter
-from callgate.providers.stores.sql_shared_cache import CACHE_VERSION, CacheRequest, cache_values
+from callgate.providers.stores.sql_shared_cache import CacheRequest
 
 _VERSION = 1
 """The version of the rows of consents. Rows of another version are not read: the consent is not given."""
 
-_GET = """
-SELECT value, made_at, fresh_until, stale_until, tags FROM callgate_cache
-WHERE tenant = :tenant AND key = :key AND version = :version AND stale_until > :now
-"""
-_PUT = """
-INSERT INTO callgate_cache (tenant, key, version, value, made_at, fresh_until, stale_until, tags)
-VALUES (:tenant, :key, :version, :value, :made_at, :fresh_until, :stale_until, :tags)
-ON CONFLICT (tenant, key) DO UPDATE SET version = excluded.version, value = excluded.value,
-    made_at = excluded.made_at, fresh_until = excluded.fresh_until, stale_until = excluded.stale_until,
-    tags = excluded.tags
-"""
-_UNTAG = "DELETE FROM callgate_cache_tags WHERE tenant = :tenant AND key = :key"
-_TAG = "INSERT INTO callgate_cache_tags (tenant, tag, key) VALUES (:tenant, :tag, :key)"
 _DROP = "DELETE FROM callgate_cache WHERE tenant = :tenant AND key = :key RETURNING stale_until"
 # Rows are locked in order of their keys, so that two drops never wait for each other.
 _DROP_TAGS = """
@@ -65,47 +50,23 @@ class SqlCache:
     ``shared`` serves concurrent calls together.
     """
 
-    def __init__(self, database: Database, shared: SharedWriter | None, namespace: str = "") -> None:
+    def __init__(self, database: Database, shared: SharedWriter, namespace: str = "") -> None:
         from sqlalchemy import Text, bindparam, text
 
         self._namespace = namespace
         self._database, self.shared = database, shared
-        self._get, self._put, self._untag, self._tag = text(_GET), text(_PUT), text(_UNTAG), text(_TAG)
         lock = "" if database.lite else "FOR UPDATE"
         tags = bindparam("tags", expanding=True, type_=Text)
         self._drop, self._drop_tags = text(_DROP), text(_DROP_TAGS.format(lock=lock)).bindparams(tags)
 
     async def get(self, tenant: str, key: str) -> CacheEntry | None:
         tenant = in_table(self._namespace, tenant)
-        if self.shared is None:
-            return await self._get_alone(tenant, key)
-        alone = None if self._database.lite else partial(self._get_alone, tenant, key)
-        found: CacheEntry | None = await self.shared.ask(CacheRequest(tenant, key, alone=alone), withdraw=True)
+        found: CacheEntry | None = await self.shared.ask(CacheRequest(tenant, key), withdraw=True)
         return found
-
-    async def _get_alone(self, tenant: str, key: str) -> CacheEntry | None:
-        values = {"tenant": tenant, "key": key, "version": CACHE_VERSION, "now": float(self._database.now())}
-        rows = await self._database.rows(self._get, values)
-        if not rows:
-            return None
-        value, made_at, fresh_until, stale_until, tags = rows[0]
-        return CacheEntry(bytes(value), made_at, fresh_until, stale_until, frozenset(json.loads(tags)))
 
     async def put(self, tenant: str, key: str, entry: CacheEntry) -> None:
         tenant = in_table(self._namespace, tenant)
-        if self.shared is not None:
-            await self.shared.ask(CacheRequest(tenant, key, entry))
-            return
-        where, values = {"tenant": tenant, "key": key}, cache_values(tenant, key, entry)
-
-        async def write(connection: Any) -> None:
-            await connection.execute(self._put, values)  # first: this row lock orders concurrent writers of the key
-            await connection.execute(self._untag, where)
-            if entry.tags:
-                await connection.execute(self._tag, [{**where, "tag": tag} for tag in sorted(entry.tags)])
-
-        await self._database.transact(write)
-        await self._database.wrote()
+        await self.shared.ask(CacheRequest(tenant, key, entry))
 
     async def drop(self, tenant: str, key: str) -> bool:
         row = await self._database.write(self._drop, {"tenant": in_table(self._namespace, tenant), "key": key})
@@ -151,7 +112,7 @@ class SqlConsents:
             "granted_at": float(grant.granted_at),
             "expires_at": None if grant.expires_at is None else float(grant.expires_at),
         }
-        await self._database.write(self._grant, values, durable=True)
+        await self._database.write(self._grant, values)
 
     async def revoke(self, tenant: str, user: str, tool: str | None = None, scope: str | None = None) -> int:
         values = {"tenant": in_table(self._namespace, tenant), "person": user}
@@ -160,7 +121,7 @@ class SqlConsents:
             if given is not None:
                 statement += f" AND {name} = :{name}"
                 values[name] = given
-        rows = await self._database.write_rows(self._text(statement + " RETURNING expires_at"), values, durable=True)
+        rows = await self._database.write_rows(self._text(statement + " RETURNING expires_at"), values)
         now = self._database.now()
         return sum(row[0] is None or row[0] > now for row in rows)
 

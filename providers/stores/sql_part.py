@@ -70,7 +70,7 @@ class SqlPart:
         With *upkeep* it does not wait for the connections of calls.
         """
         if self._within is None:
-            return await self._database.write(statement(sql), values | self._ours, durable=True, upkeep=upkeep)
+            return await self._database.write(statement(sql), values | self._ours, upkeep=upkeep)
         with sql_errors(self._database.url.get_backend_name()):
             done = await self._within.execute(statement(sql), values | self._ours)
         return done.first() if done.returns_rows else done.rowcount
@@ -78,7 +78,7 @@ class SqlPart:
     async def _write_rows(self, sql: str, values: dict[str, Any], *, upkeep: bool = False) -> list[Any]:
         """Run a writing statement. Return all its rows; see ``_write``."""
         if self._within is None:
-            return await self._database.write_rows(statement(sql), values | self._ours, durable=True, upkeep=upkeep)
+            return await self._database.write_rows(statement(sql), values | self._ours, upkeep=upkeep)
         return await self._inside(sql, values)
 
     async def _rows(self, sql: str, values: dict[str, Any]) -> list[Any]:

@@ -7,14 +7,13 @@ quotas, then permits, then cached values, each sorted by key.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from operator import attrgetter
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from callgate.providers.stores.group_commit import GroupCommit
-from callgate.providers.stores.server_answers import answer_within
 from callgate.providers.stores.sql_batches import (
-    ANSWER_LIMIT,
+    Batch,
     Batches,
     PostgresBatches,
     Step,
@@ -25,9 +24,6 @@ from callgate.providers.stores.sql_database import Database
 
 MAX_REQUESTS = 128
 """The maximum number of requests in one transaction."""
-
-Alone: TypeAlias = Callable[[], Awaitable[Any]]
-"""Serves a request with one statement, without a transaction, while no other request is under way."""
 
 
 class SharedRequests(Protocol):
@@ -48,18 +44,22 @@ class SharedRequest:
     ``place`` orders the kinds, and *of* makes the ``SharedRequests`` of those of one kind and of the time.
     """
 
-    __slots__ = ("alone", "result")
+    __slots__ = ("result",)
     place = 0
     of: Callable[[Sequence[Any], float], SharedRequests]
 
-    def __init__(self, alone: Alone | None = None) -> None:
-        self.alone = alone
+    def __init__(self) -> None:
         self.result: Any = None
 
     @property
     def row(self) -> Hashable:
         """The row that the request locks."""
         return self
+
+    @property
+    def writes(self) -> bool:
+        """True if the request locks or changes a row."""
+        return True
 
     @property
     def size(self) -> int:
@@ -94,10 +94,6 @@ class SharedWriter:
         await self._batches.close()
 
     async def _serve(self, requests: Sequence[SharedRequest]) -> list[Any]:
-        alone = requests[0].alone
-        if len(requests) == 1 and alone is not None and self._database.has_answered:
-            with answer_within(ANSWER_LIMIT):
-                return [await alone()]
         return await self._exchange(requests)
 
     async def _serve_again(self, requests: Sequence[SharedRequest]) -> list[Any]:
@@ -125,7 +121,12 @@ class SharedWriter:
             ]
 
         steps = [step for reads in asked for step in reads]
-        await run_batch(self._batches, lambda batch: batch.exchange(steps, compute), aside=aside, retry=retry)
+        writes = any(request.writes for request in requests)
+
+        async def work(batch: Batch) -> None:
+            await batch.exchange(steps, compute, writes=writes)
+
+        await run_batch(self._batches, work, aside=aside, retry=retry)
         for _ in requests:
             await self._database.wrote()
         return [request.result for request in requests]

@@ -8,7 +8,7 @@ from typing import Any
 
 from callgate.providers.stores.base import CacheEntry
 from callgate.providers.stores.sql_batches import Step
-from callgate.providers.stores.sql_shared import Alone, SharedRequest
+from callgate.providers.stores.sql_shared import SharedRequest
 from callgate.providers.stores.sql_statements import Statement, sql_float
 
 CACHE_VERSION = 1
@@ -91,14 +91,18 @@ class CacheRequest(SharedRequest):
     place = 3
     of = CacheRequests
 
-    def __init__(self, tenant: str, key: str, entry: CacheEntry | None = None, alone: Alone | None = None) -> None:
-        super().__init__(alone)
+    def __init__(self, tenant: str, key: str, entry: CacheEntry | None = None) -> None:
+        super().__init__()
         self.key = tenant, key
         self.entry = entry
 
     @property
     def row(self) -> Hashable:
         return self.place, self.key
+
+    @property
+    def writes(self) -> bool:
+        return self.entry is not None
 
     @property
     def size(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from callgate.providers.stores.base import Limit
 from callgate.providers.stores.sql_batches import Step
-from callgate.providers.stores.sql_shared import Alone, SharedRequest
+from callgate.providers.stores.sql_shared import SharedRequest
 from callgate.providers.stores.sql_statements import Statement
 from callgate.providers.stores.windows import counts_at, granted, refused, returned
 
@@ -139,8 +139,8 @@ class QuotaRequest(SharedRequest):
     place = 1
     of = QuotaRequests
 
-    def __init__(self, tenant: str, key: str, limit: Limit, cost: int, alone: Alone | None = None) -> None:
-        super().__init__(alone)
+    def __init__(self, tenant: str, key: str, limit: Limit, cost: int) -> None:
+        super().__init__()
         self.key = tenant, key, float(limit.seconds)
         self.limit, self.cost = limit, cost
 
@@ -202,16 +202,8 @@ class PermitRequest(SharedRequest):
     place = 2
     of = PermitRequests
 
-    def __init__(
-        self,
-        tenant: str,
-        key: str,
-        token: str,
-        permits: int | None = None,
-        ttl: float = 0.0,
-        alone: Alone | None = None,
-    ) -> None:
-        super().__init__(alone)
+    def __init__(self, tenant: str, key: str, token: str, permits: int | None = None, ttl: float = 0.0) -> None:
+        super().__init__()
         self.key = tenant, key
         self.permit = tenant, key, token
         self.permits, self.ttl = permits, ttl

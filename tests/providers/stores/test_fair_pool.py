@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -13,9 +14,12 @@ from sqlalchemy import text
 
 from callgate.errors import StoreError
 from callgate.providers.stores import sql_engines
+from callgate.providers.stores.base import Limit
 from callgate.providers.stores.effects import EffectState
+from callgate.providers.stores.jobs import JobState
 from callgate.providers.stores.sql import SqlStore
 from tests.providers.stores.backends import place
+from tests.providers.stores.job_rows import job
 from tests.providers.stores.ledger import effect
 
 CALLERS, POOL, TURNS = 30, 4, 600
@@ -113,3 +117,44 @@ async def test_a_locked_row_keeps_no_other_lease_from_being_renewed(store: SqlSt
     found = await store.effects.get("t", "free")
     assert found is not None
     assert found.lease_until == 50.0
+
+
+MOST = 15
+"""Connections of one process, as docs/how-to/choose-a-store.md states it."""
+
+
+async def most_connections(address: str, pool_size: int | None) -> int:
+    """Use all parts of a store at once, with more callers than connections. Return the largest number of sessions."""
+    name = f"counted-{uuid.uuid4().hex[:8]}"
+    named = f"{address}&application_name={name}"
+    made = SqlStore(named) if pool_size is None else SqlStore(named, pool_size=pool_size)
+    await made.open()
+    counted = list[int]()
+    try:
+        made.notices.listen(lambda word: None)  # type: ignore[union-attr]
+
+        async def use(number: int) -> None:
+            key, now = f"k{number}", made.time()
+            await made.effects.claim("t", effect(now, key))
+            await made.ledger.claim("t", effect(now, f"{key} too"), (), retry=False)
+            await made.quotas.take("t", key, Limit(1, 60.0))
+            await made.jobs.add("t", job(now, key))
+            await made.jobs.take("o", now, now + 60.0, id=key)
+            await made.jobs.end("t", key, 1, JobState.DONE, at=now, result=None, reason=None)
+            await made.effects.renew(key, now)
+            rows = await made._database.rows(
+                text("SELECT count(*) FROM pg_stat_activity WHERE application_name = :name"), {"name": name}
+            )
+            counted.append(rows[0][0])
+
+        await asyncio.gather(*(use(number) for number in range(4 * MOST)))
+    finally:
+        await made.close()
+    return max(counted)
+
+
+async def test_a_busy_process_opens_no_more_connections_than_the_documentation_says(tmp_path: Any) -> None:
+    """Issue 34, 2: it opened 26 and more."""
+    with place("postgresql", tmp_path) as (address, _):
+        assert MOST - 1 <= await most_connections(address, None) <= MOST  # the listener may connect late
+        assert await most_connections(address, 12) > MOST, "the control: a larger pool"

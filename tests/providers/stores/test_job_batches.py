@@ -34,7 +34,7 @@ def statements(store: Any, verb: str) -> Generator[list[str]]:
         if sql.lstrip().startswith(verb):
             sent.append(sql)
 
-    engine = store._database.engines.durable.sync_engine
+    engine = store._database.engines.calls.sync_engine
     event.listen(engine, "before_cursor_execute", note)
     try:
         yield sent

@@ -79,7 +79,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerato
 
 
 async def run(store: SqlStore, sql: str) -> None:
-    async with store._database.engines.durable.connect() as connection:
+    async with store._database.engines.calls.connect() as connection:
         await connection.execute(text(sql))
 
 
@@ -155,7 +155,7 @@ async def test_the_plans_of_taking_read_by_an_index_and_sort_nothing_but_the_fir
     if analyzed:
         await run(store, "ANALYZE callgate_jobs")
     ran: list[tuple[str, Any]] = []
-    engine = store._database.engines.durable.sync_engine
+    engine = store._database.engines.calls.sync_engine
     event.listen(engine, "before_cursor_execute", lambda c, k, sql, values, *more: ran.append((sql, values)))
     for name in ("the next", "the next of some queues", "none of an idle queue", "one"):
         ran.clear()
@@ -164,7 +164,7 @@ async def test_the_plans_of_taking_read_by_an_index_and_sort_nothing_but_the_fir
         explain = "EXPLAIN QUERY PLAN" if store.name == "sqlite" else "EXPLAIN (ANALYZE, TIMING OFF)"
         rows: list[Any] = []
         with pytest.raises(Undone):
-            async with store._database.writing(durable=True) as connection:
+            async with store._database.writing() as connection:
                 rows += (await connection.exec_driver_sql(f"{explain} {sql}", values)).all()
                 raise Undone
         plan = "\n".join(str(row[-1]) for row in rows)

@@ -153,11 +153,19 @@ async def test_writes_of_the_cache_still_wait_for_no_disk(address: str) -> None:
     """Issue 16 A4: as on a direct connection."""
     store = SqlStore(address)
     await store.open()
+    asked = Statement("", f"{SHOWN} FROM {{given}}", number="int")
+    shown = list[Any]()
+
+    def see(rows: list[list[Any]]) -> list[Any]:
+        shown.extend(rows[0])
+        return []
+
     try:
-        async with store._database.writing() as connection:
-            assert (await connection.exec_driver_sql(SHOWN)).one()[0] == "off"
+        async with store._shared._batches.begin() as batch:
+            await batch.exchange([(asked, [{"number": 1}])], see, writes=True)
     finally:
         await store.close()
+    assert shown[0][0] == "off"
 
 
 async def test_a_pooler_without_transactions_is_refused_at_opening(tmp_path: Path) -> None:
@@ -181,12 +189,11 @@ async def test_parameters_of_the_address_reach_every_connection(tmp_path: Path) 
         try:
             engines = store._database.engines
             async with (
-                engines.usual.connect() as one,
-                engines.durable.connect() as two,
-                engines.upkeep.connect() as three,
+                engines.calls.connect() as one,
+                engines.upkeep.connect() as two,
             ):
                 ledger, settings = await engines.connect_driver(1_000)
-                for given in (one, two, three):
+                for given in (one, two):
                     raw = await given.get_raw_connection()
                     assert raw.driver_connection.info.get_parameters()["connect_timeout"] == "3"
                     assert (await given.exec_driver_sql("SHOW application_name")).scalar() == "named"

@@ -119,7 +119,7 @@ async def all_writes(store: SqlStore, first: int = 0) -> dict[str, BaseException
 async def fill(store: SqlStore) -> None:
     """Open all connections of the pools."""
     engines = store._database.engines
-    for engine in (engines.usual, engines.durable, engines.upkeep):
+    for engine in (engines.calls, engines.upkeep):
         held = [await engine.connect() for _ in range(engine.pool.size())]
         for one in held:
             await one.close()

@@ -44,7 +44,7 @@ async def test_the_tenant_is_part_of_every_key_and_index(durable: Backend) -> No
             for table in look.get_table_names()
         }
 
-    async with database(durable).engines.usual.connect() as connection:
+    async with database(durable).engines.calls.connect() as connection:
         found = await connection.run_sync(keys)
     assert len(found) == 14
     lacking = {table: columns for table, all_of in found.items() for columns in all_of if "tenant" not in columns}
@@ -65,7 +65,7 @@ async def test_audit_rows_are_neither_changed_nor_removed_by_any_statement(durab
         statements.append("TRUNCATE callgate_audit")
     for statement in statements:
         with pytest.raises(StoreError) as refused:
-            await database(durable).write(text(statement), {}, durable=True)
+            await database(durable).write(text(statement), {})
         assert isinstance(refused.value.__cause__, DBAPIError)
         assert "audit rows are never changed" in str(refused.value.__cause__)
     assert [each async for each in durable.store.audit.read(durable.tenant)] == [row]
@@ -73,26 +73,21 @@ async def test_audit_rows_are_neither_changed_nor_removed_by_any_statement(durab
 
 @pytest.mark.parametrize("durable", ["sqlite-file"], indirect=True)
 async def test_sqlite_writes_ahead_and_syncs_what_is_audited(durable: Backend) -> None:
-    async def pragma(name: str, *, ledger: bool) -> Any:
-        async with (
-            database(durable).engines.durable if ledger else database(durable).engines.usual
-        ).connect() as connection:
-            return (await connection.exec_driver_sql(f"PRAGMA {name}")).scalar()
-
-    for ledger, synchronous in ((True, 2), (False, 1)):  # FULL, NORMAL
-        assert await pragma("journal_mode", ledger=ledger) == "wal"
-        assert await pragma("synchronous", ledger=ledger) == synchronous
-        assert await pragma("busy_timeout", ledger=ledger) == 15000
-        assert await pragma("foreign_keys", ledger=ledger) == 1
+    expected = {"journal_mode": "wal", "synchronous": 2, "busy_timeout": 15000, "foreign_keys": 1}  # FULL
+    async with database(durable).engines.calls.connect() as connection:
+        found = {name: (await connection.exec_driver_sql(f"PRAGMA {name}")).scalar() for name in expected}
+    assert found == expected
+    own = database(durable).engines.connect_lite(durable=False)
+    assert own.execute("PRAGMA synchronous").fetchone() == (1,)  # NORMAL: rate limits, permits and the cache
+    own.close()
 
 
 @pytest.mark.parametrize("durable", ["postgresql"], indirect=True)
-async def test_postgresql_waits_for_the_disk_where_it_is_asked_to(durable: Backend) -> None:
-    for ledger, expected in ((True, "on"), (False, "off")):
-        async with (
-            database(durable).engines.durable if ledger else database(durable).engines.usual
-        ).connect() as connection:
-            assert (await connection.exec_driver_sql("SHOW synchronous_commit")).scalar() == expected
+async def test_postgresql_waits_for_the_disk(durable: Backend) -> None:
+    engines = database(durable).engines
+    for engine in (engines.calls, engines.upkeep):
+        async with engine.connect() as connection:
+            assert (await connection.exec_driver_sql("SHOW synchronous_commit")).scalar() == "on"
 
 
 @pytest.mark.parametrize(("more", "expected"), [("", 30_000), ("tcp_user_timeout=5000", 5_000)])
@@ -105,7 +100,7 @@ async def test_a_server_that_vanishes_without_a_word_is_given_up_by_the_system(
     other = Database(address)
     await other.open()
     try:
-        async with other.engines.usual.connect() as connection:
+        async with other.engines.calls.connect() as connection:
             driver = (await connection.get_raw_connection()).driver_connection
             if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux has it; elsewhere libpq passes over it
                 with socket.socket(fileno=os.dup(driver.fileno())) as found:
@@ -120,17 +115,18 @@ async def test_a_server_that_vanishes_without_a_word_is_given_up_by_the_system(
 async def test_effects_waits_pins_and_jobs_are_written_by_connections_that_wait_for_the_disk(
     durable: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Contract I3."""
-    wrote: dict[str, list[str]] = {"usual": [], "durable": []}
-    engines = database(durable).engines
+    """Contract I3. All connections of the pools do; see the tests of their settings."""
+    ran = statements_of(durable)
+    wrote = list[str]()
+    note_batches(monkeypatch, wrote)
 
-    def noting(which: str) -> Any:
-        return lambda connection, cursor, statement, *more: wrote[which].append(statement.split()[0])
+    def written() -> Counter[str]:
+        found = Counter(wrote) + Counter(statement.split()[0] for statement in ran)
+        wrote.clear()
+        ran.clear()
+        del found["SELECT"]
+        return found
 
-    for engine in {engines.usual, engines.durable, engines.upkeep}:
-        which = "usual" if engine is engines.usual else "durable"
-        event.listen(engine.sync_engine, "before_cursor_execute", noting(which))
-    note_batches(monkeypatch, wrote["durable"])
     store, now = durable.store, durable.now()
     await store.effects.claim("", effect(now))
     await store.effects.claim("", effect(now))
@@ -144,9 +140,7 @@ async def test_effects_waits_pins_and_jobs_are_written_by_connections_that_wait_
     await store.suspensions.prune(FOREVER)
     await store.pins.add("", Pin("p", "t", "d", now))
     await store.pins.put("", Pin("p", "t", "d", now))
-    assert set(wrote["usual"]) == {"SELECT"}
-    assert Counter(wrote["durable"]) == {"INSERT": 6, "UPDATE": 5, "DELETE": 2}
-    wrote["durable"].clear()
+    assert written() == {"INSERT": 6, "UPDATE": 5, "DELETE": 2}
     jobs = store.jobs
     for id in ("a", "b"):
         await jobs.add(durable.tenant, job(now, id))
@@ -162,8 +156,7 @@ async def test_effects_waits_pins_and_jobs_are_written_by_connections_that_wait_
     await jobs.count()
     await jobs.list(None)
     await jobs.unsent(now, now)
-    assert set(wrote["usual"]) == {"SELECT"}
-    assert Counter(wrote["durable"]) == {"INSERT": 2, "UPDATE": 8, "DELETE": 1}
+    assert written() == {"INSERT": 2, "UPDATE": 8, "DELETE": 1}
 
 
 def note_batches(monkeypatch: pytest.MonkeyPatch, ran: list[str]) -> None:
@@ -184,7 +177,7 @@ def statements_of(durable: Backend) -> list[str]:
     """Record the statements that run from now on."""
     ran: list[str] = []
     engines = database(durable).engines
-    for engine in {engines.usual, engines.durable, engines.upkeep}:
+    for engine in {engines.calls, engines.upkeep}:
         event.listen(engine.sync_engine, "before_cursor_execute", lambda c, k, statement, *more: ran.append(statement))
     return ran
 

@@ -129,7 +129,7 @@ async def test_whichever_statement_of_a_transaction_fails_all_of_it_is_kept_or_n
             said.append(statement)
             raise InjectedFault
 
-    engine = durable.store._database.engines.durable.sync_engine
+    engine = durable.store._database.engines.calls.sync_engine
     event.listen(engine, when, strike)
     try:
         for n in range(1, 100):
@@ -278,7 +278,7 @@ async def test_a_transaction_that_postgresql_has_given_up_does_not_end_as_if_it_
                 await within.effects.claim(tenant, effect(durable.now(), "other", token=2**70))
     assert await store.effects.get(tenant, "k") is None
     assert isinstance(store, SqlStore)
-    async with store._database.writing(durable=True) as connection:
+    async with store._database.writing() as connection:
         assert (await connection.execute(text("SELECT 1"))).scalar() == 1, "the connection is well"
 
 
@@ -291,7 +291,7 @@ async def test_what_ended_a_transaction_is_told_also_when_its_connection_was_cut
         async with store.transaction() as within:
             assert (await within.effects.claim(tenant, effect(durable.now())))[0]
             cut = {"id": within.driver().info.backend_pid}
-            async with store._database.engines.usual.connect() as other:
+            async with store._database.engines.calls.connect() as other:
                 await other.execute(text("SELECT pg_terminate_backend(:id, 10000)"), cut)
             _ = 1 / 0
     async with store.transaction() as within:

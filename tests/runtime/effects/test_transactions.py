@@ -94,9 +94,8 @@ class Statements:
 @contextmanager
 def statements_of(store: SqlStore) -> Generator[Statements]:
     """What is sent to a store's database within."""
-    seen, engines = Statements(), {store._database.engines.usual, store._database.engines.durable}
-    for engine in engines:
-        event.listen(engine.sync_engine, "before_cursor_execute", seen.note)
+    seen, engine = Statements(), store._database.engines.calls.sync_engine
+    event.listen(engine, "before_cursor_execute", seen.note)
     assert store.ledger is not None
     batches: Any = store.ledger._batches
     batches.begin = partial(seen.batch, batches.begin)
@@ -104,8 +103,7 @@ def statements_of(store: SqlStore) -> Generator[Statements]:
         yield seen
     finally:
         del batches.begin
-        for engine in engines:
-            event.remove(engine.sync_engine, "before_cursor_execute", seen.note)
+        event.remove(engine, "before_cursor_execute", seen.note)
 
 
 class Refuses(Hook):

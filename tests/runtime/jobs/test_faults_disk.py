@@ -69,8 +69,7 @@ class Room:
     def __init__(self, gate: Gate, path: Path) -> None:
         self.path, self.pages = path, 1 << 30
         database: Any = gate.store
-        for engine in {database._database.engines.usual, database._database.engines.durable}:
-            event.listen(engine.sync_engine, "checkout", self._tell)
+        event.listen(database._database.engines.calls.sync_engine, "checkout", self._tell)
         batches, connect = database.ledger._batches, database.ledger._batches.connection
         batches.connection = lambda: self._tell(connect())
 

@@ -57,8 +57,8 @@ async def repeated(ending: str, store: str, monkeypatch: pytest.MonkeyPatch, *, 
             if ending == "damaged":
                 patched.setattr("callgate.runtime.effects.steps.answer_from", damaged)
             if ending == "outage":
-                for name in ("get", "claim"):
-                    patched.setattr(effects, name, outage)
+                for name in ("get", "claim", "refused"):
+                    patched.setattr(effects, name, outage, raising=False)
             return shown(await asked(gate))
 
 
