@@ -1,4 +1,5 @@
-"""``make bench-state``: what calls that keep something in a shared store cost, against before and against SQL by hand.
+"""``make bench-state``: what calls that keep something in a shared store cost, against a transaction for each
+change ("before") and against SQL by hand.
 
 Ratios, each taken in rounds in which both sides have their turn, and the median of the rounds; absolute figures serve for
 order only. What needs a server that is absent is left out, and the reason is printed.

@@ -8,7 +8,7 @@ import os
 import random
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
@@ -21,6 +21,9 @@ from benchmarks.workers_place import NoPostgres, schemas
 from callgate import Gate, Outcome, User, tool
 from callgate.hooks import Audit
 from callgate.providers.stores.address import store_at
+from callgate.providers.stores.ledger_writes import TransactionWriter
+from callgate.providers.stores.sql_batches import Step
+from callgate.providers.stores.sql_shared import SharedRequest
 
 REDIS = os.environ.get("CALLGATE_TEST_REDIS", "redis://127.0.0.1:6379/0")
 PREFIX = f"callgate-bench-{uuid.uuid4().hex[:12]}"
@@ -29,15 +32,54 @@ _STORES = itertools.count()
 """Numbers of the stores in Redis: a store must not find what another one has cached."""
 
 ANN = User("ann", tenant="acme", scopes={"math"})
-BEFORE: dict[str, Any] = {
-    "ledger": None,
-    "quotas.shared": None,
-    "semaphores.shared": None,
-    "cache.shared": None,
-    "_connection.shared": None,
+
+
+class Apart(TransactionWriter):
+    """Writes of a SQL store without group commit: each change and request has a transaction and a pooled connection."""
+
+    append = None
+    """Rows that are about no effect are written by their chain."""
+
+    def bound(self, _effects: Any) -> Apart:
+        """Return the writer of a namespace; the benchmark uses one."""
+        return self
+
+    async def ask(self, request: SharedRequest, *, withdraw: bool = False) -> Any:
+        """Serve a request as ``SharedWriter`` does."""
+        database = self._store._database  # type: ignore[attr-defined]
+
+        async def run(connection: Any, step: Step) -> Any:
+            statement, values = step
+            given: Sequence[Any] = values if database.lite or not values else [statement.parameters(values)]
+            sql, rows = statement.lite if database.lite else statement.postgres, list[Any]()
+            for one in given if sql else ():
+                done = await connection.exec_driver_sql(sql, one)
+                rows += done.all() if done.returns_rows else []
+            return rows
+
+        async def work(connection: Any) -> Any:
+            if not database.lite:
+                await connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
+            part = request.of([request], float(database.now()))
+            for step in part.compute([await run(connection, step) for step in part.reads()]):
+                await run(connection, step)
+            return request.result
+
+        return await database.transact(work)
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+BEFORE: dict[str, Callable[[Any], Any]] = {
+    "ledger": Apart,
+    "quotas.shared": Apart,
+    "semaphores.shared": Apart,
+    "cache.shared": Apart,
+    "_connection.shared": lambda store: None,
 }
-"""Switches to the state before: attributes of a store, such as ``quotas.queue``, and their values there. A switch that a
-store does not have is left out. They are set before the gate opens."""
+"""Switches to the state before: attributes of a store, such as ``quotas.queue``, and what makes their values there. A
+switch that a store does not have is left out. They are set before the gate opens."""
 
 Make = Callable[[], str]
 """Gives the address of an empty store."""
@@ -61,11 +103,11 @@ def pay(n: int) -> dict[str, int]:
 def switches(store: Any) -> list[tuple[Any, str, Any]]:
     """Return the switches that a store has: the object, its attribute, and the value before."""
     found = []
-    for path, value in BEFORE.items():
+    for path, make in BEFORE.items():
         parts, _, name = path.rpartition(".")
         part = attrgetter(parts)(store) if parts and hasattr(store, parts.partition(".")[0]) else store
         if hasattr(part, name):
-            found.append((part, name, value))
+            found.append((part, name, make(store)))
     return found
 
 

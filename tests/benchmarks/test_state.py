@@ -14,6 +14,7 @@ from benchmarks import state, state_fair, state_hand, state_place, state_way, wo
 from benchmarks.state_place import Load, places, store_of, switches
 from callgate.hooks.stock.records.audit_verify import verify_audit
 from callgate.providers.stores.effects import EffectRecord, EffectState
+from callgate.providers.stores.sql_ledger import SqlLedgerWriter
 
 FEW = Load(4, 4, 8, 1)
 TINY = state.Effort((0.1, 1), FEW, FEW, FEW, FEW, FEW, FEW, (1, 4))
@@ -55,11 +56,13 @@ def test_absent_servers_are_named_without_secrets(monkeypatch: pytest.MonkeyPatc
 async def test_the_state_before_has_no_group_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Issue 16: a switch sets an attribute of the store or of a part of it; a store without it stays as it is."""
     address = f"sqlite:///{tmp_path}/store.db"
-    assert store_of(address).ledger is not None
-    assert store_of(address, before=True).ledger is None
+    assert isinstance(store_of(address).ledger, SqlLedgerWriter)
+    assert isinstance(store_of(address, before=True).ledger, state_place.Apart)
     assert store_of("redis://127.0.0.1:1/0")._connection.shared is not None
     assert store_of("redis://127.0.0.1:1/0", before=True)._connection.shared is None
-    monkeypatch.setattr(state_place, "BEFORE", {"quotas._database": 1, "quotas.none": 2, "none.here": 3})
+    monkeypatch.setattr(
+        state_place, "BEFORE", dict.fromkeys(("quotas._database", "quotas.none", "none.here"), lambda store: 1)
+    )
     store = store_of(address)
     assert switches(store) == [(store.quotas, "_database", 1)]
 

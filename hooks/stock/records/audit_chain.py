@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, TypeAlias
@@ -18,6 +18,7 @@ import orjson
 from callgate.errors import StoreError
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.stores.base import AuditRow, AuditStore, AuditTip
+from callgate.providers.stores.group_commit import GroupCommit
 from callgate.providers.stores.ledger_writes import ChainRows, sealing
 from callgate.tools.values import FLOAT, PLAIN, hash_of
 
@@ -28,10 +29,8 @@ Append: TypeAlias = Callable[[str, ChainRows], Awaitable[None]]
 Anchor: TypeAlias = Callable[[str, int, str, float], Awaitable[None]]
 """Stores an anchor: segment, number, hash, seconds since the epoch."""
 
-_Entry: TypeAlias = tuple[dict[str, Any], asyncio.Future[None]]
-
-MAX_BATCH = 256
-"""The maximum number of rows in one write."""
+_Row: TypeAlias = tuple[str, dict[str, Any]]
+"""A tenant, and the body of a row."""
 
 
 def row_hash(body: Mapping[str, object], segment: str, number: int, previous: str) -> str:
@@ -64,9 +63,9 @@ def micros(seconds: float) -> int:
 class Chain:
     """The segment of one gate, and the queue of rows to write.
 
-    With ``in_place`` *put* never waits, and no task is created. Otherwise one task writes, and rows that arrive in the
-    meantime form the next batch; with *append* the store does that for all chains. ``limit`` is the timeout of one write in seconds. The writes do not run in the caller's
-    task, so a cancelled call leaves no gap and no partial row.
+    With ``in_place`` *put* never waits, and no task is created. Otherwise rows that arrive while others are written form
+    the next batch; with *append* the store does that for all chains. ``limit`` is the timeout of one write in seconds.
+    The writes do not run in the caller's task, so a cancelled call leaves no gap and no partial row.
     """
 
     def __init__(
@@ -89,8 +88,7 @@ class Chain:
         self._in_place = in_place
         self._limit = limit
         self.lock = asyncio.Lock()  # the next hash depends on whether the rows before are written
-        self._waiting: dict[str, list[_Entry]] = {}  # by tenant: one batch has one tenant
-        self._writer: asyncio.Task[None] | None = None
+        self._group: GroupCommit[_Row] = GroupCommit(self._write_all, self._write_all)
         self._every = every
         self.noted: list[tuple[Any, ...]] = []
         self._closed = False
@@ -122,11 +120,9 @@ class Chain:
             async with asyncio.timeout(self._limit):
                 await self._append(tenant, [(self, body)])
             return
-        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(tenant, []).append((body, written))
-        if self._writer is None:
-            self._writer = asyncio.ensure_future(self._write_all())
-        await written
+        error: Exception | None = await self._group.put((tenant, body), object(), withdraw=False)
+        if error is not None:
+            raise StoreError(f"the audit row was not written: {type(error).__name__}") from error
 
     async def anchor_if_due(self) -> None:
         """Anchor the head if enough rows were written since the last anchor."""
@@ -169,28 +165,19 @@ class Chain:
 
     # ------------------------------------------------------------------ writing
 
-    async def _write_all(self) -> None:
-        try:
-            while self._waiting:
-                tenant = next(iter(self._waiting))
-                entries = self._waiting.pop(tenant)
-                batch, rest = entries[:MAX_BATCH], entries[MAX_BATCH:]
-                if rest:
-                    self._waiting[tenant] = rest  # at the end: the tenants alternate
-                try:
-                    async with asyncio.timeout(self._limit):
-                        await self._write(tenant, [body for body, _ in batch])
-                except BaseException as error:
-                    _resolve(batch, error)
-                    if not isinstance(error, Exception):
-                        raise
-                else:
-                    _resolve(batch, None)
-        finally:  # also when the event loop ends: no caller may wait forever
-            self._writer = None
-            for left in self._waiting.values():
-                _resolve(left, StoreError("the audit row was not written: the writer was stopped"))
-            self._waiting.clear()
+    async def _write_all(self, rows: Sequence[_Row]) -> list[Exception | None]:
+        """Write rows, those of each tenant together. Return the error of each row."""
+        bodies: dict[str, list[dict[str, Any]]] = {}
+        for tenant, body in rows:
+            bodies.setdefault(tenant, []).append(body)
+        failed: dict[str, Exception] = {}
+        for tenant, given in bodies.items():
+            try:
+                async with asyncio.timeout(self._limit):
+                    await self._write(tenant, given)
+            except Exception as error:  # noqa: BLE001  (a sink of the application may raise anything)
+                failed[tenant] = error
+        return [failed.get(tenant) for tenant, _ in rows]
 
     async def _write(self, tenant: str, bodies: Sequence[dict[str, Any]]) -> None:
         async with sealing(self, bodies, self._audit) as rows:
@@ -264,15 +251,3 @@ def _at_once(work: Coroutine[Any, Any, None]) -> None:
         return
     work.close()
     raise StoreError("a store in memory waited")
-
-
-def _resolve(batch: Iterable[_Entry], error: BaseException | None) -> None:
-    for _, written in batch:
-        if written.done():  # its caller was cancelled
-            continue
-        if error is None:
-            written.set_result(None)
-        else:  # one exception per call: a shared one collects the tracebacks of all calls
-            failure = StoreError(f"the audit row was not written: {type(error).__name__}")
-            failure.__cause__ = error
-            written.set_exception(failure)
