@@ -36,6 +36,7 @@ from callgate.providers.stores.sql_connections import (
 from callgate.providers.stores.sql_engines import Engines
 from callgate.providers.stores.sql_schema import alone, to_wal, upgrade_schema, without_waiting
 from callgate.providers.stores.sql_states import retried
+from callgate.providers.stores.sql_statements import sql_float
 
 HEAD = "0006"
 """The newest revision in ``migrations/versions``."""
@@ -196,11 +197,11 @@ class Database:
     async def _write(
         self, statement: Any, values: Mapping[str, Any], read: Callable[[Any], Any], *, upkeep: bool
     ) -> Any:
-        engine = self.engines.upkeep if upkeep else self.engines.calls
+        engine, asked = self.engines.upkeep if upkeep else self.engines.calls, self.now()
 
         async def write() -> Any:
             async with self.writing_alone():
-                return await self._run(engine, statement, values, read, writes=True)
+                return await self._run(engine, statement, values, read, asked)
 
         return await retried(write)
 
@@ -210,13 +211,14 @@ class Database:
         statement: Any,
         values: Mapping[str, Any],
         read: Callable[[Any], Any],
-        *,
-        writes: bool = False,
+        asked: float | None = None,
     ) -> Any:
-        held = Attempt()
+        """Run a statement; *asked* is the time at which a writing one was asked for."""
+        held, writes = Attempt(), asked is not None
         async with self._turn(engine), self.answered(held):
+            given = values if asked is None else leased(values, self.now() - asked)
             with attempt_errors(self.url.get_backend_name(), held):
-                return await self._step(run_statement, engine.sync_engine, held, statement, values, read, writes=writes)
+                return await self._step(run_statement, engine.sync_engine, held, statement, given, read, writes=writes)
 
     def answered(self, attempt: Attempt | None = None) -> AbstractAsyncContextManager[None]:
         """Wait for the server of PostgreSQL; see ``ServerAnswers``. SQLite has none."""
@@ -387,3 +389,9 @@ class Database:
                     return None, None
                 raise
             return (None, None) if row is None else (row["version_num"], row.get("serves"))
+
+
+def leased(values: Mapping[str, Any], waited: float) -> Mapping[str, Any]:
+    """Return the values of a statement that has waited for so many seconds. The lease that ends ``until`` begins now."""
+    until: float | None = values.get("until")
+    return values if until is None or waited <= 0.0 else {**values, "until": sql_float(until + waited)}

@@ -8,7 +8,7 @@ from typing import Any
 
 from callgate.providers.stores.group_commit import GroupCommit
 from callgate.providers.stores.sql_batches import Batch, PostgresBatches, run_batch
-from callgate.providers.stores.sql_database import Database
+from callgate.providers.stores.sql_database import Database, leased
 from callgate.providers.stores.sql_statements import Statement
 
 _NUMBERS = dict.fromkeys(("made_at", "run_at", "lease_until", "sent_at", "ended_at", "now", "until", "at"), "float8")
@@ -30,6 +30,10 @@ def on_rows(sql: str, names: Sequence[str]) -> Statement:
 def of_many(statement: Statement) -> str:
     """Return the text of a statement on rows for SQLAlchemy; their values are the parameter ``given``."""
     return statement.postgres.replace("%s", "CAST(:given AS json)")
+
+
+ASKED = "asked_at"
+"""Key in a change: the time at which it was asked for. No statement reads it."""
 
 
 class SqlJobBatches:
@@ -79,7 +83,7 @@ class _Changes:
 
     async def put(self, values: Mapping[str, Any]) -> Any:
         async with self._database.answered():
-            return await self._group.put(values, values["id"], withdraw=True)
+            return await self._group.put({**values, ASKED: self._database.now()}, values["id"], withdraw=True)
 
     async def close(self) -> None:
         await self._group.close()
@@ -89,7 +93,8 @@ class _Changes:
         self, changes: Sequence[Mapping[str, Any]], *, aside: bool = False, retry: bool = False
     ) -> Sequence[Any]:
         async def work(batch: Batch) -> list[Any]:
-            return await batch.run_alone(self._statement, changes)
+            now = self._database.now()
+            return await batch.run_alone(self._statement, [leased(change, now - change[ASKED]) for change in changes])
 
         found = {id: row or True for id, *row in await run_batch(self._batches, work, aside=aside, retry=retry)}
         return [found.get(change["id"]) for change in changes]

@@ -39,11 +39,12 @@ _Place: TypeAlias = tuple[str, str]
 
 @dataclass(slots=True, eq=False)
 class Change:
-    """One atomic change: a claim, an outcome, or neither; with the audit rows about it."""
+    """One atomic change: a claim, an outcome, or neither; with the audit rows about it. ``asked_at`` is its time."""
 
     namespace: str
     tenant: str
     rows: ChainRows
+    asked_at: float
     claim: EffectRecord | None = None
     retry: bool = False
     outcome: Settlement | None = None
@@ -53,6 +54,12 @@ class Change:
     def is_one_row(self) -> bool:
         """True if one statement writes the change."""
         return not self.rows and self.alias is None and (self.outcome is None or not self.outcome.aliases)
+
+    def begin_lease(self, now: float) -> None:
+        """Move the lease of a claim by the time that the change has waited: it begins when it is written."""
+        if self.claim is not None and now > self.asked_at:
+            self.claim = replace(self.claim, lease_until=self.claim.lease_until + now - self.asked_at)
+            self.asked_at = now
 
 
 class SqlLedgerWriter:
@@ -73,12 +80,13 @@ class SqlLedgerWriter:
         self, tenant: str, effect: EffectRecord, rows: ChainRows, *, retry: bool, alias: Alias | None = None
     ) -> tuple[bool, EffectRecord]:
         """See ``LedgerWriter``."""
-        change = Change(self._namespace, tenant, rows, effect, retry, alias=alias)
+        change = Change(self._namespace, tenant, rows, self._database.now(), effect, retry, alias=alias)
         also = None if alias is None else (tenant, alias.key)
         for _ in range(CLAIM_ATTEMPTS):
             token: int | None = await self._put(change, (tenant, effect.key), withdraw=True, also=also)
             if token is not None:
-                return True, effect if token == effect.token else replace(effect, token=token)
+                assert change.claim is not None
+                return True, change.claim if token == effect.token else replace(change.claim, token=token)
             if (found := await self._effects.refused(tenant, effect, retry=retry, alias=alias)) is not None:
                 return False, found
         raise StoreError(
@@ -88,13 +96,15 @@ class SqlLedgerWriter:
     async def settle(self, tenant: str, outcome: Settlement, rows: ChainRows) -> bool:
         """See ``LedgerWriter``."""
         done: bool = await self._put(
-            Change(self._namespace, tenant, rows, outcome=outcome), (tenant, outcome.key), withdraw=False
+            Change(self._namespace, tenant, rows, self._database.now(), outcome=outcome),
+            (tenant, outcome.key),
+            withdraw=False,
         )
         return done
 
     async def append(self, tenant: str, rows: ChainRows) -> None:
         """Write audit rows alone."""
-        change = Change(self._namespace, tenant, rows)
+        change = Change(self._namespace, tenant, rows, self._database.now())
         await self._put(change, change, withdraw=False)
 
     async def close(self) -> None:
@@ -109,13 +119,19 @@ class SqlLedgerWriter:
             return await self._group.put(change, key, withdraw=withdraw, also=also)
 
     async def _write(self, changes: Sequence[Change]) -> Sequence[Any]:
-        return await run_batch(self._batches, lambda batch: _write(batch, changes))
+        return await run_batch(self._batches, lambda batch: self._write_on(batch, changes))
 
     async def _retry(self, changes: Sequence[Change]) -> Sequence[object]:
-        return await run_batch(self._batches, lambda batch: _write(batch, changes), retry=True)
+        return await run_batch(self._batches, lambda batch: self._write_on(batch, changes), retry=True)
 
     async def _aside(self, changes: Sequence[Change]) -> Sequence[object]:
-        return await run_batch(self._batches, lambda batch: _write(batch, changes), aside=True)
+        return await run_batch(self._batches, lambda batch: self._write_on(batch, changes), aside=True)
+
+    async def _write_on(self, batch: Batch, changes: Sequence[Change]) -> Sequence[Any]:
+        now = self._database.now()
+        for one in changes:
+            one.begin_lease(now)
+        return await _write(batch, changes)
 
 
 def _size(one: Change) -> int:

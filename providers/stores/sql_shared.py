@@ -108,23 +108,22 @@ class SharedWriter:
         kinds: dict[type[SharedRequest], list[SharedRequest]] = {}
         for request in requests:
             kinds.setdefault(type(request), []).append(request)
-        now = float(self._database.now())
-        parts = [kind.of(kinds[kind], now) for kind in sorted(kinds, key=lambda kind: kind.place)]
-        asked = [part.reads() for part in parts]
-
-        def compute(rows: list[list[Any]]) -> list[Step]:
-            left = iter(rows)
-            return [
-                step
-                for part, reads in zip(parts, asked, strict=True)
-                for step in part.compute([next(left) for _ in reads])
-            ]
-
-        steps = [step for reads in asked for step in reads]
         writes = any(request.writes for request in requests)
 
         async def work(batch: Batch) -> None:
-            await batch.exchange(steps, compute, writes=writes)
+            now = float(self._database.now())  # here, after the wait for the transaction
+            parts = [kind.of(kinds[kind], now) for kind in sorted(kinds, key=lambda kind: kind.place)]
+            asked = [part.reads() for part in parts]
+
+            def compute(rows: list[list[Any]]) -> list[Step]:
+                left = iter(rows)
+                return [
+                    step
+                    for part, reads in zip(parts, asked, strict=True)
+                    for step in part.compute([next(left) for _ in reads])
+                ]
+
+            await batch.exchange([step for reads in asked for step in reads], compute, writes=writes)
 
         await run_batch(self._batches, work, aside=aside, retry=retry)
         for _ in requests:

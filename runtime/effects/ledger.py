@@ -28,6 +28,8 @@ from callgate.tools.limits import fault_of_seconds
 Unknown: TypeAlias = Callable[[str, EffectRecord, Sequence[Any]], Awaitable[EffectRecord]]
 """Asks hooks for the outcome of an effect (``runtime/effects/reconciling.py``)."""
 
+LATE_WRITE = 30.0
+"""Seconds within which a claim may still be written after it was reported as failed."""
 ASK_AT_ONCE = 100
 """Maximum number of unknown effects of one tool that one round of maintenance asks about."""
 
@@ -164,8 +166,9 @@ class Ledger:
         """Free the key of a failed claim, which the store may have written despite its error, or may still write.
 
         If the lookup fails or finds no row yet, ``keep_up`` looks again. ``renew`` renews all claims of this process, so
-        a claim without a call would never expire.
+        a claim without a call would never expire. The lease of a claim begins when it is written, which may be later.
         """
+        effect = replace(effect, lease_until=self.now() + max(self.valid, LATE_WRITE))
         self._doubtful.setdefault((tenant, effect.key), []).append(effect)
         try:
             await self._free(tenant, effect.key)

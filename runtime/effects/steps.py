@@ -364,6 +364,8 @@ class EffectSteps:
         async with AsyncExitStack() as chains, self.ledger.store.transaction() as written:
             resumed = ctx.run.resumed
             assert resumed is not None
+            # The lease begins here: the transaction has waited for a connection.
+            effect = replace(effect, lease_until=self.ledger.now() + self.ledger.valid)
             if not await written.suspensions.replace(ctx.user.tenant or "", resumed.used()):
                 raise NotPending("another process resumed it meanwhile")
             mine, found = await written.effects.claim(tenant, effect, retry=self.again, alias=alias)
