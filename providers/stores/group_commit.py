@@ -23,6 +23,12 @@ MAX_BATCH = 256
 """The maximum number of changes in one transaction."""
 MAX_BYTES = 8 << 20
 """The maximum size of the changes in one transaction, in bytes. A change that is larger has a transaction of its own."""
+LOCK_WAIT_MS = 200
+"""Milliseconds that a batch waits for a row. A change that waits longer gets a connection of its own."""
+RETRY_WAIT_MS = 20
+"""Milliseconds that the parts of a batch wait, after the batch has waited: they look for the row that is locked."""
+ASIDE_WAIT_MS = 10_000
+"""Milliseconds that a change with a connection of its own waits for a row."""
 MAX_ASIDE = 4
 """The maximum number of locked rows that are waited for at once, each with a connection of its own."""
 _SUSPECTED = 60.0

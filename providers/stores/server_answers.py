@@ -23,6 +23,8 @@ SILENCE = 0.2
 BREAKER = Settings(failures=5, window=60.0, open_for=1.0, probes=1)
 """Requests in a row without an answer that open the circuit; any answer closes it."""
 
+LOCK_WAIT: ContextVar[int | None] = ContextVar("callgate_lock_wait", default=None)
+"""See ``waiting_for_locks``."""
 _ENDS: ContextVar[float | None] = ContextVar("callgate_store_answer_ends", default=None)
 
 
@@ -48,6 +50,16 @@ def time_left(most: float) -> float:
     """Return the seconds that are left for a request, at most *most*."""
     ends = _ENDS.get()
     return most if ends is None else min(most, max(0.0, ends - asyncio.get_running_loop().time()))
+
+
+@contextmanager
+def waiting_for_locks(milliseconds: int | None) -> Generator[None, None, None]:
+    """Limit the time that each statement waits for a locked row, in the transactions that begin in this context."""
+    token = LOCK_WAIT.set(milliseconds)
+    try:
+        yield
+    finally:
+        LOCK_WAIT.reset(token)
 
 
 def is_locked(error: BaseException) -> bool:

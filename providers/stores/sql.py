@@ -90,13 +90,16 @@ class SqlStore:
         transaction.
         """
         async with self._database.writing() as connection:
-            yield SqlTransaction(
-                SqlAudit(self._database, connection, self.namespace),
-                SqlEffects(self._database, connection, self.namespace),
-                SqlSuspensions(self._database, connection, self.namespace),
-                SqlJobs(self._database, connection, self.namespace),
-                connection,
-            )
+            yield self._parts(connection, connection)
+
+    def _parts(self, within: Any, connection: Any) -> SqlTransaction:
+        return SqlTransaction(
+            SqlAudit(self._database, within, self.namespace),
+            SqlEffects(self._database, within, self.namespace),
+            SqlSuspensions(self._database, within, self.namespace),
+            SqlJobs(self._database, within, self.namespace),
+            connection,
+        )
 
     def effects_in(self, connection: object, threads: PlainThreads | None = None) -> SqlEffects:
         """Return the effect ledger as a part of the application's own transaction.
@@ -120,13 +123,7 @@ class SqlStore:
             StoreError: see ``effects_in``.
         """
         joined = joined_transaction(connection, self.name, None)
-        return SqlTransaction(
-            SqlAudit(self._database, joined, self.namespace),
-            SqlEffects(self._database, joined, self.namespace),
-            SqlSuspensions(self._database, joined, self.namespace),
-            SqlJobs(self._database, joined, self.namespace),
-            await joined.connection(),
-        )
+        return self._parts(joined, await joined.connection())
 
     def refuse_nesting(self) -> None:
         """Refuse a write in another task that the current task waits for, if it would wait for this one.

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from callgate.errors import StoreError
 from callgate.providers.stores.base import AuditTip
-from callgate.providers.stores.group_commit import RolledBack
+from callgate.providers.stores.group_commit import ASIDE_WAIT_MS, LOCK_WAIT_MS, RETRY_WAIT_MS, RolledBack
 from callgate.providers.stores.ledger_writes import RowChain
 from callgate.providers.stores.namespaces import from_table, range_of
 from callgate.providers.stores.sql_audit import APPEND, TIPS, append_values
@@ -27,12 +27,6 @@ from callgate.providers.stores.sql_states import (
     wrote_nothing,
 )
 
-LOCK_WAIT_MS = 200
-"""Milliseconds that a batch waits for a row. A change that waits longer gets a connection of its own."""
-RETRY_WAIT_MS = 20
-"""Milliseconds that the parts of a batch wait, after the batch has waited: they look for the row that is locked."""
-ASIDE_WAIT_MS = 10_000
-"""Milliseconds that a change with a connection of its own waits for a row."""
 ANSWER_LIMIT = 10.0
 """Seconds until a server that does not answer is given up, and with it the connection."""
 

@@ -230,15 +230,19 @@ def run_statement(
         return result
 
 
-def begin(engine: Any, attempt: Attempt) -> None:
-    """Begin a transaction, on another connection if the session of the first was lost; see ``run_statement``."""
+def begin(engine: Any, attempt: Attempt, lock_wait: int | None = None) -> None:
+    """Begin a transaction, on another connection if the session of the first was lost; see ``run_statement``.
+
+    *lock_wait* is the time that its statements wait for a locked row, in milliseconds.
+    """
     from sqlalchemy.exc import DBAPIError
 
+    waits = "" if lock_wait is None else f"; SET LOCAL lock_timeout = {lock_wait}"
     for last in (False, True):
         connection = connect(engine, attempt, writes=True)
         lite = connection.dialect.name == "sqlite"
         try:
-            connection.exec_driver_sql("BEGIN IMMEDIATE" if lite else connection.info.get(OPENING, "BEGIN"))
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if lite else connection.info.get(OPENING, "BEGIN") + waits)
         except DBAPIError as error:
             if last or not error.connection_invalidated:
                 raise

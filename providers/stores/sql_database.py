@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from callgate.errors import StoreError
-from callgate.providers.stores.server_answers import ServerAnswers
+from callgate.providers.stores.server_answers import LOCK_WAIT, ServerAnswers
 from callgate.providers.stores.sql_clock import NEWEST, FileClock, ServerClock
 from callgate.providers.stores.sql_connections import (
     Attempt,
@@ -35,8 +35,8 @@ from callgate.providers.stores.sql_connections import (
 )
 from callgate.providers.stores.sql_engines import Engines
 from callgate.providers.stores.sql_schema import alone, to_wal, upgrade_schema, without_waiting
-from callgate.providers.stores.sql_states import retried
 from callgate.providers.stores.sql_statements import sql_float
+from callgate.providers.stores.sql_states import retried
 
 HEAD = "0006"
 """The newest revision in ``migrations/versions``."""
@@ -157,7 +157,7 @@ class Database:
         async with self.writing_alone(), self._turn(engine), self.answered(attempt):
             with attempt_errors(self.url.get_backend_name(), attempt), self._holding():
                 try:
-                    await self._step(begin, engine.sync_engine, attempt)
+                    await self._step(begin, engine.sync_engine, attempt, LOCK_WAIT.get())
                     connection = AsyncConnection(engine, attempt.connection)
                     yield ShieldedConnection(connection) if self.lite else connection
                     await self._step(commit, attempt)

@@ -8,7 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from callgate.errors import StoreError
+from callgate.providers.stores.base import Store, Transaction
 from callgate.providers.stores.group_commit import RolledBack
+from callgate.providers.stores.server_answers import waiting_for_locks
 
 READ_ONLY = "25006"
 _ENDED_BY_OTHERS = frozenset({"40001", "40P01"})
@@ -94,6 +96,23 @@ async def retried(work: Callable[[], Awaitable[T]]) -> T:
                 await asyncio.sleep(pause * random.random())  # noqa: S311
             pause = 2 * pause or _PAUSE
     return await work()
+
+
+async def in_transaction(
+    store: Store, work: Callable[[Transaction], Awaitable[T]], *, lock_wait: int | None = None
+) -> T:
+    """Return the result of *work* in a transaction of a store; it runs again as ``retried`` says.
+
+    So *work* may begin several times, and changes nothing but the transaction. *lock_wait* limits the milliseconds that a
+    statement waits for a locked row.
+    """
+
+    async def once() -> T:
+        async with store.transaction() as within:
+            return await work(within)
+
+    with waiting_for_locks(lock_wait):
+        return await retried(once)
 
 
 def shown_message(error: object) -> str:

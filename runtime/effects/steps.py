@@ -37,6 +37,7 @@ from callgate.providers.stores.effects import (
     overdue,
 )
 from callgate.providers.stores.ledger_writes import ChainRows, append
+from callgate.providers.stores.sql_states import retried
 from callgate.runtime.call.deadlines import begin_in_time
 from callgate.runtime.call.failure import as_invocation_error
 from callgate.runtime.effects.claims import CarriedClaim, Claim, recorders_of, waits_for_itself
@@ -361,19 +362,23 @@ class EffectSteps:
     async def _in_one_transaction(
         self, ctx: InvokeContext, tenant: str, effect: EffectRecord, alias: Alias | None, rows: ChainRows
     ) -> tuple[bool, EffectRecord]:
-        async with AsyncExitStack() as chains, self.ledger.store.transaction() as written:
-            resumed = ctx.run.resumed
-            assert resumed is not None
-            # The lease begins here: the transaction has waited for a connection.
-            effect = replace(effect, lease_until=self.ledger.now() + self.ledger.valid)
-            if not await written.suspensions.replace(ctx.user.tenant or "", resumed.used()):
-                raise NotPending("another process resumed it meanwhile")
-            mine, found = await written.effects.claim(tenant, effect, retry=self.again, alias=alias)
-            if mine:
-                await append(written, tenant, rows, chains)
-            elif found.state is not EffectState.COMMITTED:
-                raise _Held(found)  # the approval stays available while the call waits or may still run
-        return mine, found
+        resumed = ctx.run.resumed
+        assert resumed is not None
+
+        async def once() -> tuple[bool, EffectRecord]:
+            async with AsyncExitStack() as chains, self.ledger.store.transaction() as written:
+                # The lease begins here: the transaction has waited for a connection.
+                leased = replace(effect, lease_until=self.ledger.now() + self.ledger.valid)
+                if not await written.suspensions.replace(ctx.user.tenant or "", resumed.used()):
+                    raise NotPending("another process resumed it meanwhile")
+                mine, found = await written.effects.claim(tenant, leased, retry=self.again, alias=alias)
+                if mine:
+                    await append(written, tenant, rows, chains)
+                elif found.state is not EffectState.COMMITTED:
+                    raise _Held(found)  # the approval stays available while the call waits or may still run
+            return mine, found
+
+        return await retried(once)
 
     async def _answer(self, ctx: InvokeContext, tenant: str, found: EffectRecord) -> None:
         """Answer a repeat of an effect that has ended; return if it may run again."""

@@ -17,8 +17,9 @@ from callgate.hooks.stock.records.telemetry import continued
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
-from callgate.providers.stores.base import Store
+from callgate.providers.stores.base import Store, Transaction
 from callgate.providers.stores.jobs import Job, JobState
+from callgate.providers.stores.sql_states import in_transaction
 from callgate.runtime.call.options import CallOptions, apply_options
 from callgate.runtime.jobs.calls import WAITS, JobCalls, Misfits, RunningJob, UnusableResult, as_fault
 from callgate.runtime.jobs.options import Jobs
@@ -264,12 +265,15 @@ class JobRunner:
         body, now = _dumped(result), self._now()
         id, jobs, state = suspension_in(body), self._store().jobs, JobState.INPUT_REQUIRED
         assert id is not None
-        async with self._store().transaction() as within:
-            done = await within.jobs.end(tenant, job.id, job.token, state, at=None, result=body, reason=None)
-            if done and await self._suspended.is_decided(within, tenant, id):
-                state = await within.jobs.wake(tenant, job.id, now) or state
-        if not done:
-            raise StoreError(LOST)
+
+        async def end(within: Transaction) -> JobState:
+            if not await within.jobs.end(tenant, job.id, job.token, state, at=None, result=body, reason=None):
+                raise StoreError(LOST)
+            if await self._suspended.is_decided(within, tenant, id):
+                return await within.jobs.wake(tenant, job.id, now) or state
+            return state
+
+        state = await in_transaction(self._store(), end)
         job = replace(job, state=state, result=body)
         found = await self._response(jobs.get(tenant, job.id))
         if found is not None and found.stop:  # its user cancelled it before it was suspended
@@ -281,15 +285,18 @@ class JobRunner:
         store, now = self._store(), self._now()
         if suspension_in(job.result) is None or job.state is JobState.RUNNING:
             return await store.jobs.cancel(tenant, job.id, now)
+
+        async def cancel(within: Transaction) -> JobState | None:
+            await self._suspended.void(within, tenant, job)
+            state = await within.jobs.cancel(tenant, job.id, now)
+            if state is JobState.RUNNING:
+                raise _TakenError  # rolls the transaction back
+            return state
+
         try:
-            async with store.transaction() as within:
-                await self._suspended.void(within, tenant, job)
-                state = await within.jobs.cancel(tenant, job.id, now)
-                if state is JobState.RUNNING:
-                    raise _TakenError  # noqa: TRY301  (rolls the transaction back)
+            return await in_transaction(store, cancel)
         except _TakenError:  # the suspension is left to its worker
             return await store.jobs.cancel(tenant, job.id, now)
-        return state
 
     async def _fail(self, here: RunningJob, error: BaseException) -> Finished:
         """End a job whose result cannot be used; try it again after an error of a store or of the user's lookup.
@@ -348,11 +355,14 @@ class JobRunner:
             end = self._store().jobs.end(tenant, job.id, job.token, state, at=at, result=body, reason=reason)
             done = await self._response(end)
         else:
-            async with self._store().transaction() as within:
+
+            async def end_both(within: Transaction) -> bool:
                 await self._suspended.void(within, tenant, ended)
-                done = await within.jobs.end(tenant, job.id, job.token, state, at=at, result=body, reason=reason)
-                if not done:
+                if not await within.jobs.end(tenant, job.id, job.token, state, at=at, result=body, reason=reason):
                     raise StoreError(LOST)
+                return True
+
+            done = await in_transaction(self._store(), end_both)
         if not done:
             raise StoreError(LOST)
         if state is JobState.DEAD:

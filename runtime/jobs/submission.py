@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from callgate.errors import Invalid, RegistrationError, StoreConflict, StoreError
 from callgate.providers.principal import User
 from callgate.providers.stores.base import Store, Transaction
 from callgate.providers.stores.effects import EffectState
-from callgate.providers.stores.group_commit import GroupCommit, RolledBack
+from callgate.providers.stores.group_commit import ASIDE_WAIT_MS, LOCK_WAIT_MS, RETRY_WAIT_MS, GroupCommit, RolledBack
 from callgate.providers.stores.jobs import Job, JobState
-from callgate.providers.stores.sql_states import is_session_lost
+from callgate.providers.stores.server_answers import is_locked
+from callgate.providers.stores.sql_states import in_transaction, is_session_lost
 from callgate.runtime.effects.keys import given_key
 from callgate.runtime.jobs.backend import JobBackend
 from callgate.runtime.jobs.calls import JobCalls
@@ -40,7 +42,12 @@ class JobWriter:
 
     def __init__(self, store: Callable[[], Store], backend: JobBackend, calls: JobCalls, namespace: str) -> None:
         self._store, self._backend, self._calls, self._namespace = store, backend, calls, namespace
-        self._group: GroupCommit[NewJob] = GroupCommit(self._write, self._write, size=lambda new: 2 * len(new.job.body))
+        self._group: GroupCommit[NewJob] = GroupCommit(
+            partial(self._write, lock_wait=LOCK_WAIT_MS),
+            partial(self._write, lock_wait=ASIDE_WAIT_MS),
+            retry=partial(self._write, lock_wait=RETRY_WAIT_MS),
+            size=lambda new: 2 * len(new.job.body),
+        )
 
     async def add(self, tenant: str, job: Job, *, once: bool = False) -> Job:
         """Add a job. Return it, or the job that has its id.
@@ -63,8 +70,7 @@ class JobWriter:
 
     async def add_all(self, jobs: Sequence[NewJob]) -> Sequence[Job]:
         """Add all of these jobs or none, in one transaction; see ``add``."""
-        async with self._store().transaction() as within:
-            return await self.add_within(within, jobs)
+        return await in_transaction(self._store(), lambda within: self.add_within(within, jobs))
 
     async def submit_many(
         self,
@@ -86,8 +92,7 @@ class JobWriter:
         if within is not None:
             await self._add_joined(jobs, within, made)
         else:
-            async with self._store().transaction() as own:
-                await self._add_checked(jobs, own, made)
+            await in_transaction(self._store(), lambda own: self._add_checked(jobs, own, made))
             for job in {job.id: job for job, _ in made}.values():
                 await self._backend.submitted(job)
         return [jobs.handle(job.id, user) for job, _ in made]
@@ -157,14 +162,21 @@ class JobWriter:
         """Write what is left."""
         await self._group.close()
 
-    async def _write(self, jobs: Sequence[NewJob]) -> Sequence[Job | Exception]:
+    async def _write(self, jobs: Sequence[NewJob], lock_wait: int) -> Sequence[Job | Exception]:
         adding = False
+
+        async def add(within: Transaction) -> Sequence[Job]:
+            nonlocal adding
+            adding = True
+            known = await self.add_within(within, jobs)
+            adding = False
+            return known
+
         try:
-            async with self._store().transaction() as within:
-                adding = True
-                known = await self.add_within(within, jobs)
-                adding = False
+            known = await in_transaction(self._store(), add, lock_wait=lock_wait)
         except Exception as error:
+            if isinstance(error, StoreError) and is_locked(error):  # such as a job of a transaction that is still open
+                raise RolledBack(error, waited=True) from error
             if not adding or _is_outage(error):
                 raise
             if len(jobs) > 1:  # each is added alone, so that a job which is refused takes no others along

@@ -19,9 +19,10 @@ from callgate.providers.ids import new_id
 from callgate.providers.logs import LogEvent, emit
 from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
-from callgate.providers.stores.base import Store
+from callgate.providers.stores.base import Store, Transaction
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
 from callgate.providers.stores.jobs import JobState
+from callgate.providers.stores.sql_states import in_transaction
 from callgate.runtime.suspensions.decisions import (
     Approve,
     Deny,
@@ -126,11 +127,14 @@ class SuspensionManager:
             for wait in rows:
                 await self.store().suspensions.put(tenant, wait)
             return
-        async with self.store().transaction() as written:
+
+        async def put(written: Transaction) -> None:
             if resumed is not None and not await written.suspensions.replace(tenant, resumed.used()):
                 raise NotPending("another process resumed it meanwhile")
             for wait in rows:
                 await written.suspensions.put(tenant, wait)
+
+        await in_transaction(self.store(), put)
 
     async def _same(
         self, tenant: str, bound: SuspendedCall, chains: Sequence[str], before: str | None
@@ -342,13 +346,16 @@ class SuspensionManager:
         """Replace a record; one transaction also queues the job that its decision concerns."""
         if job is None:
             return await self.store().suspensions.replace(tenant, wait)
-        async with self.store().transaction() as written:
+
+        async def replace(written: Transaction) -> tuple[bool, JobState | None]:
             if not await written.suspensions.replace(tenant, wait):
-                return False
-            woken = await written.jobs.wake(tenant, job, self.now())
+                return False, None
+            return True, await written.jobs.wake(tenant, job, self.now())
+
+        done, woken = await in_transaction(self.store(), replace)
         if woken is JobState.QUEUED and self.deliver is not None:
             await self.deliver(tenant, job)
-        return True
+        return done
 
     def _bound_plan(self, bound: SuspendedCall) -> Plan:
         """Return the plan of the tool that a call is bound to.
