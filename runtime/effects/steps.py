@@ -37,7 +37,6 @@ from callgate.providers.stores.effects import (
     overdue,
 )
 from callgate.providers.stores.ledger_writes import ChainRows, append
-from callgate.providers.stores.sql_states import retried
 from callgate.runtime.call.deadlines import begin_in_time
 from callgate.runtime.call.failure import as_invocation_error
 from callgate.runtime.effects.claims import CarriedClaim, Claim, recorders_of, waits_for_itself
@@ -362,6 +361,8 @@ class EffectSteps:
     async def _in_one_transaction(
         self, ctx: InvokeContext, tenant: str, effect: EffectRecord, alias: Alias | None, rows: ChainRows
     ) -> tuple[bool, EffectRecord]:
+        from callgate.providers.stores.sql_states import retried
+
         resumed = ctx.run.resumed
         assert resumed is not None
 

@@ -22,7 +22,6 @@ from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store, Transaction
 from callgate.providers.stores.effects import SuspensionRecord, SuspensionState
 from callgate.providers.stores.jobs import JobState
-from callgate.providers.stores.sql_states import in_transaction
 from callgate.runtime.suspensions.decisions import (
     Approve,
     Deny,
@@ -127,6 +126,8 @@ class SuspensionManager:
             for wait in rows:
                 await self.store().suspensions.put(tenant, wait)
             return
+
+        from callgate.providers.stores.sql_states import in_transaction
 
         async def put(written: Transaction) -> None:
             if resumed is not None and not await written.suspensions.replace(tenant, resumed.used()):
@@ -346,6 +347,8 @@ class SuspensionManager:
         """Replace a record; one transaction also queues the job that its decision concerns."""
         if job is None:
             return await self.store().suspensions.replace(tenant, wait)
+
+        from callgate.providers.stores.sql_states import in_transaction
 
         async def replace(written: Transaction) -> tuple[bool, JobState | None]:
             if not await written.suspensions.replace(tenant, wait):
