@@ -19,7 +19,6 @@ from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
 from callgate.providers.stores.base import Store, Transaction
 from callgate.providers.stores.jobs import Job, JobState
-from callgate.providers.stores.sql_states import in_transaction
 from callgate.runtime.call.options import CallOptions, apply_options
 from callgate.runtime.jobs.calls import WAITS, JobCalls, Misfits, RunningJob, UnusableResult, as_fault
 from callgate.runtime.jobs.options import Jobs
@@ -273,12 +272,17 @@ class JobRunner:
                 return await within.jobs.wake(tenant, job.id, now) or state
             return state
 
-        state = await in_transaction(self._store(), end)
+        state = await self._transact(end)
         job = replace(job, state=state, result=body)
         found = await self._response(jobs.get(tenant, job.id))
         if found is not None and found.stop:  # its user cancelled it before it was suspended
             return Finished(job, await self.cancel(tenant, job) or state, now)
         return Finished(job, state, now)
+
+    async def _transact(self, work: Callable[[Transaction], Awaitable[_T]]) -> _T:
+        from callgate.providers.stores.sql_states import in_transaction
+
+        return await in_transaction(self._store(), work)
 
     async def cancel(self, tenant: str, job: Job) -> JobState | None:
         """Cancel a job and withdraw its suspension, if it has one. Return the state of the job then."""
@@ -294,7 +298,7 @@ class JobRunner:
             return state
 
         try:
-            return await in_transaction(store, cancel)
+            return await self._transact(cancel)
         except _TakenError:  # the suspension is left to its worker
             return await store.jobs.cancel(tenant, job.id, now)
 
@@ -362,7 +366,7 @@ class JobRunner:
                     raise StoreError(LOST)
                 return True
 
-            done = await in_transaction(self._store(), end_both)
+            done = await self._transact(end_both)
         if not done:
             raise StoreError(LOST)
         if state is JobState.DEAD:
