@@ -65,7 +65,7 @@ class Watch:
 
     def __init__(self, store: Any) -> None:
         self.batches: list[tuple[int, float, float]] = []
-        group = store.ledger._group
+        group = store.ledger.group
         write = group._write
 
         async def timed(changes: Sequence[Any]) -> Any:

@@ -260,6 +260,31 @@ class ConsentStore(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFigures:
+    """The figures of a store that its operators watch; see ``SqlStore.figures``.
+
+    The first three are of one namespace, the others of this process since it opened the store.
+
+    Args:
+        unknown_effects: effects without a known outcome; see ``callgate effects``.
+        suspended_calls: calls that wait for a decision or an answer.
+        oldest_job: seconds for which the longest waiting job could have run; 0.0 without one.
+        changes: claims, outcomes and audit rows that were written.
+        transactions: transactions that wrote them. ``changes / transactions`` is the mean size of a batch.
+        connection_waits: requests that had to wait for a connection of the pool.
+        connection_wait_time: seconds that they have waited, in total.
+    """
+
+    unknown_effects: int
+    suspended_calls: int
+    oldest_job: float
+    changes: int = 0
+    transactions: int = 0
+    connection_waits: int = 0
+    connection_wait_time: float = 0.0
+
+
 class Transaction(Protocol):
     """A unit of work: its writes are committed together or not at all."""
 

@@ -96,7 +96,7 @@ class GroupCommit(Generic[C]):
         self._suspected: dict[Hashable, float] = {}
         self._lane_turns = asyncio.Semaphore(MAX_ASIDE)
         self._asides: set[asyncio.Task[None]] = set()
-        self.last_batch = 0
+        self.changes = self.transactions = 0
 
     async def put(
         self, change: C, key: Hashable, *, withdraw: bool, row: Hashable = None, also: Hashable = None
@@ -151,7 +151,7 @@ class GroupCommit(Generic[C]):
         try:
             while batch := self._next():
                 expected = len(batch) + len(waiting)
-                self.last_batch = len(batch)
+                self.changes, self.transactions = self.changes + len(batch), self.transactions + 1
                 await self._settle(batch, self._write)
                 for _ in range(_TURNS if len(batch) > 1 else _TURNS_ALONE):
                     if len(waiting) >= expected:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass
 
-from callgate.providers.stores.base import CacheEntry, Grant, Limit, Taken
+from callgate.providers.stores.base import CacheEntry, Grant, Limit, StoreFigures, Taken
 from callgate.providers.stores.memory_audit import MAX_ROWS, HeldAudit, MemoryAudit
 from callgate.providers.stores.memory_changes import MemoryKey
 from callgate.providers.stores.memory_effects import MemoryEffects
@@ -82,6 +82,16 @@ class MemoryStore:
             raise
         work.audit.commit()
         work.jobs.commit()
+
+    async def figures(self) -> StoreFigures:
+        """Return what operators watch; memory has no connections."""
+        now = self._now()
+        oldest = self.jobs.oldest(now)
+        return StoreFigures(
+            unknown_effects=self.effects.unknown(),
+            suspended_calls=self.suspensions.waiting(),
+            oldest_job=0.0 if oldest is None else now - oldest,
+        )
 
     async def open(self) -> None:
         """Do nothing: memory needs no connection."""

@@ -158,6 +158,10 @@ class MemoryEffects(MemoryPart[MemoryKey, EffectRecord | End]):
         found = [(owner, self._find((owner, key))) for _, owner, key in nsmallest(limit, chosen)]
         return [(owner, effect) for owner, effect in found if effect is not None]
 
+    def unknown(self) -> int:
+        """Return the number of unknown effects."""
+        return sum(effect.state is EffectState.UNKNOWN for effect in self._live.values())
+
     async def renew(self, owner: str, until: float) -> int:
         held = [at for at, effect in self._live.items() if effect.owner == owner and effect.state in OPEN_STATES]
         for at in held:

@@ -81,6 +81,11 @@ class MemoryJobs(MemoryPart[str, TenantJob]):
         found = self._find(id)
         return found[1] if found is not None and found[0] == tenant else None
 
+    def oldest(self, now: float) -> float | None:
+        """Return the time from which the longest waiting job could have run; None without one."""
+        waiting = [time for _, job in self._jobs.values() if (time := free_at(job)) is not None and time <= now]
+        return min(waiting, default=None)
+
     async def take(
         self,
         owner: str,

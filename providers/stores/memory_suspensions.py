@@ -27,6 +27,10 @@ class MemorySuspensions(MemoryPart[MemoryKey, SuspensionRecord]):
             raise StoreConflict("a suspended call has that id already")
         self._write((tenant, wait.id), wait)
 
+    def waiting(self) -> int:
+        """Return the number of calls that wait."""
+        return sum(wait.state is SuspensionState.WAITING for wait in self._suspensions.values())
+
     async def get(self, tenant: str, id: str) -> SuspensionRecord | None:
         return self._suspensions.get((tenant, id))
 

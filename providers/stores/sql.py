@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from callgate.providers.exits import PlainThreads
+from callgate.providers.stores.base import StoreFigures
 from callgate.providers.stores.sql_audit import SqlAudit
 from callgate.providers.stores.sql_capacity import SqlQuotas, SqlSemaphores
 from callgate.providers.stores.sql_database import POOL_SIZE, Database
 from callgate.providers.stores.sql_effects import SqlEffects
+from callgate.providers.stores.sql_figures import figures_of
 from callgate.providers.stores.sql_jobs import SqlJobs
 from callgate.providers.stores.sql_joined import joined_transaction
 from callgate.providers.stores.sql_kept import SqlCache, SqlConsents
@@ -164,6 +166,14 @@ class SqlStore:
             StoreError: the database does not answer, or no connection becomes free.
         """
         await self._database.rows(statement("SELECT version_num FROM callgate_schema"), {})
+
+    async def figures(self) -> StoreFigures:
+        """Return what operators watch: of this namespace, and of the connections of this process.
+
+        Raises:
+            StoreError: the database does not answer.
+        """
+        return await figures_of(self._database, self.ledger, self.namespace)
 
     async def revision(self) -> str | None:
         """Return the revision of the tables, or None without tables. Changes nothing; the store need not be open.

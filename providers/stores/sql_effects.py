@@ -337,7 +337,8 @@ class SqlEffects(SqlPart):
         return int(await self._write(_RENEW + self._chosen(_OWN), values, upkeep=True))
 
     async def expire(self, now: float) -> int:
-        return int(await self._write(_EXPIRE + self._chosen(_OVERDUE), {"now": now}, upkeep=True))
+        lost = f"{_EXPIRE}{self._chosen(_OVERDUE)} RETURNING alias_of"
+        return sum(alias_of is None for (alias_of,) in await self._write_rows(lost, {"now": now}, upkeep=True))
 
     async def prune(self, before: float, limit: int = PRUNE_BATCH) -> int:
         return await self._prune("callgate_effects", "tenant, key", _OVER, before, limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -41,6 +42,13 @@ _UPKEEP_SIZE = 2
 """Connections for renewals and sweeps, which must not wait for calls."""
 
 
+class Waits:
+    """The requests that had to wait for a connection of a pool: their number, and their time in seconds."""
+
+    def __init__(self) -> None:
+        self.number, self.seconds = 0, 0.0
+
+
 class Engines:
     """The engines of one database. What they commit is on the disk.
 
@@ -51,6 +59,7 @@ class Engines:
         self._url = url
         self._lite: bool = url.get_backend_name() == "sqlite"
         self._turns: dict[Any, asyncio.Semaphore] = {}
+        self.waits = Waits()
         self.calls = self._engine(pool_size)
         self.upkeep = self.calls if self._lite else self._engine(_UPKEEP_SIZE)
 
@@ -106,7 +115,8 @@ class Engines:
         """
         turns = self._turns[engine]
         if self.is_exhausted(engine):
-            limit = time_left(_TURN_LIMIT)
+            limit, began = time_left(_TURN_LIMIT), time.monotonic()
+            self.waits.number += 1
             try:
                 async with asyncio.timeout(limit):
                     await turns.acquire()
@@ -114,6 +124,8 @@ class Engines:
                 raise StoreError(
                     f"no connection became free within {limit:.1f} seconds; raise pool_size, or end transactions earlier"
                 ) from None
+            finally:
+                self.waits.seconds += time.monotonic() - began
         else:
             await turns.acquire()
         try:

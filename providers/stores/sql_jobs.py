@@ -49,7 +49,7 @@ _GET = f"SELECT version, {_LISTED} FROM callgate_jobs WHERE id = :id AND (tenant
 # The next job is found by a loose index scan: each queue, each priority in it, the first job of each. The rows between
 # are not read, so the cost does not grow with the number of waiting jobs.
 _WAITING = "FROM callgate_jobs AS j WHERE j.namespace = :namespace AND j.version = :version AND j.free_at IS NOT NULL"
-_EVERY_QUEUE = f"""
+EVERY_QUEUE = f"""
     SELECT min(j.queue) {_WAITING}
     UNION ALL SELECT (SELECT min(j.queue) {_WAITING} AND j.queue > q.queue) FROM queues AS q WHERE q.queue IS NOT NULL
 """  # noqa: S608
@@ -57,7 +57,7 @@ _NAMED_QUEUES = {
     "sqlite": "SELECT value FROM json_each(:named)",
     "postgresql": 'SELECT value COLLATE "C" FROM json_array_elements_text(CAST(:named AS json)) AS value',
 }
-_QUEUES = f"""
+QUEUES = f"""
 WITH RECURSIVE queues(queue) AS ({{queues}}),
 lines(queue, priority) AS (
     SELECT q.queue, (SELECT max(j.priority) {_WAITING} AND j.queue = q.queue) FROM queues AS q WHERE q.queue IS NOT NULL
@@ -76,15 +76,15 @@ _FIRST = f"""
     ORDER BY j.free_at, j.made_at, j.id LIMIT 1
 """
 _NEXT = {
-    "sqlite": f"{_QUEUES} SELECT ({_FIRST}) {_BEST} LIMIT 1",
+    "sqlite": f"{QUEUES} SELECT ({_FIRST}) {_BEST} LIMIT 1",
     # SKIP LOCKED skips the jobs that other workers are taking, in this queue and in the following ones.
-    "postgresql": f"""{_QUEUES} SELECT mine.id FROM (SELECT f.queue, f.priority {_BEST}) AS f
+    "postgresql": f"""{QUEUES} SELECT mine.id FROM (SELECT f.queue, f.priority {_BEST}) AS f
         CROSS JOIN LATERAL ({_FIRST} FOR UPDATE SKIP LOCKED) AS mine LIMIT 1""",  # noqa: S608
 }
 # A worker with groups to leave out reads the first jobs of a queue past them, and may find none in the best queue.
 _NEXT_WITHOUT = {
     **_NEXT,
-    "sqlite": f"""{_QUEUES} SELECT f.id FROM (SELECT f.priority, f.free_at, f.queue, ({_FIRST}) AS id {_BEST}) AS f
+    "sqlite": f"""{QUEUES} SELECT f.id FROM (SELECT f.priority, f.free_at, f.queue, ({_FIRST}) AS id {_BEST}) AS f
         WHERE f.id IS NOT NULL ORDER BY f.priority DESC, f.free_at, f.queue LIMIT 1""",  # noqa: S608
 }
 TAKE_JOB = f"""
@@ -100,7 +100,7 @@ def take_next(on: str, *, named: bool = False, without: Sequence[Group] = ()) ->
     """Return the statement that takes the next job: of the queues ``:named``, and in none of the groups ``:t0 :h0``, ..."""
     left = "".join(f" AND NOT ({_of_group('j.', group, number)})" for number, group in enumerate(without))
     sql = (_NEXT_WITHOUT if without else _NEXT)[on]
-    return TAKE_JOB.format(id=f"({sql.format(queues=_NAMED_QUEUES[on] if named else _EVERY_QUEUE, without=left)})")
+    return TAKE_JOB.format(id=f"({sql.format(queues=_NAMED_QUEUES[on] if named else EVERY_QUEUE, without=left)})")
 
 
 def _of_group(row: str, group: Group, number: int = 0) -> str:

@@ -68,7 +68,7 @@ class SqlLedgerWriter:
     def __init__(self, database: Database, effects: SqlEffects) -> None:
         self._database, self._effects, self._namespace = database, effects, effects.namespace
         self._batches: Batches = LiteBatches(database) if database.lite else PostgresBatches(database)
-        self._group: GroupCommit[Change] = GroupCommit(self._write, self._aside, retry=self._retry, size=_size)
+        self.group: GroupCommit[Change] = GroupCommit(self._write, self._aside, retry=self._retry, size=_size)
 
     def bound(self, effects: SqlEffects) -> SqlLedgerWriter:
         """Return a writer for the namespace of *effects*, with the same connection and transactions."""
@@ -109,14 +109,14 @@ class SqlLedgerWriter:
 
     async def close(self) -> None:
         """Write what is left, and disconnect."""
-        await self._group.close()
+        await self.group.close()
         await self._batches.close()
 
     async def _put(self, change: Change, key: object, *, withdraw: bool, also: _Place | None = None) -> Any:
         if self._database.lite:
             self._database.refuse_nesting()
         async with self._database.answered():
-            return await self._group.put(change, key, withdraw=withdraw, also=also)
+            return await self.group.put(change, key, withdraw=withdraw, also=also)
 
     async def _write(self, changes: Sequence[Change]) -> Sequence[Any]:
         return await run_batch(self._batches, lambda batch: self._write_on(batch, changes))

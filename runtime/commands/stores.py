@@ -1,4 +1,4 @@
-"""``callgate stores check|upgrade --store ADDRESS``: check and migrate the tables of a store."""
+"""``callgate stores check|upgrade|show --store ADDRESS``: check and migrate the tables of a store, and show its figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from callgate.errors import StoreError
 from callgate.providers.stores.base import Store
 from callgate.providers.stores.sql import SqlStore
 from callgate.providers.stores.sql_database import HEAD
-from callgate.runtime.commands.common import Command, named_store
+from callgate.runtime.commands.common import Command, named_store, opened
 
 ADDRESS = "sqlite:///callgate.db, postgresql://user@host/database; the value of Gate(store=...)"
 
@@ -24,6 +24,11 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout) -> int:
         ("upgrade", "migrate the tables, or create them"),
     ):
         command.add(name, _run, help).add_argument("--store", required=True, metavar="ADDRESS", help=ADDRESS)
+    shown = command.add(
+        "show", _show, "show what an operator has to look at: unknown effects, suspended calls, late jobs"
+    )
+    shown.add_argument("--store", required=True, metavar="ADDRESS", help=ADDRESS)
+    shown.add_argument("--namespace", default="", metavar="NAME", help="that of Options(namespace=...); default: none")
     return command.run(arguments, out, sys.stdin)
 
 
@@ -32,6 +37,22 @@ async def _run(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> int:
     current, text = await work(named_store(args.store))
     out.write(f"{text}\n")
     return 0 if current else 1
+
+
+async def _show(args: argparse.Namespace, out: TextIO, _answers: TextIO) -> int:
+    async with opened(args.store, args.namespace) as store:
+        if not isinstance(store, SqlStore):
+            raise StoreError(f"{store.name}: this store keeps no effects, suspended calls or jobs")
+        figures = await store.figures()
+    out.writelines(
+        f"{text:<20} {shown:>12}\n"
+        for text, shown in (
+            ("unknown effects", f"{figures.unknown_effects:,}"),
+            ("suspended calls", f"{figures.suspended_calls:,}"),
+            ("longest waiting job", f"{figures.oldest_job:,.0f} s"),
+        )
+    )
+    return 0
 
 
 async def check(store: Store) -> tuple[bool, str]:

@@ -102,6 +102,8 @@ class CallRecords:
             BackgroundTask("waits", SWEEP_EVERY, self._sweep_suspensions),
             BackgroundTask("retention", PRUNE_EVERY, self._prune),
         ]
+        if hasattr(self.ledger.store, "figures"):
+            self.tasks.append(BackgroundTask("figures of the store", SWEEP_EVERY, self._measure))
         if engine.has_time_of_store:
             self.tasks.append(BackgroundTask("clock of the store", SWEEP_EVERY, engine.synchronise))
 
@@ -135,6 +137,14 @@ class CallRecords:
         await self.waits.sweep()
         if not self.store.durable:  # memory is finite
             await self.store.suspensions.prune(self.ledger.now() - KEPT_IN_MEMORY)
+
+    async def _measure(self) -> None:
+        """Give the figures of the store to the hooks that note them, such as ``Metrics``."""
+        hooks = {one.hook for hooked in self.plans.hooked() for one in hooked.registrations if not one.is_class}
+        if noting := [note for hook in hooks if (note := getattr(hook, "note_figures", None)) is not None]:
+            figures = await self.store.figures()  # type: ignore[attr-defined]
+            for note in noting:
+                note(figures)
 
     async def _prune(self) -> None:
         now = self.ledger.now()

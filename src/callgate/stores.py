@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from callgate.providers.stores.base import AuditRow as AuditRow
     from callgate.providers.stores.base import Limit as Limit
     from callgate.providers.stores.base import Store as Store
+    from callgate.providers.stores.base import StoreFigures as StoreFigures
     from callgate.providers.stores.base import Transaction as Transaction
     from callgate.providers.stores.effects import EffectRecord as EffectRecord
     from callgate.providers.stores.effects import EffectState as EffectState
@@ -39,6 +40,7 @@ else:
             "RedisStore": "callgate.providers.stores.redis",
             "SqlStore": "callgate.providers.stores.sql",
             "Store": "callgate.providers.stores.base",
+            "StoreFigures": "callgate.providers.stores.base",
             "Transaction": "callgate.providers.stores.base",
             "store_at": "callgate.providers.stores.address",
         },

@@ -22,6 +22,7 @@ from callgate.hooks.stock.options import HookOptions, checked, set_options
 from callgate.hooks.stock.records.masking import ShownInput
 from callgate.providers.faults import fault_of, places_of
 from callgate.providers.registry import MISSING
+from callgate.providers.stores.base import StoreFigures
 from callgate.tools.calls import Outcome
 
 OPERATION = "gen_ai.operation.name"
@@ -35,6 +36,19 @@ ERROR_TYPE = "error.type"
 
 _REFUSED = frozenset({Outcome.INVALID, Outcome.DENIED, Outcome.RETRY_LATER, Outcome.CONFLICT, Outcome.IN_FLIGHT})
 _FAILED = frozenset({Outcome.ERROR, Outcome.UNKNOWN})
+
+
+_GAUGES = frozenset({"unknown_effects", "suspended_calls", "oldest_job"})
+_OF_STORE = {
+    "unknown_effects": ("{effect}", "effects without a known outcome"),
+    "suspended_calls": ("{call}", "calls that wait for a decision or an answer"),
+    "oldest_job": ("s", "time for which the longest waiting job could have run"),
+    "changes": ("{change}", "claims, outcomes and audit rows that were written"),
+    "transactions": ("{transaction}", "transactions that wrote them"),
+    "connection_waits": ("{request}", "requests that had to wait for a connection"),
+    "connection_wait_time": ("s", "time that they have waited"),
+}
+"""The figures of a store: unit and description."""
 
 
 def error_type(ctx: InvokeContext) -> str | None:
@@ -54,6 +68,11 @@ class Metrics(Hook):
     ``callgate.calls`` counts all calls by tool, outcome and code. ``callgate.denials`` counts refused calls and
     ``callgate.errors`` failed calls, by tool and code. No metric has a user, tenant or id as an attribute.
 
+    The gate's store is measured twice a minute: ``callgate.store.unknown_effects``, ``callgate.store.suspended_calls`` and
+    ``callgate.store.oldest_job`` (seconds) are gauges; ``callgate.store.changes``, ``callgate.store.transactions``,
+    ``callgate.store.connection_waits`` and ``callgate.store.connection_wait_time`` (seconds) are counters. See
+    ``callgate.stores.StoreFigures`` for their meaning.
+
     Args:
         meter_provider: an OpenTelemetry ``MeterProvider``, such as ``opentelemetry.metrics.get_meter_provider()``. With
             None it measures nothing, and does not import OpenTelemetry.
@@ -68,6 +87,7 @@ class Metrics(Hook):
     @checked
     def __init__(self, meter_provider: Any = None, **options: Unpack[HookOptions]) -> None:
         self._calls: Any = None
+        self._figures: StoreFigures | None = None
         if meter_provider is not None:
             meter = _from(meter_provider, "get_meter", "Metrics")
             self._calls = meter.create_counter("callgate.calls", unit="{call}", description="calls that ended")
@@ -78,9 +98,26 @@ class Metrics(Hook):
             self._duration = meter.create_histogram(
                 "gen_ai.execute_tool.duration", unit="s", description="time from the start of a call to its records"
             )
+            for name, (unit, description) in _OF_STORE.items():
+                kind = "gauge" if name in _GAUGES else "counter"
+                create = getattr(meter, f"create_observable_{kind}")
+                create(f"callgate.store.{name}", [self._observing(name)], unit=unit, description=description)
         else:
             self.leaves_out = not_overridden(self, Metrics, (Stage.ON_METRICS,))
+            self.note_figures = None  # type: ignore[assignment]  # the gate does not ask the store for them
         set_options(self, options)
+
+    def note_figures(self, figures: StoreFigures) -> None:
+        """Take the figures of the gate's store."""
+        self._figures = figures
+
+    def _observing(self, name: str) -> Any:
+        def observe(_options: object) -> Iterable[Any]:
+            from opentelemetry.metrics import Observation
+
+            return () if self._figures is None else (Observation(getattr(self._figures, name)),)
+
+        return observe
 
     def on_metrics(self, ctx: InvokeContext) -> None:
         """Record one call."""
