@@ -10,15 +10,16 @@ if TYPE_CHECKING:
     from callgate.providers.stores.address import store_at as store_at
     from callgate.providers.stores.base import AuditRow as AuditRow
     from callgate.providers.stores.base import Limit as Limit
+    from callgate.providers.stores.base import QuotaStore as QuotaStore
     from callgate.providers.stores.base import Store as Store
     from callgate.providers.stores.base import StoreFigures as StoreFigures
+    from callgate.providers.stores.base import Taken as Taken
     from callgate.providers.stores.base import Transaction as Transaction
     from callgate.providers.stores.effects import EffectRecord as EffectRecord
     from callgate.providers.stores.effects import EffectState as EffectState
     from callgate.providers.stores.effects import EffectStore as EffectStore
     from callgate.providers.stores.jobs import JobState as JobState
     from callgate.providers.stores.jobs import JobStore as JobStore
-    from callgate.providers.stores.limits_quotas import LimitsQuotas as LimitsQuotas
     from callgate.providers.stores.memory import MemoryStore as MemoryStore
     from callgate.providers.stores.redis import RedisStore as RedisStore
     from callgate.providers.stores.sql import SqlStore as SqlStore
@@ -35,12 +36,13 @@ else:
             "JobState": "callgate.providers.stores.jobs",
             "JobStore": "callgate.providers.stores.jobs",
             "Limit": "callgate.providers.stores.base",
-            "LimitsQuotas": "callgate.providers.stores.limits_quotas",
             "MemoryStore": "callgate.providers.stores.memory",
+            "QuotaStore": "callgate.providers.stores.base",
             "RedisStore": "callgate.providers.stores.redis",
             "SqlStore": "callgate.providers.stores.sql",
             "Store": "callgate.providers.stores.base",
             "StoreFigures": "callgate.providers.stores.base",
+            "Taken": "callgate.providers.stores.base",
             "Transaction": "callgate.providers.stores.base",
             "store_at": "callgate.providers.stores.address",
         },

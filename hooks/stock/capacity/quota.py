@@ -178,10 +178,6 @@ class Quota(Hook):
             raise HookError(f"Quota: a call costs {self._cost} and a limit is {self._maximum}, so no call could pass")
         if self._cost_of is not None and inspect.iscoroutinefunction(self._cost_of):
             raise HookError("Quota: the cost function is async; give a plain function")
-        check_limit: Any = getattr(self._store, "check_limit", None)
-        if check_limit is not None:  # later, on_store_failure="allow" would hide the failure
-            for limit in self.limits:
-                check_limit(limit)
 
     def _kind(self) -> str:
         limits = [f"{limit.amount}/{limit.seconds:g}" for limit in self.limits]
