@@ -11,15 +11,14 @@ from typing import Any, TypeVar
 from callgate.errors import StoreConflict, StoreError
 from callgate.providers.stores.base import MAX_TIPS, AuditCheckpoint, AuditRow, AuditTip, CheckpointKind
 from callgate.providers.stores.namespaces import from_table, in_table, range_of
-from callgate.providers.stores.sql_audit_reading import SqlAuditSnapshot
+from callgate.providers.stores.sql_audit_reading import AUDIT_VERSION, SqlAuditSnapshot
 from callgate.providers.stores.sql_connections import shielded
 from callgate.providers.stores.sql_database import Database
-from callgate.providers.stores.sql_part import SqlPart, statement
+from callgate.providers.stores.sql_part import SqlPart, readable, statement
 from callgate.providers.stores.sql_statements import Statement
 
 T = TypeVar("T")
 
-_VERSION = 1
 _PAGE = 500
 """Rows of one read; no connection is held while the caller handles them."""
 
@@ -119,10 +118,7 @@ class SqlAudit(SqlPart):
         while True:
             page = await self._rows(f"{query} ORDER BY at, segment, number LIMIT {_PAGE}", values)
             for segment, number, version, at, body, previous, hash in page:
-                if version != _VERSION:
-                    raise StoreError(
-                        f"another version of Callgate wrote audit rows (version {version}); read them with that version"
-                    )
+                readable(version, AUDIT_VERSION)
                 yield AuditRow(self._read(segment), number, at, json.loads(body), previous, hash)
             if len(page) < _PAGE:
                 return
@@ -199,7 +195,7 @@ def append_values(tenant: str, row: AuditRow, namespace: str = "") -> dict[str, 
         "tenant": tenant,
         "segment": in_table(namespace, row.segment),
         "number": row.number,
-        "version": _VERSION,
+        "version": AUDIT_VERSION,
         "at": float(row.at),
         "body": body_json(row.body),
         "previous": row.previous,

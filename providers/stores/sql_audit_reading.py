@@ -7,12 +7,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import Any
 
-from callgate.errors import StoreError
 from callgate.providers.stores.base import AuditCheckpoint, AuditRow, AuditSegment, CheckpointKind
 from callgate.providers.stores.namespaces import from_table, in_table, range_of
 from callgate.providers.stores.sql_connections import sql_errors
-from callgate.providers.stores.sql_part import ROW_VERSION, statement
+from callgate.providers.stores.sql_part import readable, statement
 
+AUDIT_VERSION = 1
+"""The version of the rows; see ``SqlPart``."""
 PAGE = 500
 """Rows of one read."""
 
@@ -88,10 +89,7 @@ class SqlAuditSnapshot:
     async def rows(self, segment: str, after: int = 0) -> AsyncIterator[tuple[str, AuditRow]]:
         name = in_table(self._namespace, segment)
         async for _, number, tenant, version, at, body, previous, hash in self._row_pages.read(name, after):
-            if version != ROW_VERSION:
-                raise StoreError(
-                    f"another version of Callgate wrote audit rows (version {version}); read them with that version"
-                )
+            readable(version, AUDIT_VERSION)
             yield tenant, AuditRow(segment, number, at, json.loads(body), previous, hash)
 
     async def anchors(self, segment: str, after: int = 0) -> AsyncIterator[tuple[int, str]]:

@@ -26,7 +26,7 @@ from callgate.providers.stores.effects import (
     same_claim,
 )
 from callgate.providers.stores.ledger_writes import Settlement
-from callgate.providers.stores.sql_part import OURS, ROW_VERSION, Columns, SqlPart
+from callgate.providers.stores.sql_part import OURS, Columns, SqlPart
 from callgate.providers.stores.sql_statements import Statement
 
 _COLUMNS = Columns(
@@ -349,7 +349,13 @@ class SqlEffects(SqlPart):
 
 def claim_values(tenant: str, effect: EffectRecord, namespace: str, *, retry: bool) -> dict[str, Any]:
     """Return the values of ``CLAIMS`` for an effect."""
-    return {**_COLUMNS.values(effect), "tenant": tenant, "version": ROW_VERSION, "namespace": namespace, "retry": retry}
+    return {
+        **_COLUMNS.values(effect),
+        "tenant": tenant,
+        "version": SqlEffects.version,
+        "namespace": namespace,
+        "retry": retry,
+    }
 
 
 def settle_values(tenant: str, outcome: Settlement, namespace: str) -> dict[str, Any]:
@@ -358,7 +364,7 @@ def settle_values(tenant: str, outcome: Settlement, namespace: str) -> dict[str,
     return {
         "tenant": tenant,
         "key": outcome.key,
-        "version": ROW_VERSION,
+        "version": SqlEffects.version,
         "namespace": namespace,
         "token": outcome.token,
         "state": state.value,

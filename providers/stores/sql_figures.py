@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from callgate.providers.stores.base import StoreFigures
 from callgate.providers.stores.sql_database import Database
-from callgate.providers.stores.sql_jobs import EVERY_QUEUE, QUEUES
+from callgate.providers.stores.sql_jobs import EVERY_QUEUE, QUEUES, SqlJobs
 from callgate.providers.stores.sql_ledger import SqlLedgerWriter
-from callgate.providers.stores.sql_part import OURS, ROW_VERSION, statement
+from callgate.providers.stores.sql_part import statement
 
 # Indexes answer all three: the jobs by the first one of each queue and priority, however many wait.
 _COUNT = f"""
 {QUEUES.format(queues=EVERY_QUEUE)}
-SELECT (SELECT count(*) FROM callgate_effects WHERE {OURS} AND state = 'unknown' AND alias_of IS NULL),
-    (SELECT count(*) FROM callgate_waits WHERE {OURS} AND state = 'waiting'),
+SELECT (SELECT count(*) FROM callgate_effects WHERE namespace = :namespace AND state = 'unknown' AND alias_of IS NULL),
+    (SELECT count(*) FROM callgate_waits WHERE namespace = :namespace AND state = 'waiting'),
     (SELECT min(f.free_at) FROM firsts AS f WHERE f.free_at <= :now)
 """  # noqa: S608  (built from constants)
 
@@ -24,7 +24,7 @@ async def figures_of(database: Database, ledger: SqlLedgerWriter, namespace: str
         StoreError: the database does not answer.
     """
     now = float(database.now())
-    values = {"version": ROW_VERSION, "namespace": namespace, "now": now}
+    values = {"version": SqlJobs.version, "namespace": namespace, "now": now}
     ((unknown, suspended, oldest),) = await database.rows(statement(_COUNT), values)
     waits = database.engines.waits
     return StoreFigures(

@@ -31,7 +31,6 @@ from callgate.providers.stores.sql_effects import (
     claim_values,
     settle_values,
 )
-from callgate.providers.stores.sql_part import ROW_VERSION
 
 _Place: TypeAlias = tuple[str, str]
 """The tenant and the key of an effect."""
@@ -204,7 +203,7 @@ async def _claim(batch: Batch, changes: Sequence[Change]) -> dict[_Place, int]:
 
 
 def _place_values(one: Change, key: str) -> dict[str, Any]:
-    return {"tenant": one.tenant, "key": key, "version": ROW_VERSION, "namespace": one.namespace}
+    return {"tenant": one.tenant, "key": key, "version": SqlEffects.version, "namespace": one.namespace}
 
 
 async def _claim_rows(batch: Batch, changes: Sequence[Change]) -> dict[_Place, int]:

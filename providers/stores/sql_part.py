@@ -11,9 +11,6 @@ from callgate.errors import StoreError
 from callgate.providers.stores.sql_connections import sql_errors
 from callgate.providers.stores.sql_database import Database
 
-ROW_VERSION = 1
-"""The version of the rows. Rows of another version are neither read nor changed."""
-
 OURS = "version = :version AND namespace = :namespace"
 """The condition of the rows that a part reads and changes; ``SqlPart`` gives the values."""
 
@@ -58,11 +55,15 @@ class SqlPart:
     the values ``:version`` and ``:namespace``.
     """
 
+    version = 1
+    """The version of the rows of this kind. A row is read if it has this version or the one before, and changed if it has
+    this one."""
+
     def __init__(self, database: Database, within: Any = None, namespace: str = "") -> None:
         self._database = database
         self._within = within
         self.namespace = namespace
-        self._ours = {"version": ROW_VERSION, "namespace": namespace}
+        self._ours = {"version": self.version, "namespace": namespace}
 
     async def _write(self, sql: str, values: dict[str, Any], *, upkeep: bool = False) -> Any:
         """Run a writing statement. Return its first row, or the number of changed rows.
@@ -97,7 +98,7 @@ class SqlPart:
         if not rows:
             return None
         version, *row = rows[0]
-        same_version(version)
+        readable(version, self.version)
         return columns.record(row)
 
     def _unlocked(self, table: str, key: str, condition: str) -> str:
@@ -133,13 +134,13 @@ def statement(sql: str) -> Any:
     return text(sql).bindparams(*many)
 
 
-def same_version(found: int) -> None:
-    """Check the version of a row.
+def readable(found: int, version: int) -> None:
+    """Check that code of *version* can read a row of version *found*: the same one, or the one before.
 
     Raises:
         StoreError: another version of Callgate wrote the row, so its meaning is not known.
     """
-    if found != ROW_VERSION:
+    if not version - 1 <= found <= version:
         raise StoreError(
-            f"another version of Callgate wrote this row (version {found}, expected {ROW_VERSION}); run one version against the store"
+            f"another version of Callgate wrote this row (version {found}, expected {version}); use that version to read it"
         )
