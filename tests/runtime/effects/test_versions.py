@@ -114,6 +114,9 @@ def test_calls_jobs_and_approvals_cross_two_versions_both_ways(kind: str, versio
             assert other("refund", order) == ["success", f"{one.name} refunded {order[1]}", True]
             assert other("refund", [key, 99]) == ["conflict", None, False]
             assert one("refund", [key, 99]) == ["conflict", None, False]
+            assert one("write", key) is None
+            assert other("read", key) == ["1", 2, [True, False], 1, "digest", 2, 1]
+            assert one("read", key) == [None, 2, [True, False], False, "digest", 2, 0]
         assert new("refund", ["another", len("new")]) == ["success", "new refunded 3", True]
 
 

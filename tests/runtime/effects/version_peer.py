@@ -9,9 +9,12 @@ from typing import Any
 
 from callgate import Approval, Approve, Effects, Gate, ToolCall, User, tool
 from callgate.jobs import EmbeddedJobs
+from callgate.providers.stores.base import AuditRow, CacheEntry, Grant, Limit
+from callgate.providers.stores.effects import Pin
 from callgate.providers.stores.sql_database import HEAD
 
 NAME, ADDRESS = sys.argv[1:3]
+LIMIT = Limit(10, 3600.0)
 ANN, BOB = User("ann", "acme"), User("bob", "acme", roles={"lead"})
 
 
@@ -58,8 +61,43 @@ async def work(gate: Gate, do: str, value: Any) -> Any:
             return asked.pending.handle if asked.pending is not None else repr(asked)
         case "approve":
             return (await gate.resume(value, Approve(), approver=BOB)).output
+        case "write" | "read":
+            return await (write if do == "write" else read)(gate.store, value)
         case _:
             raise ValueError(do)
+
+
+async def write(store: Any, key: str) -> None:
+    """Keep one record of each kind that no call above has written."""
+    now = store.time()
+    await store.cache.put("acme", key, CacheEntry(b"1", now, now + 99.0, now + 99.0, frozenset({f"tag of {key}"})))
+    await store.quotas.take("acme", key, LIMIT, 3)
+    await store.semaphores.acquire("acme", key, 2, "token", 99.0)
+    await store.consents.grant("acme", Grant(key, "pay", "", now, None))
+    await store.pins.add("acme", Pin(key, "tool", "digest", now))
+    await store.audit.append("acme", [AuditRow(f"segment of {key}", 1, now, {"tenant": "acme"}, "", "hash")])
+    await store.audit.anchor(f"segment of {key}", 1, "hash", now)
+
+
+async def read(store: Any, key: str) -> list[Any]:
+    """Return what is kept of them, and change what can be changed."""
+    entry = await store.cache.get("acme", key)
+    taken = await store.quotas.take("acme", key, LIMIT, 5)
+    third = [await store.semaphores.acquire("acme", key, 2, name, 99.0) for name in ("other", "third")]
+    grant = await store.consents.find("acme", key, "pay", "")
+    pin = await store.pins.find("acme", key, "tool")
+    rows = [row.segment async for row in store.audit.read("acme") if row.segment == f"segment of {key}"]
+    anchors = [segment for segment, *_ in await store.audit.anchors() if segment == f"segment of {key}"]
+    dropped = await store.cache.drop_tags("acme", [f"tag of {key}"])
+    return [
+        entry and entry.value.decode(),
+        taken.remaining,
+        third,
+        grant is not None and await store.consents.revoke("acme", key),
+        pin and pin.digest,
+        len(rows) + len(anchors),
+        dropped,
+    ]
 
 
 async def main() -> None:
