@@ -7,6 +7,8 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import orjson
+
 from callgate.errors import StoreError
 from callgate.providers.stores.effects import Alias, EffectRecord
 from callgate.providers.stores.group_commit import GroupCommit
@@ -36,6 +38,10 @@ _Place: TypeAlias = tuple[str, str]
 """The tenant and the key of an effect."""
 
 
+_SHORT_WAIT = 0.05
+"""Seconds that a claim may wait without a new lease: a copy of each record would cost more than so little is worth."""
+
+
 @dataclass(slots=True, eq=False)
 class Change:
     """One atomic change: a claim, an outcome, or neither; with the audit rows about it. ``asked_at`` is its time."""
@@ -56,7 +62,7 @@ class Change:
 
     def begin_lease(self, now: float) -> None:
         """Move the lease of a claim by the time that the change has waited: it begins when it is written."""
-        if self.claim is not None and now > self.asked_at:
+        if self.claim is not None and now > self.asked_at + _SHORT_WAIT:
             self.claim = replace(self.claim, lease_until=self.claim.lease_until + now - self.asked_at)
             self.asked_at = now
 
@@ -139,13 +145,12 @@ def _size(one: Change) -> int:
     return size + sum(_text_size(body) for _, body in one.rows)
 
 
-def _text_size(value: Any) -> int:
-    """Return about how many bytes a JSON value takes."""
-    if value.__class__ is str:
-        return len(value)
-    if isinstance(value, Mapping):
-        return sum(_text_size(one) for one in value.values())
-    return sum(_text_size(one) for one in value) if isinstance(value, list | tuple) else 8
+def _text_size(body: Mapping[str, Any]) -> int:
+    """Return about how many bytes the body of an audit row takes."""
+    try:
+        return len(orjson.dumps(body, default=dict))  # a walk in Python took a tenth of the time of a call
+    except TypeError:  # such as an integer beyond 64 bits
+        return len(str(body))
 
 
 async def _write(batch: Batch, changes: Sequence[Change]) -> list[Any]:
