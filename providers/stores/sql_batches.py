@@ -44,8 +44,12 @@ class Batch(ABC):
     committing = False
 
     @abstractmethod
+    async def run_all(self, steps: Sequence[Step]) -> list[list[Any]]:
+        """Run statements in order, in one round trip. Return the rows of each."""
+
     async def run(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
         """Run a statement for each of *values*, and return all its rows. Without values it does nothing."""
+        return (await self.run_all([(statement, values)]))[0]
 
     @abstractmethod
     async def run_alone(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
@@ -219,15 +223,14 @@ class _PostgresBatch(Batch):
         """Return True if nothing was written before the session was lost, and a new session may differ."""
         return wrote_nothing(code, sent=self.committing, alone=self._alone) and not (code == READ_ONLY and self._fresh)
 
-    async def run(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
-        if not values:
-            return []
-        if self._begun:
-            return await self._rows(statement, values)
+    async def run_all(self, steps: Sequence[Step]) -> list[list[Any]]:
+        given = [(one.postgres, one.parameters(values)) if values else None for one, values in steps]
+        if not any(given):
+            return [[] for _ in steps]
         async with self._connection.pipeline():
             await self._begin()
-            cursor = await self._connection.execute(statement.postgres, statement.parameters(values))
-        return list(await cursor.fetchall())
+            cursors = [None if one is None else await self._connection.execute(*one) for one in given]
+        return [[] if cursor is None else list(await cursor.fetchall()) for cursor in cursors]
 
     async def run_alone(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
         given = statement.parameters(values)
@@ -276,9 +279,6 @@ class _PostgresBatch(Batch):
             for statement in ("BEGIN", *self._settings):
                 await self._connection.execute(statement)
             self._begun = True
-
-    async def _rows(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
-        return list(await (await self._connection.execute(statement.postgres, statement.parameters(values))).fetchall())
 
 
 def as_store_error(error: Exception) -> StoreError:

@@ -83,10 +83,10 @@ class _LiteBatch(Batch):
     def __init__(self, batches: LiteBatches) -> None:
         self._batches = batches
 
-    async def run(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
-        if not values:
-            return []
-        rows: list[Any] = await self._batches.run(self._run, statement, values)
+    async def run_all(self, steps: Sequence[Step]) -> list[list[Any]]:
+        if not any(values for _, values in steps):
+            return [[] for _ in steps]
+        rows: list[list[Any]] = await self._batches.run(lambda: [self._run(*step) for step in steps])
         return rows
 
     async def commit(self, statement: Statement, values: Sequence[Values]) -> None:

@@ -18,6 +18,7 @@ from callgate.providers.stores.sql_batches import (
     Batches,
     PostgresBatches,
     SealedBody,
+    Step,
     run_batch,
 )
 from callgate.providers.stores.sql_batches_lite import LiteBatches
@@ -157,8 +158,7 @@ async def _write(batch: Batch, changes: Sequence[Change]) -> list[Any]:
     """Write the changes and commit. Return for each its token, or None; whether its outcome is recorded; or True."""
     if len(changes) == 1 and changes[0].is_one_row:
         return [await _write_alone(batch, changes[0])]
-    tokens = await _claim(batch, changes)
-    done, recorded = await _settle(batch, changes)
+    tokens, done, recorded = await _change(batch, changes)
     results, rows = list[Any](), list[SealedBody]()
     for one in changes:
         result: Any = True
@@ -190,51 +190,52 @@ async def _write_alone(batch: Batch, one: Change) -> object:
     return any(_is_recorded(one.outcome, row) for row in await batch.run_alone(FIND, [values]))
 
 
-async def _claim(batch: Batch, changes: Sequence[Change]) -> dict[_Place, int]:
-    """Claim the keys. Return the tokens of the claims that succeeded.
+async def _change(batch: Batch, changes: Sequence[Change]) -> tuple[dict[_Place, int], set[_Place], set[_Place]]:
+    """Claim the keys and record the outcomes, in one round trip without aliases.
+
+    Return the tokens of the claims that succeeded, the outcomes that are recorded now, and those that were before.
 
     Aliases are claimed first. An effect whose alias was refused is not claimed, and an alias goes with its effect.
     """
-    if not any(one.alias is not None for one in changes):
-        return await _claim_rows(batch, [one for one in changes if one.claim is not None])
-    aliases = [replace(one, claim=one.alias.row(one.claim)) for one in changes if one.claim and one.alias]
-    taken = await _claim_rows(batch, aliases)
+    taken: dict[_Place, int] = {}
+    if aliased := [one for one in changes if one.claim is not None and one.alias is not None]:
+        rows = [replace(one, claim=one.alias.row(one.claim)) for one in aliased if one.claim and one.alias]
+        taken = _tokens(await batch.run_all(_claims(rows)))
     left = [one for one in changes if one.alias is None or (one.tenant, one.alias.key) in taken]
-    tokens = await _claim_rows(batch, [one for one in left if one.claim is not None])
+    ending = [(one, one.outcome) for one in changes if one.outcome is not None]
+    values = [settle_values(one.tenant, outcome, one.namespace) for one, outcome in ending]
+    both = [row for row, (_, outcome) in zip(values, ending, strict=True) if outcome.aliases]
+    *claimed, _, settled = await batch.run_all([*_claims(left), (SETTLE_ALIASES, both), (SETTLE, values)])
+    tokens, done = _tokens(claimed), {(tenant, key) for tenant, key in settled}
     refused = [one for one in left if one.alias and one.claim and (one.tenant, one.claim.key) not in tokens]
-    keys = [(one, one.alias.key) for one in refused if one.alias is not None]
-    await batch.run(DROP, [_place_values(one, key) for one, key in keys])
-    return tokens
+    keys = [_place_values(one, one.alias.key) for one in refused if one.alias is not None]
+    missing = [row for row in values if (row["tenant"], row["key"]) not in done]
+    _, found = await batch.run_all([(DROP, keys), (FIND, missing)])
+    outcomes = {(one.tenant, outcome.key): outcome for one, outcome in ending}
+    return tokens, done, {(row[0], row[1]) for row in found if _is_recorded(outcomes[row[0], row[1]], row)}
 
 
 def _place_values(one: Change, key: str) -> dict[str, Any]:
     return {"tenant": one.tenant, "key": key, "version": SqlEffects.version, "namespace": one.namespace}
 
 
-async def _claim_rows(batch: Batch, changes: Sequence[Change]) -> dict[_Place, int]:
-    tokens: dict[_Place, int] = {}
-    for retry in (False, True):
-        values = [
-            claim_values(one.tenant, one.claim, one.namespace, retry=retry)
-            for one in changes
-            if one.claim is not None and one.retry is retry
-        ]
-        for token, tenant, key in await batch.run(CLAIMS[retry], values):
-            tokens[tenant, key] = token
-    return tokens
+def _claims(changes: Sequence[Change]) -> list[Step]:
+    """Return the steps that claim the keys."""
+    return [
+        (
+            CLAIMS[retry],
+            [
+                claim_values(one.tenant, one.claim, one.namespace, retry=retry)
+                for one in changes
+                if one.claim is not None and one.retry is retry
+            ],
+        )
+        for retry in (False, True)
+    ]
 
 
-async def _settle(batch: Batch, changes: Sequence[Change]) -> tuple[set[_Place], set[_Place]]:
-    """Record the outcomes. Return those that are recorded now, and those that were recorded before."""
-    ending = [(one, one.outcome) for one in changes if one.outcome is not None]
-    outcomes = {(one.tenant, outcome.key): outcome for one, outcome in ending}
-    values = [settle_values(one.tenant, outcome, one.namespace) for one, outcome in ending]
-    aliased = [row for row, (_, outcome) in zip(values, ending, strict=True) if outcome.aliases]
-    await batch.run(SETTLE_ALIASES, aliased)
-    done: set[_Place] = {(tenant, key) for tenant, key in await batch.run(SETTLE, values)}
-    left = [row for row in values if (row["tenant"], row["key"]) not in done]
-    found = await batch.run(FIND, left)
-    return done, {(row[0], row[1]) for row in found if _is_recorded(outcomes[row[0], row[1]], row)}
+def _tokens(claimed: Sequence[list[Any]]) -> dict[_Place, int]:
+    return {(tenant, key): token for rows in claimed for token, tenant, key in rows}
 
 
 def _is_recorded(outcome: Settlement, row: Any) -> bool:

@@ -18,6 +18,7 @@ from callgate import Approve, Effects, Gate, Hook, InvokeContext, Outcome, ToolC
 from callgate.errors import Conflict
 from callgate.hooks import Committed, NoEffect
 from callgate.jobs import EmbeddedJobs, JobState
+from callgate.providers.stores import sql_ledger
 from callgate.providers.stores.effects import Alias, EffectRecord, EffectState
 from callgate.providers.stores.memory_effects import MemoryEffects
 from callgate.providers.stores.sql_effects import SqlEffects
@@ -422,13 +423,10 @@ def an_alias_is_not_claimed(patch: pytest.MonkeyPatch) -> None:
             return await real(self, *given, **more)
 
         patch.setattr(part, "claim", claim)
-    patch.setattr("callgate.providers.stores.sql_ledger._claim", _claims_without)
-
-
-async def _claims_without(batch: Any, changes: Any) -> Any:
-    from callgate.providers.stores.sql_ledger import _claim_rows
-
-    return await _claim_rows(batch, [one for one in changes if one.claim is not None])
+    change = sql_ledger._change
+    patch.setattr(
+        sql_ledger, "_change", lambda batch, changes: change(batch, [replace(one, alias=None) for one in changes])
+    )
 
 
 def the_callers_key_replaces_the_declared_one(patch: pytest.MonkeyPatch) -> None:

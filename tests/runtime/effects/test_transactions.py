@@ -63,15 +63,14 @@ class Statements:
     async def batch(self, begin: Any, **options: Any) -> AsyncGenerator[Any, None]:
         """A transaction of group commit, whose statements are sent without an engine."""
         async with begin(**options) as batch:
-            held, run, commit, run_alone = list[str](), batch.run, batch.commit, batch.run_alone
+            held, run_all, commit, run_alone = list[str](), batch.run_all, batch.commit, batch.run_alone
 
             def word(statement: Any) -> str:
                 return next(word for start, word in WROTE.items() if statement.lite.strip().startswith(start))
 
-            async def running(statement: Any, values: Any) -> Any:
-                if values and not statement.lite.startswith("SELECT"):
-                    held.append(word(statement))
-                return await run(statement, values)
+            async def running(steps: Any) -> Any:
+                held.extend(word(one) for one, values in steps if values and not one.lite.startswith("SELECT"))
+                return await run_all(steps)
 
             async def running_alone(statement: Any, values: Any) -> Any:
                 if not statement.lite.startswith("SELECT"):
@@ -83,7 +82,7 @@ class Statements:
                 await commit(statement, values)
                 self._seen.append(f"committed({' '.join(held)})")
 
-            batch.run, batch.commit, batch.run_alone = running, committing, running_alone
+            batch.run_all, batch.commit, batch.run_alone = running, committing, running_alone
             yield batch
 
     def _rolled_back(self, on: int) -> None:
