@@ -32,8 +32,8 @@ CALLS, ROUNDS = 600, 5
 DELAY_S = 0.005
 WANTED = 10_000
 PLAN_TRIP_S = 0.0005
-CONNECTIONS = 25
-"""Of each process: 24, and one for notices of jobs."""
+CONNECTIONS = 15
+"""Of each process; see docs/how-to/choose-a-store.md."""
 DAY_S = 86_400
 
 

@@ -31,6 +31,7 @@ WRAPPERS = (*GENERATOR_MANAGERS, closing, aclosing)
 
 
 MISSING: Any = object()
+_CACHED = type(functools.cache(object))
 _LIFETIMES = {
     Rank.EXECUTION: "one execution of a tool",
     Rank.REQUEST: "one request",
@@ -222,7 +223,7 @@ class Recipes:
             self._from_factory(recipe, source.factory, source.args, source.kwargs, path)
         elif is_provider(source):
             self._from_container(recipe, source, path)
-        elif _is_factory(source):
+        elif _is_factory(source, recipe.key):
             self._from_factory(recipe, source, (), {}, path)
         elif isinstance(source, WRAPPERS):
             self._from_factory(recipe, lambda: source, (), {}, path)
@@ -375,9 +376,14 @@ def _markers_of(factory: object) -> Iterable[Any]:
         return ()
 
 
-def _is_factory(source: object) -> bool:
-    is_code = inspect.isfunction(source) or inspect.ismethod(source) or inspect.isclass(source)
-    return is_code or isinstance(source, functools.partial)
+def _is_factory(source: object, token: object) -> bool:
+    """Return True for code, and for a callable object that cannot be the instance of a class *token* itself."""
+    if inspect.isfunction(source) or inspect.ismethod(source) or inspect.isclass(source):
+        return True
+    if isinstance(source, functools.partial | _CACHED):
+        return True
+    is_instance = not inspect.isclass(token) or getattr(token, "_is_protocol", False) or isinstance(source, token)
+    return callable(source) and not is_instance and type(source).__module__ != "unittest.mock"  # a mock is the instance
 
 
 def _names_of(container: Any, prefix: str = "") -> Iterable[tuple[object, str]]:

@@ -14,7 +14,7 @@ from callgate.providers.stores.namespaces import from_table, in_table, range_of
 from callgate.providers.stores.sql_audit_reading import AUDIT_VERSION, SqlAuditSnapshot
 from callgate.providers.stores.sql_connections import shielded
 from callgate.providers.stores.sql_database import Database
-from callgate.providers.stores.sql_part import SqlPart, readable, statement
+from callgate.providers.stores.sql_part import SqlPart, check_row_version, statement
 from callgate.providers.stores.sql_statements import Statement
 
 T = TypeVar("T")
@@ -118,7 +118,7 @@ class SqlAudit(SqlPart):
         while True:
             page = await self._rows(f"{query} ORDER BY at, segment, number LIMIT {_PAGE}", values)
             for segment, number, version, at, body, previous, hash in page:
-                readable(version, AUDIT_VERSION)
+                check_row_version(version, AUDIT_VERSION)
                 yield AuditRow(self._read(segment), number, at, json.loads(body), previous, hash)
             if len(page) < _PAGE:
                 return

@@ -10,7 +10,7 @@ from typing import Any
 from callgate.providers.stores.base import AuditCheckpoint, AuditRow, AuditSegment, CheckpointKind
 from callgate.providers.stores.namespaces import from_table, in_table, range_of
 from callgate.providers.stores.sql_connections import sql_errors
-from callgate.providers.stores.sql_part import readable, statement
+from callgate.providers.stores.sql_part import check_row_version, statement
 
 AUDIT_VERSION = 1
 """The version of the rows; see ``SqlPart``."""
@@ -89,7 +89,7 @@ class SqlAuditSnapshot:
     async def rows(self, segment: str, after: int = 0) -> AsyncIterator[tuple[str, AuditRow]]:
         name = in_table(self._namespace, segment)
         async for _, number, tenant, version, at, body, previous, hash in self._row_pages.read(name, after):
-            readable(version, AUDIT_VERSION)
+            check_row_version(version, AUDIT_VERSION)
             yield tenant, AuditRow(segment, number, at, json.loads(body), previous, hash)
 
     async def anchors(self, segment: str, after: int = 0) -> AsyncIterator[tuple[int, str]]:

@@ -98,7 +98,7 @@ class SqlPart:
         if not rows:
             return None
         version, *row = rows[0]
-        readable(version, self.version)
+        check_row_version(version, self.version)
         return columns.record(row)
 
     def _unlocked(self, table: str, key: str, condition: str) -> str:
@@ -134,7 +134,7 @@ def statement(sql: str) -> Any:
     return text(sql).bindparams(*many)
 
 
-def readable(found: int, version: int) -> None:
+def check_row_version(found: int, version: int) -> None:
     """Check that code of *version* can read a row of version *found*: the same one, or the one before.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Any
 from callgate.errors import StoreConflict, StoreError
 from callgate.providers.stores.effects import PRUNE_BATCH, Pin, SuspensionPosition, SuspensionRecord, SuspensionState
 from callgate.providers.stores.namespaces import in_table
-from callgate.providers.stores.sql_part import OURS, Columns, SqlPart, readable
+from callgate.providers.stores.sql_part import OURS, Columns, SqlPart, check_row_version
 
 
 def _state(found: str) -> SuspensionState:
@@ -141,7 +141,7 @@ class SqlPins(SqlPart):
     async def list(self, tenant: str, provider: str) -> Sequence[Pin]:
         rows = await self._rows(_PINS, {"tenant": in_table(self.namespace, tenant), "provider": provider})
         for version, *_ in rows:
-            readable(version, self.version)
+            check_row_version(version, self.version)
         return [_PIN_COLUMNS.record(row) for _, *row in rows]
 
 

@@ -73,6 +73,7 @@ class TraceLog:
         self._rows: list[tuple[list[Any], Step]] = []
         self._events: list[_LeaseEvent] = []
         self.ctx: InvokeContext | None = None
+        self._releases: set[int] = set()
         self._kept: list[Any] = []  # keeps the objects alive whose ids are keys
 
     def follow(self, ctx: InvokeContext) -> list[Any]:
@@ -93,7 +94,10 @@ class TraceLog:
         step = run.step
         self._rows.append((row, step))
         if step.release is not None:
+            self._releases.add(id(step.release[2]))
             self._note(step.release[2], step_name(step), row=row, step=step)
+        elif id(step) in self._releases:  # also in a stage that gives nothing back: the outcome releases a claim
+            self._note(step, step_name(step), gives=True, row=row, step=step)
         elif step.hook is None and step.stage in RELEASE_OF:  # from here on, hooks that only release hold a lease
             for _, _, release in run.plan.releases_alone[step.stage]:
                 self._note(release, step_name(release), row=row, step=step)

@@ -10,6 +10,7 @@ import pytest
 
 from callgate import (
     Denied,
+    Effects,
     Gate,
     GateClosed,
     Hook,
@@ -24,6 +25,7 @@ from callgate import (
     tool,
 )
 from callgate.errors import UnknownTool
+from callgate.hooks import Audit
 from callgate.runtime import engine
 from callgate.runtime.call import closing, invoke, leases
 from callgate.testing import Trace, VirtualTime, trace
@@ -304,3 +306,23 @@ def test_an_acquire_that_was_interrupted_and_given_back_by_its_token_is_listed_a
 
     (lease,) = virtual_time.run(run()).leases
     assert (lease.taken, lease.times, hook.used) == (0, 1, 0)
+
+
+@pytest.mark.parametrize("audited", [False, True])
+@pytest.mark.parametrize("ends", ["well", "badly", "refused"])
+async def test_the_claim_of_an_effect_is_given_back(ends: str, audited: bool) -> None:
+    """Issue 36, 4: a trace said NEVER GIVEN BACK for each tool with an effect."""
+
+    @tool(effect="irreversible")
+    async def pay(cents: int) -> int:
+        if ends == "badly":
+            raise RuntimeError("broken")
+        return cents
+
+    hooks = [Audit()] if audited else []
+    async with Gate([pay], hooks, allow_unguarded=True, effects=Effects(durable=False)) as gate:
+        seen = await trace(gate, "pay", {"cents": "text" if ends == "refused" else 5}, user=User("ann"))
+    assert seen.held == ()
+    assert seen.given_back_in_reverse
+    assert [lease.step for lease in seen.leases] == ([] if ends == "refused" else ["[intent].around_execute"])
+    assert "NEVER" not in str(seen)
