@@ -68,6 +68,8 @@ class _Entry(Generic[C]):
 class GroupCommit(Generic[C]):
     """The queue of changes, and the task that writes them; the task ends when the queue is empty.
 
+    ``changes`` and ``transactions`` count what was taken from the queue, without locked rows and repeats.
+
     Args:
         write: raises ``RolledBack`` when nothing was written and parts of the batch may be tried. Any other error is
             that of all changes.
