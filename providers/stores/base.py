@@ -285,6 +285,15 @@ class StoreFigures:
     connection_wait_time: float = 0.0
 
 
+@runtime_checkable
+class MeasuredStore(Protocol):
+    """A store that knows its figures. A store of another package may be without."""
+
+    async def figures(self) -> StoreFigures:
+        """Return the figures of this namespace and process."""
+        ...
+
+
 class Transaction(Protocol):
     """A unit of work: its writes are committed together or not at all."""
 

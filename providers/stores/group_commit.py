@@ -33,7 +33,7 @@ MAX_ASIDE = 4
 """The maximum number of locked rows that are waited for at once, each with a connection of its own."""
 _SUSPECTED = 60.0
 """Seconds in which a row counts as locked after a change has waited for it in vain."""
-_TURNS_ALONE, _TURNS = 2, 100
+_TURNS_ALONE, _TURNS = 2, 32
 """Turns of the event loop after a transaction of one change, and at most of more, in which its callers may ask again.
 
 Without them the callers are two groups that take turns: every second transaction is small, and all others wait for it.

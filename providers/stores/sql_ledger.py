@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import orjson
@@ -45,16 +46,19 @@ _SHORT_WAIT = 0.05
 
 @dataclass(slots=True, eq=False)
 class Change:
-    """One atomic change: a claim, an outcome, or neither; with the audit rows about it. ``asked_at`` is its time."""
+    """One atomic change: a claim, an outcome, or neither; with the audit rows about it.
+
+    ``asked_at`` is the time at which a claim was asked for.
+    """
 
     namespace: str
     tenant: str
     rows: ChainRows
-    asked_at: float
     claim: EffectRecord | None = None
     retry: bool = False
     outcome: Settlement | None = None
     alias: Alias | None = None
+    asked_at: float = 0.0
 
     @property
     def is_one_row(self) -> bool:
@@ -74,7 +78,9 @@ class SqlLedgerWriter:
     def __init__(self, database: Database, effects: SqlEffects) -> None:
         self._database, self._effects, self._namespace = database, effects, effects.namespace
         self._batches: Batches = LiteBatches(database) if database.lite else PostgresBatches(database)
-        self.group: GroupCommit[Change] = GroupCommit(self._write, self._aside, retry=self._retry, size=_size)
+        self.group: GroupCommit[Change] = GroupCommit(
+            self._write, partial(self._write, aside=True), retry=partial(self._write, retry=True), size=_size
+        )
 
     def bound(self, effects: SqlEffects) -> SqlLedgerWriter:
         """Return a writer for the namespace of *effects*, with the same connection and transactions."""
@@ -86,7 +92,7 @@ class SqlLedgerWriter:
         self, tenant: str, effect: EffectRecord, rows: ChainRows, *, retry: bool, alias: Alias | None = None
     ) -> tuple[bool, EffectRecord]:
         """See ``LedgerWriter``."""
-        change = Change(self._namespace, tenant, rows, self._database.now(), effect, retry, alias=alias)
+        change = Change(self._namespace, tenant, rows, effect, retry, alias=alias, asked_at=self._database.now())
         also = None if alias is None else (tenant, alias.key)
         for _ in range(CLAIM_ATTEMPTS):
             token: int | None = await self._put(change, (tenant, effect.key), withdraw=True, also=also)
@@ -102,15 +108,13 @@ class SqlLedgerWriter:
     async def settle(self, tenant: str, outcome: Settlement, rows: ChainRows) -> bool:
         """See ``LedgerWriter``."""
         done: bool = await self._put(
-            Change(self._namespace, tenant, rows, self._database.now(), outcome=outcome),
-            (tenant, outcome.key),
-            withdraw=False,
+            Change(self._namespace, tenant, rows, outcome=outcome), (tenant, outcome.key), withdraw=False
         )
         return done
 
     async def append(self, tenant: str, rows: ChainRows) -> None:
         """Write audit rows alone."""
-        change = Change(self._namespace, tenant, rows, self._database.now())
+        change = Change(self._namespace, tenant, rows)
         await self._put(change, change, withdraw=False)
 
     async def close(self) -> None:
@@ -124,20 +128,14 @@ class SqlLedgerWriter:
         async with self._database.answered():
             return await self.group.put(change, key, withdraw=withdraw, also=also)
 
-    async def _write(self, changes: Sequence[Change]) -> Sequence[Any]:
-        return await run_batch(self._batches, lambda batch: self._write_on(batch, changes))
+    async def _write(self, changes: Sequence[Change], *, aside: bool = False, retry: bool = False) -> Sequence[Any]:
+        async def work(batch: Batch) -> Sequence[Any]:
+            now = self._database.now()  # here, after the wait for the transaction
+            for one in changes:
+                one.begin_lease(now)
+            return await _write(batch, changes)
 
-    async def _retry(self, changes: Sequence[Change]) -> Sequence[object]:
-        return await run_batch(self._batches, lambda batch: self._write_on(batch, changes), retry=True)
-
-    async def _aside(self, changes: Sequence[Change]) -> Sequence[object]:
-        return await run_batch(self._batches, lambda batch: self._write_on(batch, changes), aside=True)
-
-    async def _write_on(self, batch: Batch, changes: Sequence[Change]) -> Sequence[Any]:
-        now = self._database.now()
-        for one in changes:
-            one.begin_lease(now)
-        return await _write(batch, changes)
+        return await run_batch(self._batches, work, aside=aside, retry=retry)
 
 
 def _size(one: Change) -> int:

@@ -8,6 +8,7 @@ quotas, then permits, then cached values, each sorted by key.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -74,7 +75,11 @@ class SharedWriter:
         self._database = database
         self._batches: Batches = LiteBatches(database, durable=False) if database.lite else PostgresBatches(database)
         self._group: GroupCommit[SharedRequest] = GroupCommit(
-            self._serve, self._serve_aside, retry=self._serve_again, limit=MAX_REQUESTS, size=attrgetter("size")
+            self._serve,
+            partial(self._serve, aside=True),
+            retry=partial(self._serve, retry=True),
+            limit=MAX_REQUESTS,
+            size=attrgetter("size"),
         )
 
     async def ask(self, request: SharedRequest, *, withdraw: bool = False) -> Any:
@@ -93,18 +98,7 @@ class SharedWriter:
         await self._group.close()
         await self._batches.close()
 
-    async def _serve(self, requests: Sequence[SharedRequest]) -> list[Any]:
-        return await self._exchange(requests)
-
-    async def _serve_again(self, requests: Sequence[SharedRequest]) -> list[Any]:
-        return await self._exchange(requests, retry=True)
-
-    async def _serve_aside(self, requests: Sequence[SharedRequest]) -> list[Any]:
-        return await self._exchange(requests, aside=True)
-
-    async def _exchange(
-        self, requests: Sequence[SharedRequest], *, aside: bool = False, retry: bool = False
-    ) -> list[Any]:
+    async def _serve(self, requests: Sequence[SharedRequest], *, aside: bool = False, retry: bool = False) -> list[Any]:
         kinds: dict[type[SharedRequest], list[SharedRequest]] = {}
         for request in requests:
             kinds.setdefault(type(request), []).append(request)

@@ -25,7 +25,7 @@ from callgate.hooks.facts import Suspension
 from callgate.hooks.plan import plan_of
 from callgate.providers.principal import User
 from callgate.providers.signing import SigningKeys
-from callgate.providers.stores.base import Store
+from callgate.providers.stores.base import MeasuredStore, Store
 from callgate.providers.stores.effects import EffectRecord, SuspensionRecord
 from callgate.runtime.call.calls import refuse_user
 from callgate.runtime.call.failure import error_info
@@ -102,8 +102,8 @@ class CallRecords:
             BackgroundTask("waits", SWEEP_EVERY, self._sweep_suspensions),
             BackgroundTask("retention", PRUNE_EVERY, self._prune),
         ]
-        if hasattr(self.ledger.store, "figures"):
-            self.tasks.append(BackgroundTask("figures of the store", SWEEP_EVERY, self._measure))
+        if isinstance(store := self.ledger.store, MeasuredStore):
+            self.tasks.append(BackgroundTask("figures of the store", SWEEP_EVERY, partial(self._measure, store)))
         if engine.has_time_of_store:
             self.tasks.append(BackgroundTask("clock of the store", SWEEP_EVERY, engine.synchronise))
 
@@ -138,11 +138,11 @@ class CallRecords:
         if not self.store.durable:  # memory is finite
             await self.store.suspensions.prune(self.ledger.now() - KEPT_IN_MEMORY)
 
-    async def _measure(self) -> None:
+    async def _measure(self, store: MeasuredStore) -> None:
         """Give the figures of the store to the hooks that note them, such as ``Metrics``."""
         hooks = {one.hook for hooked in self.plans.hooked() for one in hooked.registrations if not one.is_class}
         if noting := [note for hook in hooks if (note := getattr(hook, "note_figures", None)) is not None]:
-            figures = await self.store.figures()  # type: ignore[attr-defined]
+            figures = await store.figures()
             for note in noting:
                 note(figures)
 

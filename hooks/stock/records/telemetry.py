@@ -7,7 +7,7 @@ of the conventions begin with ``callgate.``. The package of the conventions is n
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, Unpack
@@ -83,6 +83,7 @@ class Metrics(Hook):
     """
 
     concern = "metrics"
+    note_figures: Callable[[StoreFigures], None] | None = None  # without a provider the store is not asked for them
 
     @checked
     def __init__(self, meter_provider: Any = None, **options: Unpack[HookOptions]) -> None:
@@ -102,13 +103,12 @@ class Metrics(Hook):
                 kind = "gauge" if name in _GAUGES else "counter"
                 create = getattr(meter, f"create_observable_{kind}")
                 create(f"callgate.store.{name}", [self._observing(name)], unit=unit, description=description)
+            self.note_figures = self._note
         else:
             self.leaves_out = not_overridden(self, Metrics, (Stage.ON_METRICS,))
-            self.note_figures = None  # type: ignore[assignment]  # the gate does not ask the store for them
         set_options(self, options)
 
-    def note_figures(self, figures: StoreFigures) -> None:
-        """Take the figures of the gate's store."""
+    def _note(self, figures: StoreFigures) -> None:
         self._figures = figures
 
     def _observing(self, name: str) -> Any:
