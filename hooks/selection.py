@@ -21,7 +21,7 @@ from callgate.tools.record import ToolRecord
 H = TypeVar("H")
 MAX_HOOKS = 512
 """Maximum number of hooks of one tool."""
-BESIDE = ("approval_for", "reconcile")
+BESIDE = ("approval_for", "note_figures", "reconcile")
 """Methods beside the stages; an object with one of them is a hook even without a stage."""
 _PASS_ALL = Hook.filter
 _STAGE_NAMES = frozenset(stage.value for stage in Stage)

@@ -11,12 +11,12 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from callgate import Effects, Gate, User, tool
+from callgate import Effects, Gate, Hook, User, tool
 from callgate.hooks import Audit, Metrics
 from callgate.providers.stores.effects import Alias, EffectState
 from callgate.providers.stores.sql import SqlStore
 from callgate.runtime.commands import stores
-from callgate.stores import JobState
+from callgate.stores import JobState, StoreFigures
 from tests.harness.gate_options import gate_options
 from tests.providers.stores.backends import opened, place
 from tests.providers.stores.job_rows import job
@@ -87,6 +87,12 @@ async def pay(n: int) -> int:
     return n
 
 
+@tool(effect="read")
+async def look(n: int) -> int:
+    """Look."""
+    return n
+
+
 def exported(reader: InMemoryMetricReader) -> dict[str, Any]:
     data: Any = reader.get_metrics_data()
     every = (one for r in data.resource_metrics for scope in r.scope_metrics for one in scope.metrics) if data else ()
@@ -122,6 +128,28 @@ async def test_metrics_export_the_figures_of_the_store(kind: str, tmp_path: Path
             gate.store.figures = figures  # type: ignore[attr-defined]
             await gate.maintain()
     assert asked == 0
+
+
+class Noting(Hook):
+    """A hook of an application, such as one for another system of metrics."""
+
+    def __init__(self) -> None:
+        self.noted: list[StoreFigures] = []
+
+    def note_figures(self, figures: StoreFigures) -> None:
+        """Take the figures."""
+        self.noted.append(figures)
+
+
+async def test_a_hook_of_the_application_gets_the_figures(tmp_path: Path) -> None:
+    """As docs/how-to/choose-a-store.md says; once with each maintenance, on however many tools it is."""
+    hook = Noting()
+    with place("sqlite-file", tmp_path) as (address, _):
+        async with Gate([pay, look], [Audit(), hook], **gate_options(store=address, allow_unguarded=True)) as gate:
+            await gate.call("pay", {"n": 1}, user=User("ann"))
+            await gate.maintain()
+            await gate.maintain()
+    assert [one.changes for one in hook.noted] == [2, 2]
 
 
 async def test_the_command_shows_what_an_operator_has_to_look_at(tmp_path: Path) -> None:
